@@ -1,24 +1,19 @@
-"""What an actor is: a behaviour that answers one message at a time, and the words it hears from the kernel.
+"""Behaviour of an actor, reasons of its end, and events that the kernel reports.
 
-With a plain ``receive`` an actor is data until it has something to await; what awaits is a task in its scope, started
-with ``ctx.start_task``, that reports back by a message. With an ``async def receive`` it owns a task, and reads its
-next message when the handler of the last one has returned. Everything else is the same for both.
+An actor is data until it has something to await; what awaits is a task in the actor's scope, started with
+``ctx.start_task``, that reports back by a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
-
-import anyio
 
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits
 from actors.ref import DEFERRED, Ref
 from actors.scopes import Scope
 
 __all__ = [
-    "CLEANUP_S",
     "DEFERRED",
     "SHUTDOWN_S",
     "Abandoned",
@@ -32,12 +27,8 @@ __all__ = [
     "GraceExceeded",
     "KernelEvent",
     "Killed",
-    "Linked",
-    "Monitor",
     "Normal",
     "Paused",
-    "Poisoned",
-    "Restarted",
     "Shutdown",
     "TaskFailed",
     "is_clean",
@@ -45,8 +36,6 @@ __all__ = [
 
 SHUTDOWN_S = 5.0
 """How long an actor's tasks may take to end, unless it is spawned with another ``shutdown_s``."""
-CLEANUP_S = 5.0
-"""The budget of one actor for all its shielded clean-up, in seconds."""
 
 
 # ----------------------------------------------------------------------------------------------- why an actor ended
@@ -84,40 +73,14 @@ class Killed(NamedTuple):
         return f"killed ({self.cause})" if self.cause is not None else "killed"
 
 
-class Linked(NamedTuple):
-    """An actor that it shares its fate with has ended."""
-
-    id: str
-    reason: object
-
-    def __str__(self) -> str:
-        first, links = self, 0
-        while isinstance(first.reason, Linked):  # a long chain is no recursion
-            first, links = first.reason, links + 1
-        between = f", and by {links} more to {first.id!r}" if links else ""
-        return f"linked to {self.id!r}{between}, which {first.reason}"
-
-
 def is_clean(reason: object) -> bool:
     """True for an end that a transient actor is not started again after: done, or shut down in order."""
-    while isinstance(reason, Linked):
-        reason = reason.reason
     return isinstance(reason, Normal | Shutdown)
 
 
 # ---------------------------------------------------------------------------------------------- what an actor hears
-class Monitor:
-    """One monitor; ``ctx.demonitor`` takes it back, even where its message is queued already."""
-
-    __slots__ = ("id", "live")
-
-    def __init__(self, actor_id: str) -> None:
-        self.id = actor_id
-        self.live = True
-
-
 class Down(NamedTuple):
-    """A monitored actor has ended. Sent once per monitor, on the CONTROL lane, even if it was already gone.
+    """A monitored actor has ended; told once per monitor, even if the actor was already gone.
 
     ``incarnation`` is the one that ended, 0 if there was none to monitor.
     """
@@ -125,14 +88,6 @@ class Down(NamedTuple):
     id: str
     reason: object
     incarnation: int = 1
-
-
-class Restarted(NamedTuple):
-    """A monitored actor crashed and lives again; only for monitors with ``watch_restarts``."""
-
-    id: str
-    reason: object
-    incarnation: int
 
 
 class TaskFailed(NamedTuple):
@@ -147,23 +102,11 @@ class TaskFailed(NamedTuple):
 
 # ------------------------------------------------------------------------------------ what the system's owner hears
 class DeadLetter(NamedTuple):
-    """A message that nobody has handled, or that was in hand at a crash, and why.
-
-    ``why`` is ``stopped``, ``crashed``, ``dropped_oldest``, ``dropped_newest`` or ``coalesced``.
-    """
+    """A message that no actor has handled (``why`` is ``stopped``), or whose handler raised (``crashed``)."""
 
     actor_id: str
     message: Any
     why: str = "stopped"
-    attempts: int = 0
-
-
-class Poisoned(NamedTuple):
-    """A message that has crashed its actor at each of *attempts* deliveries; it is not tried again."""
-
-    actor_id: str
-    message: Any
-    attempts: int
 
 
 class ActorCrashed(NamedTuple):
@@ -174,7 +117,7 @@ class ActorCrashed(NamedTuple):
 
 
 class CancelSwallowed(NamedTuple):
-    """A task still runs although it was cancelled ``after_s`` seconds ago, and cleans up nothing that it said."""
+    """A task still runs although it was cancelled ``after_s`` seconds ago."""
 
     actor_id: str
     task: str
@@ -183,7 +126,7 @@ class CancelSwallowed(NamedTuple):
 
 
 class GraceExceeded(NamedTuple):
-    """A rung of an actor's end took all its time; the next one follows."""
+    """A stage of an actor's end took all its time; the next one follows."""
 
     actor_id: str
     rung: str
@@ -204,15 +147,12 @@ class Paused(NamedTuple):
     late_s: float
 
 
-KernelEvent = DeadLetter | Poisoned | ActorCrashed | CancelSwallowed | GraceExceeded | Abandoned | Paused
+KernelEvent = DeadLetter | ActorCrashed | CancelSwallowed | GraceExceeded | Abandoned | Paused
 
 
 # -------------------------------------------------------------------------------------------------------- behaviour
 class Context(Protocol):
     """What an actor may do, besides answering."""
-
-    label: str
-    """A word for people; need not be unique."""
 
     @property
     def id(self) -> str: ...
@@ -262,34 +202,6 @@ class Context(Protocol):
         """The seconds until that timer of this actor rings; ``None``: none of that key runs."""
         ...
 
-    def monitor(self, actor_id: str, *, watch_restarts: bool = False) -> Monitor: ...
-
-    def demonitor(self, monitor: Monitor) -> None: ...
-
-    def link(self, actor_id: str) -> None:
-        """Share one fate: whichever ends first, other than by being done, ends the other."""
-        ...
-
-    def unlink(self, actor_id: str) -> None: ...
-
-    def register(self, name: str) -> None:
-        """Be found under *name*, until this incarnation ends."""
-        ...
-
-    def unregister(self, name: str) -> None: ...
-
-    def stash(self) -> None:
-        """Put the message in hand aside; its answer, if it is an ask, comes later too."""
-        ...
-
-    def unstash_all(self) -> None:
-        """Handle what was put aside next, in the order in which it came."""
-        ...
-
-    def cleanup(self, budget_s: float) -> AbstractContextManager[anyio.CancelScope]:
-        """A shielded block for clean-up, of at most *budget_s* seconds, out of the actor's one budget."""
-        ...
-
     def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None: ...
 
     def stop(self, cause: object = None) -> None:
@@ -305,8 +217,7 @@ class Actor(Protocol):
     """A behaviour. It must not block, and must not keep the context beyond its own life.
 
     It may also have ``started(ctx)``, called before its first message, and ``stopped(ctx, reason)``, called when its
-    children and tasks have ended; an ``accepts`` tuple of message types, others are refused at the sender; and
-    ``get_state()``, what introspection shows instead of its attributes.
+    children and tasks have ended.
     """
 
     def receive(self, ctx: Context, message: Any) -> Any:

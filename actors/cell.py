@@ -18,9 +18,7 @@ from actors.actor import (
     Down,
     GraceExceeded,
     Killed,
-    Linked,
     Normal,
-    Restarted,
     Shutdown,
 )
 from actors.errors import ActorRestarting, ActorStopped, StartFailed
@@ -34,7 +32,7 @@ from actors.working import Workplace
 __all__ = ["Cell"]
 
 SWALLOWED_AFTER_S = 0.25
-"""A task that still runs this long after its cancel, outside of a clean-up, has swallowed it."""
+"""A task that still runs this long after its cancel has swallowed it."""
 KILL_S = 0.25
 """What a cancelled task gets at least before it is abandoned, however late it is."""
 
@@ -123,15 +121,10 @@ class Cell(Workplace):
             self._watch_end()
 
     def _stop_children(self, below: dict[str, Place]) -> None:
-        """The youngest first, one after the other; the members of a pool all at once."""
+        """The youngest first, one after the other."""
         reason = self.reason if isinstance(self.reason, Shutdown | Killed) else Shutdown(self.reason)
         stop_by = self._rare.stop_by if self._rare is not None else inf
-        if not getattr(self.actor, "stops_together", False):
-            next(reversed(below.values())).end_with_parent(reason, stop_by)
-        elif not self.rare.told_all:
-            self.rare.told_all = True
-            for child in tuple(reversed(below.values())):
-                child.end_with_parent(reason, stop_by)
+        next(reversed(below.values())).end_with_parent(reason, stop_by)
 
     def end_with_parent(self, reason: Shutdown | Killed, stop_by: float) -> None:
         """End for good, by a deadline that is the smaller of one's own and the parent's."""
@@ -162,33 +155,18 @@ class Cell(Workplace):
             self.advance()
             return
         now = self.system.timers.now()
-        for task in [one for one in self.rare.tasks if not (one.shields or one.reported)]:
+        for task in [one for one in self.rare.tasks if not one.reported]:
             task.reported = True
             after_s = now - timer.message
             self.system.report(CancelSwallowed(self.id, task.name, after_s, stack_of(task.coroutine)))
         if now < self.rare.stop_by:
             self._watch_end()
-        elif any(task.shields for task in self.rare.tasks):
-            self._cut_cleanup()
         else:
             self._abandon()
-
-    def _cut_cleanup(self) -> None:
-        """The time is over for clean-up too, and there will be no more of it; then the last rung."""
-        rare = self.rare
-        self.system.report(GraceExceeded(self.id, "cleanup", self.shutdown_s))
-        rare.cleanup_left_s = 0.0
-        rare.stop_by = self.system.timers.now() + KILL_S
-        for shield in [shield for task in rare.tasks for shield in task.shields]:
-            shield.cancel()
-        for task in rare.tasks:
-            task.shields.clear()
-        self._watch_end()
 
     def _abandon(self) -> None:
         self.system.report(GraceExceeded(self.id, "cancel", self.shutdown_s))
         self.system.report(Abandoned(self.id, tuple(task.name for task in self.rare.tasks)))
-        self.abandon_work()
         self._over()
 
     # ------------------------------------------------------------------ one incarnation is over
@@ -220,19 +198,6 @@ class Cell(Workplace):
             self.system.timers.cancel(timer)
         rare.timers.clear()
         rare.look = None
-        for name in rare.names:
-            self.system.registry.remove(name, self.id)
-        rare.names.clear()
-        links, rare.links = rare.links, []
-        for other in links:
-            other.rare.links.remove(self)
-            if not isinstance(self.reason, Normal) and not getattr(other.actor, "traps_exits", False):
-                other.begin_stop(Linked(self.id, self.reason))
-        for then in rare.between:
-            then()
-        rare.between.clear()
-        for monitor in [*rare.monitors]:
-            self.demonitor(monitor)
 
     def _go_down(self, ward: Ward) -> None:
         """It has ended and may come back: its ref, its mailbox and its place in the tree are kept."""
@@ -242,20 +207,18 @@ class Cell(Workplace):
             for envelope in rare.asks:
                 if envelope.reply is not None and not envelope.reply.settled:
                     envelope.reply.fail(ActorRestarting(self.id, self.reason, started=True))
-            self.unstash_all()
         ward.is_down(self.reason)
 
     def revive(self) -> StartFailed | None:
         """Start the next incarnation. A factory or a ``started`` that raises is the answer, and its end."""
         assert self.ward is not None
         assert self.phase is _EXITED
-        before, rare = self.reason, self._rare
+        rare = self._rare
         self.incarnation += 1
         self.host, self.reason, self.returning = None, None, False
         if rare is not None:
             self._rare = fresh = Rare()
-            fresh.watchers, fresh.hears_restarts, fresh.label = rare.watchers, rare.hears_restarts, rare.label
-            fresh.trace = rare.trace
+            fresh.watchers = rare.watchers
         try:
             actor = self.ward.make()
         except RAISED as error:
@@ -264,28 +227,20 @@ class Cell(Workplace):
             self.ward.is_down(failed)
             return failed
         self.actor = actor
-        self.phase = _LIVE
-        self._meet(actor)
-        begun = self.begin(before)
+        self.phase, self.going = _LIVE, True
+        begun = self.begin()
         return self.reason if not begun and isinstance(self.reason, StartFailed) else None
 
-    def begin(self, before: object = None) -> bool:
+    def begin(self) -> bool:
         """Run ``started``; ``False`` if it raised, and the actor ends with that error."""
         started = getattr(self.actor, "started", None)
-        name = self.ward.name if self.ward is not None else ""
-        if started is not None or name:
+        if started is not None:
             try:
-                if name:
-                    self.register(name)
-                if started is not None:
-                    started(self)
+                started(self)
             except RAISED as error:
                 failed = error if isinstance(error, StartFailed) else StartFailed(self.id, as_error(error))
                 self.begin_stop(failed, returning=self.incarnation > 1)
                 return False
-        if self.incarnation > 1 and self._rare is not None:
-            for hear in [*self._rare.hears_restarts.values()]:
-                hear(Restarted(self.id, before, self.incarnation))
         if self.box is not None and len(self.box):
             self.dispatcher.make_runnable(self, first=bool(self.box.control))
         return True
@@ -299,7 +254,7 @@ class Cell(Workplace):
         rare, box = self._rare, self.box
         self._ref = None  # it and the asks hold this actor, which is freed with its last holder, not by the collector
         if rare is not None:
-            left, rare.asks, rare.stash = [*rare.asks, *rare.stash], [], []
+            left, rare.asks = rare.asks, []
             self._bounce(left)
         if box is not None and (len(box) or box.awaited):
             self._bounce(box.drain())
@@ -321,6 +276,6 @@ class Cell(Workplace):
         for envelope in envelopes:
             if envelope.reply is None:
                 if envelope.token is None:
-                    self.system.report(DeadLetter(self.id, envelope.message, "stopped", envelope.attempts))
+                    self.system.report(DeadLetter(self.id, envelope.message))
             elif not envelope.reply.settled:
                 envelope.reply.fail(ActorStopped(self.id, self.reason))

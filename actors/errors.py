@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 __all__ = [
     "ActorError",
     "ActorRestarting",
     "ActorStopped",
     "AskTimeout",
-    "DeadlockError",
     "InvalidOption",
     "MailboxFull",
-    "MessageDropped",
     "NameTaken",
     "NoSuchActor",
     "StartFailed",
     "StrayCancellation",
-    "WrongMessage",
 ]
 
 
@@ -31,16 +26,6 @@ class InvalidOption(ActorError, ValueError):
     def __init__(self, whose: str, field: str, value: object, fix: str) -> None:
         self.whose, self.field, self.value = whose, field, value
         super().__init__(f"{whose}: {field} is {value!r}; {fix}")
-
-
-class WrongMessage(ActorError, TypeError):
-    """The actor declares which messages it ``accepts``, and this is none of them."""
-
-    def __init__(self, actor_id: str, message: object, accepts: Sequence[type]) -> None:
-        self.actor_id = actor_id
-        self.accepts = tuple(accepts)
-        names = ", ".join(kind.__name__ for kind in self.accepts)
-        super().__init__(f"actor {actor_id!r} does not take a {type(message).__name__}; it accepts: {names}")
 
 
 class NoSuchActor(ActorError, LookupError):
@@ -76,18 +61,8 @@ class MailboxFull(ActorError):
         self, actor_id: str, capacity: int, unit: str = "messages", *, passing: bool = True, fix: str = ""
     ) -> None:
         self.actor_id, self.capacity, self.passing = actor_id, capacity, passing
-        if not fix:
-            fix = "wait with `await ref.send(...)`" if passing else "send less often,"
-            fix = f"{fix} or give it a larger capacity"
+        fix = fix or "send less often, ask (which waits for room), or give it a larger capacity"
         super().__init__(f"the mailbox of {actor_id!r} is full ({capacity} {unit}); {fix}")
-
-
-class MessageDropped(ActorError):
-    """The overflow policy of a full mailbox gave this ask up."""
-
-    def __init__(self, actor_id: str, why: str) -> None:
-        self.actor_id, self.why = actor_id, why
-        super().__init__(f"the mailbox of {actor_id!r} dropped this ask ({why}); ask again, or ask less often")
 
 
 class AskTimeout(ActorError):
@@ -98,18 +73,8 @@ class AskTimeout(ActorError):
         super().__init__(f"actor {actor_id!r} did not answer within {timeout_s:g} s")
 
 
-class DeadlockError(ActorError):
-    """Waiting here would close a cycle of actors that wait for each other. Nothing was sent."""
-
-    def __init__(self, cycle: Sequence[str]) -> None:
-        self.cycle = tuple(cycle)
-        super().__init__(
-            f"waiting here would never end: {' -> '.join(self.cycle)}; tell instead of ask, or answer later (DEFERRED)"
-        )
-
-
 class NameTaken(ActorError):
-    """Two actors of one system cannot have the same id, nor the same name."""
+    """Two actors of one system, or two children of one supervisor, cannot have the same id."""
 
     def __init__(self, actor_id: str, what: str = "id") -> None:
         self.actor_id = actor_id

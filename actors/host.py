@@ -1,4 +1,4 @@
-"""The tasks of an actor: the host that owns its scope, the record of each task, and the worker behind an async handler.
+"""The tasks of an actor: the host that owns its scope, and the record of each task.
 
 A host is one task that opens the actor's task group, whose cancel scope is the actor's, inside the group of its home's
 host, so that scopes nest as actors do. It exists from the actor's first task on. Tasks that outlive the end of their
@@ -8,7 +8,6 @@ actor are abandoned: their hosts stay where they are, and nobody counts them any
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from types import CoroutineType, FrameType
 from typing import Any, Protocol
 
@@ -18,10 +17,7 @@ from anyio.abc import TaskGroup
 from actors.parking import Backend, Parker
 from actors.scopes import Scope
 
-__all__ = ["TASK", "Host", "HostOwner", "TaskRecord", "Worker", "WorkerOwner", "sole", "stack_of"]
-
-QUANTUM = 16
-"""Messages that a worker handles before it gives up the loop."""
+__all__ = ["Host", "HostOwner", "TaskRecord", "sole", "stack_of"]
 
 Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
 
@@ -29,18 +25,12 @@ Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
 class TaskRecord:
     """One running task of an actor."""
 
-    __slots__ = ("coroutine", "name", "reported", "shields")
+    __slots__ = ("coroutine", "name", "reported")
 
     def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.name = name
         self.coroutine = coroutine
         self.reported = False
-        self.shields: list[anyio.CancelScope] = []
-        """The clean-up block that it is in, if any, and those inside it."""
-
-
-TASK: ContextVar[TaskRecord | None] = ContextVar("actors.task", default=None)
-"""The task of an actor that runs now."""
 
 
 class HostOwner(Protocol):
@@ -153,46 +143,6 @@ class Host:
                 await self._parker.wait()
         finally:
             self.open = False
-
-
-class WorkerOwner(Protocol):
-    """What a worker needs of its actor."""
-
-    @property
-    def backend(self) -> Backend: ...
-
-    def has_message(self) -> bool: ...
-
-    async def serve_next(self, worker: Worker) -> None: ...
-
-
-class Worker:
-    """The task of an actor with an async handler: it handles one message after the other, in that task."""
-
-    __slots__ = ("_owner", "_parker", "retired")
-
-    def __init__(self, owner: WorkerOwner) -> None:
-        self._owner = owner
-        self.retired = False
-        """It was abandoned: the actor has nothing to do with it any more."""
-        self._parker: Parker | None = None
-
-    def wake(self) -> None:
-        if self._parker is not None:
-            self._parker.unpark()
-
-    async def run(self) -> None:
-        owner, served = self._owner, 0
-        while not self.retired:
-            if not owner.has_message():
-                self._parker = owner.backend.parker()
-                await self._parker.wait()
-                self._parker = None
-                continue
-            await owner.serve_next(self)
-            served += 1
-            if served % QUANTUM == 0:
-                await anyio.lowlevel.checkpoint()
 
 
 def sole(errors: BaseExceptionGroup[Exception] | Exception) -> Exception:

@@ -1,18 +1,16 @@
 """A mailbox: three lanes, FIFO in each, bounded in messages and in bytes.
 
-CONTROL overtakes URGENT overtakes NORMAL, and one NORMAL goes after every 32 URGENT, so that none starves. CONTROL
-is never refused, never dropped, and does not count against the capacity; messages with one key replace each other.
-A full mailbox does with the rest what its overflow policy says. Who waits for room is served in the order of arrival.
-What an actor has sent itself by a timer always gets in, has no size, and is never dropped for another message.
-A plain message is queued as it is; an :class:`Envelope` goes around one that carries more.
+CONTROL overtakes URGENT overtakes NORMAL, and one NORMAL goes after every 32 URGENT, so that none starves. CONTROL is
+never refused and does not count against the capacity. A full mailbox refuses ``tell``; ``ask`` waits for room, in the
+order of arrival. A message that an actor has sent itself by a timer always gets in, and has no size. A plain message
+is queued as it is; an :class:`Envelope` goes around one that carries more.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from enum import Enum, IntEnum
-from itertools import chain, islice
+from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from actors.errors import InvalidOption, MailboxFull
@@ -20,13 +18,10 @@ from actors.parking import Backend, Parker
 
 __all__ = [
     "DEFAULT_LIMITS",
-    "Coalesce",
-    "Drop",
     "Envelope",
     "Lane",
     "Limits",
     "Mailbox",
-    "Overflow",
     "ReplyPort",
     "SizeOf",
     "Token",
@@ -49,55 +44,27 @@ class Lane(IntEnum):
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL  # an enum's member costs as much as an append
 
 
-class Overflow(Enum):
-    """What a full mailbox does with one message more."""
-
-    BLOCK = "block"
-    """``tell`` is refused, ``send`` and ``ask`` wait for room until their deadline."""
-    REJECT = "reject"
-    """All are refused at once: for senders from outside."""
-    DROP_OLDEST = "drop_oldest"
-    """It takes the place of the oldest message of its own lane, or of a lesser one."""
-    DROP_NEWEST = "drop_newest"
-    """It is dropped itself."""
-
-
-class Coalesce(NamedTuple):
-    """A message replaces the one in the queue that has the same ``key(message)``, in its place; ``None`` has no key.
-
-    Keys that are new to a full mailbox wait or are refused as with ``BLOCK``.
-    """
-
-    key: Callable[[Any], Any]
-
-
 class Limits(NamedTuple):
-    """The bounds of a mailbox: URGENT and NORMAL messages, their bytes, and what happens beyond.
+    """The bounds of a mailbox: URGENT and NORMAL messages, and their bytes.
 
     ``size_of`` says how large a message is, in bytes; without it only ``str`` and ``bytes`` have a size.
     """
 
     capacity: int = 256
     capacity_bytes: int = 8 * 2**20
-    overflow: Overflow | Coalesce = Overflow.BLOCK
     size_of: SizeOf | None = None
 
     def checked(self, owner_id: str) -> Limits:
         """These limits.
 
         Raises:
-            InvalidOption: a bound below one, or an overflow policy that is none.
+            InvalidOption: a bound below one, or a ``size_of`` that is no function.
         """
         whose = f"mailbox of {owner_id!r}"
         if not isinstance(self.capacity, int) or self.capacity < 1:
             raise InvalidOption(whose, "capacity", self.capacity, "give at least 1 message")
         if not isinstance(self.capacity_bytes, int) or self.capacity_bytes < 1:
             raise InvalidOption(whose, "capacity_bytes", self.capacity_bytes, "give at least 1 byte")
-        if not isinstance(self.overflow, Overflow | Coalesce):
-            known = ", ".join(one.value for one in Overflow)
-            raise InvalidOption(whose, "overflow", self.overflow, f"give an Overflow ({known}) or Coalesce(key)")
-        if isinstance(self.overflow, Coalesce) and not callable(self.overflow.key):
-            raise InvalidOption(whose, "overflow.key", self.overflow.key, "give a function of the message")
         if self.size_of is not None and not callable(self.size_of):
             raise InvalidOption(whose, "size_of", self.size_of, "give a function of the message, or None")
         return self
@@ -129,32 +96,16 @@ class ReplyPort(Protocol):
 class Envelope:
     """A message on its way: where its answer goes, what caused it, and what may still make it void."""
 
-    __slots__ = ("attempts", "cause", "key", "message", "reply", "size", "token")
+    __slots__ = ("cause", "message", "reply", "size", "token")
 
     def __init__(
-        self,
-        message: Any,
-        *,
-        reply: ReplyPort | None = None,
-        cause: Any = None,
-        token: Token | None = None,
-        key: Any = None,
+        self, message: Any, *, reply: ReplyPort | None = None, cause: Any = None, token: Token | None = None
     ) -> None:
         self.message = message
         self.reply = reply
         self.cause = cause
         self.token = token
-        self.key = key
         self.size = 0
-        self.attempts = 0
-        """How often it was in hand when its actor crashed."""
-
-
-class Drop(NamedTuple):
-    """A message that had to go, and why: ``dropped_oldest``, ``dropped_newest`` or ``coalesced``."""
-
-    envelope: Envelope
-    why: str
 
 
 class _Waiter:
@@ -170,7 +121,6 @@ class Mailbox:
     """The three lanes of one actor. Not for use from other threads."""
 
     __slots__ = (
-        "_keys",
         "_limits",
         "bytes",
         "capacity",
@@ -194,107 +144,63 @@ class Mailbox:
         self.pressing = 0
         """CONTROL and URGENT messages, and waiting senders: while there are none, NORMAL ones just leave in order."""
         self.bytes = 0
-        """The size of those that have one."""
-        self._keys: dict[tuple[Lane, Any], Envelope] | None = None
+        """The size of the messages that have one."""
         self.waiters: deque[_Waiter] | None = None
-        """Those who wait for room, in order; each stays until its message is in, or it gives up."""
+        """Senders that wait for room, in order; each stays until its message is in, or it gives up."""
 
     @property
     def plain(self) -> bool:
         """True if a message that is neither ``str`` nor ``bytes`` needs only room for one more."""
-        return self._limits.size_of is None and not isinstance(self._limits.overflow, Coalesce)
+        return self._limits.size_of is None
 
     @property
     def counted(self) -> int:
         """The messages that count against the capacity."""
         return len(self.urgent or ()) + len(self.normal or ())
 
-    @property
-    def _keyed(self) -> dict[tuple[Lane, Any], Envelope]:
-        """The queued messages that have a key."""
-        if self._keys is None:
-            self._keys = {}
-        return self._keys
-
     def __len__(self) -> int:
         return len(self.control or ()) + self.counted
 
     # ------------------------------------------------------------------ in
-    def put(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> Sequence[Drop]:
-        """Add a message; what was dropped for it, if anything: older ones, or itself.
-
-        One with a token of its own (an actor's timer, one per key) is always taken.
+    def put(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None:
+        """Add a message. A message with a token (an actor's timer, one per key) is always taken. *in_turn*: it goes
+        ahead of the senders that wait for room.
 
         Raises:
             InvalidOption: there is no such lane.
-            MailboxFull: there is no room, and the policy drops nothing; nothing was added.
+            MailboxFull: there is no room; nothing was added.
         """
-        if lane is not _CONTROL:
-            return self._put_counted(envelope, lane, in_turn)
-        if envelope.key is not None:
-            queued = self._keyed.setdefault((lane, envelope.key), envelope)
-            if queued is not envelope:
-                return self._exchange(queued, envelope)
-        if self.control is None:
-            self.control = deque()
-        self.control.append(envelope)
-        self.pressing += 1
-        return ()
-
-    def _put_counted(self, envelope: Envelope, lane: Lane, in_turn: bool) -> Sequence[Drop]:
+        if lane is _CONTROL:
+            if self.control is None:
+                self.control = deque()
+            self.control.append(envelope)
+            self.pressing += 1
+            return
         if lane is not _NORMAL and lane is not _URGENT:
             known = ", ".join(f"Lane.{one.name}" for one in Lane)
             raise InvalidOption(f"message to {self.owner_id!r}", "lane", lane, f"give one of: {known}")
-        dropped: Sequence[Drop] = ()
         if envelope.token is None:
             envelope.size = self._size(envelope.message)
-            queued = self._same_key(envelope, lane)
-            if queued is not None and self._fits(envelope.size - queued.size):
-                return self._exchange(queued, envelope)
-            if self.waiters and not in_turn:  # the next room is theirs
+            if (self.waiters and not in_turn) or not self._has_room(envelope.size):  # the next room is theirs
                 raise self.full(envelope.size)
-            if queued is not None or not self._has_room(envelope.size):
-                dropped = self._overflow(envelope, lane, in_place=queued is not None)
-                if dropped[0].envelope is envelope:
-                    return dropped
-            if envelope.key is not None:
-                self._keyed[(lane, envelope.key)] = envelope
         self.bytes += envelope.size
-        self.pressing += lane is _URGENT
-        self._lane(lane).append(envelope)
-        return dropped
-
-    def _same_key(self, envelope: Envelope, lane: Lane) -> Envelope | None:
-        """The message of that lane that this one takes the place of, if there is one."""
-        if envelope.key is None and isinstance(self._limits.overflow, Coalesce):
-            envelope.key = self._limits.overflow.key(envelope.message)
-        return None if envelope.key is None else self._keyed.get((lane, envelope.key))
-
-    def put_back(self, envelopes: Sequence[Envelope]) -> None:
-        """Put messages that were taken out at the head of the NORMAL lane, the first one first; always taken."""
-        for envelope in reversed(envelopes):
-            self.bytes += envelope.size
-            self._lane(_NORMAL).appendleft(envelope)
-
-    def _lane(self, lane: Lane) -> deque[Any]:
-        if lane is _NORMAL:
+        if lane is _URGENT:
+            self.pressing += 1
+            if self.urgent is None:
+                self.urgent = deque()
+            self.urgent.append(envelope)
+        else:
             if self.normal is None:
                 self.normal = deque()
-            return self.normal
-        if self.urgent is None:
-            self.urgent = deque()
-        return self.urgent
+            self.normal.append(envelope)
 
     def _size(self, message: Any) -> int:
         if self._limits.size_of is not None:
             return self._limits.size_of(message)
         return len(message) if isinstance(message, str | bytes) else 0
 
-    def _fits(self, size: int) -> bool:
-        return self.bytes + size <= self._limits.capacity_bytes
-
     def _has_room(self, size: int) -> bool:
-        return self.counted < self.capacity and self._fits(size)
+        return self.counted < self.capacity and self.bytes + size <= self._limits.capacity_bytes
 
     def full(self, size: int) -> MailboxFull:
         """The error that says why a message of that size does not get in."""
@@ -302,73 +208,16 @@ class Mailbox:
         if size > most:
             fix = f"a message of {size} bytes never fits: give it a larger capacity_bytes"
             return MailboxFull(self.owner_id, most, "bytes", passing=False, fix=fix)
-        passing = self._limits.overflow is not Overflow.REJECT
         if self.counted < self.capacity:
-            return MailboxFull(self.owner_id, most, "bytes", passing=passing)
-        return MailboxFull(self.owner_id, self.capacity, passing=passing)
-
-    def _overflow(self, envelope: Envelope, lane: Lane, *, in_place: bool) -> Sequence[Drop]:
-        """What has to go, by the policy; :class:`MailboxFull` if nothing may. *in_place*: it would replace another."""
-        policy = self._limits.overflow
-        if envelope.size <= self._limits.capacity_bytes:
-            if policy is Overflow.DROP_OLDEST and not in_place:
-                return self._drop_oldest(envelope, lane)
-            if policy is Overflow.DROP_NEWEST or policy is Overflow.DROP_OLDEST:
-                return (Drop(envelope, "dropped_newest"),)
-        raise self.full(envelope.size)
-
-    def _drop_oldest(self, envelope: Envelope, lane: Lane) -> Sequence[Drop]:
-        """As many of the oldest as it takes, of the lesser lane first; itself, if all of them were not enough."""
-        lanes = (_NORMAL, _URGENT) if lane is _URGENT else (_NORMAL,)
-        if not self._can_make_room(envelope.size, lanes):
-            return (Drop(envelope, "dropped_newest"),)
-        dropped: list[Drop] = []
-        while not self._has_room(envelope.size):
-            dropped.append(Drop(self._take_oldest(lanes), "dropped_oldest"))
-        return dropped
-
-    def _can_make_room(self, size: int, lanes: Sequence[Lane]) -> bool:
-        """Would there be room if all that may be dropped were?"""
-        counted, needed = self.counted, self.bytes + size
-        for item in chain.from_iterable(self._lane(lane) for lane in lanes):
-            if counted < self.capacity and needed <= self._limits.capacity_bytes:
-                break
-            if not _is_own(item):
-                counted -= 1
-                needed -= _size_of(item)
-        return counted < self.capacity and needed <= self._limits.capacity_bytes
-
-    def _take_oldest(self, lanes: Sequence[Lane]) -> Envelope:
-        lane = next(lane for lane in lanes if not all(map(_is_own, self._lane(lane))))
-        queue, own = self._lane(lane), []
-        while _is_own(queue[0]):
-            own.append(queue.popleft())
-        item = queue.popleft()
-        queue.extendleft(reversed(own))
-        self.left(item, lane)
-        return item if type(item) is Envelope else Envelope(item)
-
-    def _exchange(self, queued: Envelope, envelope: Envelope) -> Sequence[Drop]:
-        """Let *envelope* take the place of the queued one with its key; the old one gets an envelope of its own."""
-        old = Envelope(queued.message, reply=queued.reply, cause=queued.cause, key=queued.key)
-        old.attempts, queued.attempts = queued.attempts, envelope.attempts
-        queued.message, queued.reply, queued.cause = envelope.message, envelope.reply, envelope.cause
-        smaller = envelope.size < queued.size
-        self.bytes += envelope.size - queued.size
-        queued.size = envelope.size
-        if smaller and self.waiters:
-            self.waiters[0].parker.unpark()
-        return (Drop(old, "coalesced"),)
+            return MailboxFull(self.owner_id, most, "bytes")
+        return MailboxFull(self.owner_id, self.capacity)
 
     # ------------------------------------------------------------------ out
     def take(self) -> Any:
         """The next message, plain or in its envelope, or ``None``."""
         if self.control:
-            item = self.control.popleft()
             self.pressing -= 1
-            if item.key is not None:
-                self._forget_key(item, _CONTROL)
-            return item
+            return self.control.popleft()
         if not self.urgent and not self.normal:
             return None
         if self.urgent and (self.urgent_run < URGENT_RUN_MAX or not self.normal):
@@ -386,20 +235,8 @@ class Mailbox:
         self.pressing -= lane is _URGENT
         if type(item) is Envelope:
             self.bytes -= item.size
-            if item.key is not None:
-                self._forget_key(item, lane)
         if self.waiters:
             self.waiters[0].parker.unpark()
-
-    def _forget_key(self, item: Envelope, lane: Lane) -> None:
-        """It is no longer the one to be replaced; another with its key, which came meanwhile, still is."""
-        if self._keyed.get((lane, item.key)) is item:
-            del self._keyed[(lane, item.key)]
-
-    def peek(self, most: int) -> list[Any]:
-        """The messages in the order of their lanes, at most that many; nothing is taken."""
-        items = list(islice(chain(self.control or (), self.urgent or (), self.normal or ()), most))
-        return [item.message if type(item) is Envelope else item for item in items]
 
     def lengths(self) -> dict[str, int]:
         return {lane.name.lower(): len(queue or ()) for lane, queue in zip(Lane, self._lanes(), strict=True)}
@@ -410,7 +247,7 @@ class Mailbox:
     def drain(self) -> list[Envelope]:
         """Take everything that is left, and wake whoever waits for room."""
         left = [item for queue in self._lanes() if queue for item in queue]
-        self.control = self.urgent = self.normal = self._keys = None
+        self.control = self.urgent = self.normal = None
         self.bytes = 0
         self.pressing = len(self.waiters or ())
         for waiter in self.waiters or ():
@@ -444,13 +281,13 @@ class Mailbox:
             self._leave(waiter)
 
     def _leave(self, waiter: _Waiter) -> None:
-        """It waits no more; if it was the first, the one behind it may have room, or replace what is queued."""
+        """It waits no more; if it was the first, the one behind it may have room."""
         waiters = self.waiters
         assert waiters is not None, "it is in there"
         was_first = waiters[0] is waiter
         waiters.remove(waiter)
         self.pressing -= 1
-        if was_first and waiters and (self.counted < self.capacity or self._keys):
+        if was_first and waiters and self.counted < self.capacity:
             waiters[0].parker.unpark()
 
 
@@ -463,12 +300,3 @@ def _served(put: Callable[[], object]) -> bool:
             raise
         return False
     return True
-
-
-def _is_own(item: Any) -> bool:
-    """The actor has sent it to itself by a timer."""
-    return type(item) is Envelope and item.token is not None
-
-
-def _size_of(item: Any) -> int:
-    return item.size if type(item) is Envelope else 0

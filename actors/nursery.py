@@ -32,14 +32,12 @@ from actors.cell import Cell
 from actors.dispatch import Dispatcher
 from actors.errors import ActorStopped, InvalidOption, NameTaken, NoSuchActor, StartFailed
 from actors.host import HostOwner
-from actors.inspection import Inspection, Stats, between, inspection_of, state_of, stats_of, traced
+from actors.inspection import Inspection, inspection_of
 from actors.mailbox import DEFAULT_LIMITS, Limits
 from actors.parking import current_backend
 from actors.place import Phase, Place, Ward
 from actors.ref import Ref
-from actors.registry import Registry
 from actors.timers import TimerService
-from actors.waits import WaitGraph
 
 __all__ = ["ROOT", "ActorSystem", "open_system"]
 
@@ -66,8 +64,6 @@ class ActorSystem:
         self.seed = random.SystemRandom().getrandbits(64) if seed is None else seed
         self.dispatcher = Dispatcher(backend)
         self.timers = TimerService(backend, lambda late_s: self.report(Paused(late_s)))
-        self.registry = Registry()
-        self.waits = WaitGraph()
         self.counts: dict[str, int] = {}
         self.on_event: Callable[[KernelEvent], None] = lambda event: None
         self._cells: dict[str, Cell] = {}
@@ -177,11 +173,6 @@ class ActorSystem:
         cell = self._cells.get(actor_id)
         return cell.ref if cell is not None else None
 
-    def whereis(self, name: str) -> Ref | None:
-        """The actor that has registered itself under *name*."""
-        actor_id = self.registry.find(name)
-        return self.ref(actor_id) if actor_id is not None else None
-
     def context(self, actor_id: str) -> Context | None:
         """The context of an actor, for whoever performs its effects."""
         return self._cells.get(actor_id)
@@ -193,16 +184,16 @@ class ActorSystem:
         cell = self._cells.get(actor_id)
         return cell.children if cell is not None else ()
 
-    def monitor(self, actor_id: str, hear: Callable[[Down], None], *, key: object = None) -> None:
-        """Call *hear* once when the actor has ended; at once, and without a reason, if it is already gone.
+    def monitor(self, actor_id: str, hear: Callable[[Down], None]) -> None:
+        """Call *hear* once when the actor has ended; at once, and without a reason, if it is already gone."""
+        self._watch(actor_id, hear, object())
 
-        *key* is for those who take it back: what it is known by at that actor.
-        """
+    def _watch(self, actor_id: str, hear: Callable[[Down], None], key: object) -> None:
         cell = self._cells.get(actor_id)
         if cell is None:
             hear(Down(actor_id, None, 0))
         else:
-            cell.rare.watchers[object() if key is None else key] = hear
+            cell.rare.watchers[key] = hear
 
     # ------------------------------------------------------------------ ends
     def stop(self, actor_id: str, cause: object = None, *, grace_s: float = inf) -> None:
@@ -228,7 +219,7 @@ class ActorSystem:
     async def join(self, actor_id: str) -> None:
         """Wait until the actor has ended for good."""
         gone = self.dispatcher.backend.parker()
-        self.monitor(actor_id, lambda down: gone.unpark(), key=gone)
+        self._watch(actor_id, lambda down: gone.unpark(), gone)
         try:
             await gone.wait()
         finally:
@@ -237,8 +228,7 @@ class ActorSystem:
                 cell.rare.watchers.pop(gone, None)
 
     async def idle(self) -> None:
-        """Wait until no actor has anything to do. Tasks, async handlers and timers that are yet to report are not
-        waited for."""
+        """Wait until no actor has anything to do. Tasks and timers that are yet to report are not waited for."""
         await self.dispatcher.idle()
 
     async def shut_down(self, cause: object = None) -> None:
@@ -247,75 +237,16 @@ class ActorSystem:
         await self.join(ROOT)
 
     # ------------------------------------------------------------------ looking
-    async def get_state(self, actor_id: str, *, timeout_s: float) -> object:
-        """What the actor knows, between two messages: its ``get_state()``, or its attributes.
-
-        Raises:
-            AskTimeout: its handler did not return in time; :meth:`inspect` says where it is.
-            InvalidOption: *timeout_s* is no time.
-            NoSuchActor: no living actor has that id.
-        """
-        cell = self._known(actor_id)
-        return await between(cell, lambda: state_of(cell), timeout_s)
-
-    async def suspend(self, actor_id: str, *, timeout_s: float) -> None:
-        """Have the actor handle nothing more, until :meth:`resume`. Its mailbox goes on filling; a stop still ends it.
-
-        Raises:
-            AskTimeout, NoSuchActor: as :meth:`get_state`.
-        """
-        cell = self._known(actor_id)
-        await between(cell, lambda: cell.suspend(), timeout_s)
-
-    def resume(self, actor_id: str) -> None:
-        """Have a suspended actor go on.
-
-        Raises:
-            NoSuchActor: no living actor has that id.
-        """
-        self._known(actor_id).resume()
-
-    async def stats(self, actor_id: str, *, timeout_s: float) -> Stats:
-        """Counters of one actor.
-
-        Raises:
-            AskTimeout, NoSuchActor: as :meth:`get_state`.
-        """
-        cell = self._known(actor_id)
-        return await between(cell, lambda: stats_of(cell), timeout_s)
-
-    async def peek(self, actor_id: str, *, most: int = 10, timeout_s: float) -> Sequence[Any]:
-        """The messages at the head of its mailbox; none is taken.
-
-        Raises:
-            AskTimeout, NoSuchActor: as :meth:`get_state`.
-        """
-        cell = self._known(actor_id)
-        if most < 0:
-            raise InvalidOption(f"peek at {actor_id!r}", "most", most, "give 0 messages or more")
-        return await between(cell, lambda: cell.mailbox.peek(most), timeout_s)
-
-    def trace(self, actor_id: str, *, on: bool = True) -> Sequence[tuple[float, str, str]]:
-        """Keep, or stop keeping, the last messages that the actor handled: (seconds, what, type). Those so far.
-
-        Raises:
-            NoSuchActor: no living actor has that id.
-        """
-        return traced(self._known(actor_id), on=on)
-
     def inspect(self, actor_id: str) -> Inspection:
-        """What can be seen of an actor from outside, now, also of one that is stuck.
+        """What can be seen of an actor from outside.
 
         Raises:
             NoSuchActor: no living actor has that id.
         """
-        return inspection_of(self._known(actor_id), self.waits)
-
-    def _known(self, actor_id: str) -> Cell:
         cell = self._cells.get(actor_id)
         if cell is None:
             raise NoSuchActor(actor_id)
-        return cell
+        return inspection_of(cell)
 
     # ------------------------------------------------------------------ for cells
     def rng(self, *stream: object) -> random.Random:

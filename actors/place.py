@@ -1,6 +1,6 @@
-"""An actor's place: who it is, where it stands in the tree, what it is known by, and what it shares its fate with.
+"""An actor's place: its id, its parent and children in the tree, and its mailbox.
 
-What most actors never need (timers, tasks, links, a stash) is in :class:`Rare`, built with its first use: an idle actor
+What most actors never need (timers, tasks, watchers) is in :class:`Rare`, built with its first use: an idle actor
 is data.
 """
 
@@ -10,33 +10,27 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from inspect import CO_COROUTINE
 from math import inf
 from typing import Any, Final, Protocol
 
-from actors.actor import CLEANUP_S, SHUTDOWN_S, Actor, Down, KernelEvent, Killed, Monitor, Restarted, Shutdown
+from actors.actor import SHUTDOWN_S, Actor, Down, KernelEvent, Killed, Shutdown
 from actors.backoff import Uniform
 from actors.dispatch import Dispatcher
-from actors.errors import ActorStopped, NoSuchActor
-from actors.host import Host, HostOwner, TaskRecord, Worker
+from actors.host import Host, HostOwner, TaskRecord
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits, Mailbox
 from actors.parking import Backend
 from actors.ref import Ref
-from actors.registry import Registry
 from actors.scopes import Scope
 from actors.timers import Timer, TimerService
-from actors.waits import WaitGraph
 
-__all__ = ["ASIDE", "NOTHING", "Phase", "Place", "Rare", "Surroundings", "Ward", "is_async"]
+__all__ = ["NOTHING", "Phase", "Place", "Rare", "Surroundings", "Ward"]
 
 
 class _Nothing(Enum):
     NOTHING = "no message in hand"
-    ASIDE = "the message that was in hand is in the stash, and its handler goes on"
 
 
 NOTHING: Final = _Nothing.NOTHING
-ASIDE: Final = _Nothing.ASIDE
 
 
 class Phase(Enum):
@@ -52,8 +46,6 @@ class Ward(Protocol):
     """What an actor knows of its supervisor: whether it may come back, and whom to tell when it is down."""
 
     shutdown_s: float
-    redeliver: int
-    name: str
 
     def returns(self, reason: object) -> bool: ...
 
@@ -67,8 +59,6 @@ class Surroundings(Protocol):
 
     dispatcher: Dispatcher
     timers: TimerService
-    registry: Registry
-    waits: WaitGraph
 
     def cell(self, actor_id: str) -> Place | None: ...
 
@@ -84,8 +74,6 @@ class Surroundings(Protocol):
         shutdown_s: float = ...,
         ward: Ward | None = ...,
     ) -> Ref: ...
-
-    def monitor(self, actor_id: str, hear: Callable[[Down], None], *, key: object = None) -> None: ...
 
     def rng(self, *stream: object) -> Uniform: ...
 
@@ -103,54 +91,24 @@ class Rare:
 
     __slots__ = (
         "asks",
-        "between",
-        "cleanup_left_s",
-        "hears_restarts",
-        "label",
-        "links",
         "look",
-        "monitors",
-        "names",
         "scope",
-        "since",
-        "stash",
         "stop_by",
-        "suspended",
         "tasks",
         "timers",
-        "told_all",
-        "trace",
         "watchers",
-        "worker",
     )
 
     def __init__(self) -> None:
         self.asks: list[Envelope] = []
         """Asks whose answer was deferred; now and then the settled ones are swept out."""
-        self.between: list[Callable[[], None]] = []
-        """To be done before the next message is handled."""
-        self.cleanup_left_s = CLEANUP_S
-        self.hears_restarts: dict[object, Callable[[Restarted], None]] = {}
-        self.label = ""
-        self.links: list[Place] = []
         self.look: Timer | None = None
-        self.monitors: dict[Monitor, None] = {}
-        """Its own that have not been heard yet: an incarnation hears nothing that an earlier one wanted to hear."""
-        self.names: list[str] = []
         self.scope: Scope | None = None
-        self.since: float | None = None
-        """Since when the message in hand is being handled, by an async handler."""
-        self.stash: list[Any] = []
         self.stop_by: float = inf
-        self.suspended = False
         self.tasks: dict[TaskRecord, None] = {}
         self.timers: dict[str, Timer] = {}
-        self.told_all = False
-        """The children of this pool have been told to end."""
-        self.trace: deque[tuple[float, str, str]] | None = None
         self.watchers: dict[object, Callable[[Down], None]] = {}
         """Who hears of its end, by what they can be taken back with."""
-        self.worker: Worker | None = None
 
 
 class Place(ABC):
@@ -160,7 +118,6 @@ class Place(ABC):
         "_asked",
         "_rare",
         "_ref",
-        "accepts",
         "actor",
         "below",
         "box",
@@ -171,7 +128,6 @@ class Place(ABC):
         "front",
         "going",
         "handled",
-        "held",
         "home",
         "host",
         "id",
@@ -218,9 +174,7 @@ class Place(ABC):
         """It ends, and may be started again: its mailbox stays open."""
         self.queued = False
         self.front = False
-        self.held: bool
-        """It has a worker, or is suspended: the dispatcher does not drain it."""
-        self.going: bool
+        self.going = True
         """It lives, and the dispatcher drains it."""
         self.capacity = limits.capacity
         self.fast: deque[Any] | None = None
@@ -234,13 +188,6 @@ class Place(ABC):
         envelope that was made of them."""
         self.host: Host | None = None
         self._rare: Rare | None = None
-        self._meet(actor)
-
-    def _meet(self, actor: Actor) -> None:
-        """Look once at how this behaviour wants to be used."""
-        self.accepts: tuple[type, ...] | None = getattr(actor, "accepts", None)
-        self.held = is_async(type(actor))
-        self.going = not self.held
 
     @property
     def ref(self) -> Ref:
@@ -306,14 +253,6 @@ class Place(ABC):
 
     # ------------------------------------------------------------------ the tree
     @property
-    def label(self) -> str:
-        return self._rare.label if self._rare is not None else ""
-
-    @label.setter
-    def label(self, label: str) -> None:
-        self.rare.label = label
-
-    @property
     def children(self) -> Sequence[str]:
         """The ids of the living children, oldest first."""
         return tuple(self.below or ())
@@ -335,76 +274,3 @@ class Place(ABC):
     def spawn_ward(self, actor: Actor, actor_id: str, limits: Limits, shutdown_s: float, ward: Ward) -> Ref:
         """Start a child that may be started again: *ward* decides."""
         return self.system.spawn(actor, actor_id, parent=self.id, limits=limits, shutdown_s=shutdown_s, ward=ward)
-
-    def monitor(self, actor_id: str, *, watch_restarts: bool = False) -> Monitor:
-        monitor = Monitor(actor_id)
-        cell = self.system.cell(actor_id)
-        if watch_restarts and cell is not None:
-            cell.rare.hears_restarts[monitor] = lambda restarted: self._hear(restarted, monitor)
-        self.rare.monitors[monitor] = None
-        self.system.monitor(actor_id, lambda down: self._hear(down, monitor), key=monitor)
-        return monitor
-
-    def demonitor(self, monitor: Monitor) -> None:
-        monitor.live = False
-        self._unwatch(monitor)
-
-    def _unwatch(self, monitor: Monitor) -> None:
-        """Leave nothing behind at an actor that may live for long."""
-        self.rare.monitors.pop(monitor, None)
-        target = self.system.cell(monitor.id)
-        if target is not None and target.rare_or_none is not None:
-            target.rare.watchers.pop(monitor, None)
-            target.rare.hears_restarts.pop(monitor, None)
-
-    def _hear(self, news: Down | Restarted, monitor: Monitor) -> None:
-        if self.phase is Phase.LIVE and monitor.live:
-            self.deliver(Envelope(news, token=monitor), Lane.CONTROL)
-
-    def link(self, actor_id: str) -> None:
-        """Share one fate with another actor.
-
-        Raises:
-            NoSuchActor: it does not live, so its fate is known already.
-        """
-        other = self.system.cell(actor_id)
-        if other is None or other.phase is not Phase.LIVE:
-            raise NoSuchActor(actor_id)
-        if other is not self and other not in self.rare.links:
-            self.rare.links.append(other)
-            other.rare.links.append(self)
-
-    def unlink(self, actor_id: str) -> None:
-        for other in [one for one in self.rare.links if one.id == actor_id]:
-            self.rare.links.remove(other)
-            other.rare.links.remove(self)
-
-    def register(self, name: str) -> None:
-        """Be found under *name*.
-
-        Raises:
-            ActorStopped: this incarnation has ended, and would never give the name up.
-            NameTaken: another actor has it.
-        """
-        if self.phase is Phase.EXITED or self.phase is Phase.STOPPED:
-            raise ActorStopped(self.id, self.reason)
-        self.system.registry.add(name, self.id)
-        if name not in self.rare.names:
-            self.rare.names.append(name)
-
-    def unregister(self, name: str) -> None:
-        self.system.registry.remove(name, self.id)
-        if name in self.rare.names:
-            self.rare.names.remove(name)
-
-
-_ASYNC: dict[type, bool] = {}
-
-
-def is_async(kind: type) -> bool:
-    """Does this behaviour have an ``async def receive``?"""
-    known = _ASYNC.get(kind)
-    if known is None:
-        code = getattr(getattr(kind, "receive", None), "__code__", None)
-        known = _ASYNC[kind] = bool(code is not None and code.co_flags & CO_COROUTINE)
-    return known

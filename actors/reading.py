@@ -1,36 +1,27 @@
-"""How an actor reads: messages in, answers out, asks that are answered in place, crashes, timers, a stash.
+"""Reading of an actor: messages in, answers out, asks that are answered in place, crashes, timers.
 
-One message at a time, whoever handles it: the dispatcher, the asker's own task where the actor is idle, or the worker
-of an async handler.
+One message at a time, by the dispatcher, or by the asker's own task where the actor is idle.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import anyio
-
-from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter, Down, Monitor, Poisoned
-from actors.errors import ActorRestarting, ActorStopped, MailboxFull, MessageDropped, WrongMessage
-from actors.mailbox import Drop, Envelope, Lane
+from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter
+from actors.errors import ActorRestarting, ActorStopped
+from actors.mailbox import Envelope, Lane
 from actors.parking import RAISED, as_error
-from actors.place import ASIDE, NOTHING, Phase, Place
-from actors.ref import Call, Ref, Reply
+from actors.place import NOTHING, Phase, Place
+from actors.ref import Ref, Reply
 from actors.scopes import Scope
 from actors.timers import Timer
 
-__all__ = ["Reader", "is_idempotent"]
+__all__ = ["Reader"]
 
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
 _LIVE = Phase.LIVE
-
-
-def is_idempotent(envelope: Envelope) -> bool:
-    """The message says that it may be handled twice."""
-    return bool(getattr(envelope.message, "idempotent", False))
 
 
 class Reader(Place):
@@ -48,14 +39,6 @@ class Reader(Place):
     @abstractmethod
     def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None: ...
 
-    @abstractmethod
-    def cleanup(self, budget_s: float) -> AbstractContextManager[anyio.CancelScope]: ...
-
-    @abstractmethod
-    def wake_worker(self) -> int:
-        """See that somebody reads the mailbox of an actor that the dispatcher does not read for."""
-        ...
-
     # ------------------------------------------------------------------ messages in
     def queue(self) -> None:
         """Have a turn, behind those who wait for one already."""
@@ -68,17 +51,13 @@ class Reader(Place):
         """Put a message into the mailbox. *in_turn*: it has waited for its room, or may go ahead of those who do.
 
         Raises:
-            ActorStopped, MailboxFull, WrongMessage: it was not put there.
+            ActorStopped, MailboxFull: it was not put there.
         """
         if self.phase is not _LIVE and not self.returning:
             raise ActorStopped(self.id, self.reason)
-        if self.accepts is not None:
-            self._check(envelope.message, lane)
         box = self.box
-        dropped = (self.mailbox if box is None else box).put(envelope, lane, in_turn=in_turn)
-        if dropped:
-            self._dropped(dropped)
-        elif lane is _URGENT:
+        (self.mailbox if box is None else box).put(envelope, lane, in_turn=in_turn)
+        if lane is _URGENT:
             self.fast = None  # the capacity is no longer that of one lane
         elif lane is _NORMAL and self.fast is None:
             self._open_fast_lane()
@@ -91,18 +70,8 @@ class Reader(Place):
     def _open_fast_lane(self) -> None:
         """From now on a message that needs no envelope can go straight into the NORMAL lane."""
         box = self.mailbox
-        if self.phase is _LIVE and self.accepts is None and box.plain and not box.urgent and not box.waiters:
+        if self.phase is _LIVE and box.plain and not box.urgent and not box.waiters:
             self.fast = box.normal
-
-    def _check(self, message: Any, lane: Lane) -> None:
-        if self.accepts is not None and lane is not _CONTROL and not isinstance(message, self.accepts):
-            raise WrongMessage(self.id, message, self.accepts)
-
-    def _dropped(self, dropped: Sequence[Drop]) -> None:
-        for one, why in dropped:
-            if one.reply is not None:
-                one.reply.fail(MessageDropped(self.id, why))
-            self.system.report(DeadLetter(self.id, one.message, why, one.attempts))
 
     # ------------------------------------------------------------------ messages out
     def ready(self) -> bool:
@@ -116,10 +85,8 @@ class Reader(Place):
     def drain(self, most: int) -> int:
         """Handle up to *most* messages; how many were taken."""
         box = self.box
-        if self.held or box is None:
-            return self.wake_worker()
-        if self._rare is not None and self._rare.trace is not None:
-            return self._drain_closely(most)
+        if box is None:
+            return 0
         receive, taken = self.actor.receive, 0
         while self.going:
             normal = box.normal
@@ -149,23 +116,8 @@ class Reader(Place):
         self.handled += taken
         return taken
 
-    def _drain_closely(self, most: int) -> int:
-        """The same, one message at a time, each of them traced that is still to be handled."""
-        taken = handled = 0
-        while taken < most and self.going and self.box is not None:
-            item = self.box.take()
-            if item is None:
-                break
-            taken += 1
-            if type(item) is not Envelope or self.due(item):
-                handled += 1
-                self.traced("handled", item)
-                self._handle(item)
-        self.handled += handled
-        return taken
-
     def _handle(self, item: Any) -> None:
-        """Handle one message by a handler that is not async."""
+        """Handle one message that may carry more than itself."""
         message = item
         if type(item) is Envelope:
             if (item.token is not None or item.reply is not None) and not self.due(item):
@@ -184,7 +136,7 @@ class Reader(Place):
             self.current = NOTHING
 
     def answer(self, answer: Any) -> None:
-        """What the handler returned; ``current`` is no longer the ask where it was stashed."""
+        """Settle the ask in hand, if it is one, with what the handler returned."""
         envelope = self.current
         if type(envelope) is Envelope and envelope.reply is not None:
             if answer is DEFERRED:
@@ -203,10 +155,7 @@ class Reader(Place):
             return False
         if isinstance(timer, Timer):
             timer.live = False
-            envelope.token = None  # put aside, or handed to the next incarnation, it is a message like any other
             self.rare.timers.pop(timer.key, None)
-        elif isinstance(timer, Monitor) and isinstance(envelope.message, Down):
-            self.rare.monitors.pop(timer, None)
         return True
 
     def defer(self, envelope: Envelope) -> None:
@@ -215,12 +164,6 @@ class Reader(Place):
         if len(asks) & (len(asks) - 1) == 0:
             asks = self.rare.asks = [one for one in asks if one.reply is not None and not one.reply.settled]
         asks.append(envelope)
-
-    def traced(self, what: str, item: Any) -> None:
-        rare = self._rare
-        if rare is not None and rare.trace is not None:
-            message = item.message if type(item) is Envelope else item
-            rare.trace.append((self.backend.now(), what, type(message).__name__))
 
     # ------------------------------------------------------------------ asks that are answered in place
     def charge(self) -> bool:
@@ -231,20 +174,13 @@ class Reader(Place):
 
     def can_answer(self) -> bool:
         """It is idle, so that an ask can be handled at once."""
-        return (
-            self.going
-            and self.current is NOTHING
-            and (self.box is None or not (len(self.box) or self.box.waiters))
-            and self.accepts is None
-        )
+        return self.going and self.current is NOTHING and (self.box is None or not (len(self.box) or self.box.waiters))
 
     def answer_now(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any:
         """Handle an ask in the asker's task; the answer, or the :class:`Reply` that will have it, or its error."""
         self.handled += 1
         self.current = message
         self._asked = (timeout_s, detach, cause)
-        if self._rare is not None:
-            self.traced("answered", message)
         try:
             answer = self.dispatcher.context.copy().run(self.actor.receive, self, message)
             if answer is not DEFERRED and type(self._asked) is tuple:
@@ -261,7 +197,7 @@ class Reader(Place):
     @property
     def envelope(self) -> Envelope | None:
         """The message being handled, as it came. A plain one gets its envelope when it is looked at."""
-        if self.current is NOTHING or self.current is ASIDE:
+        if self.current is NOTHING:
             return None
         if type(self.current) is not Envelope:
             self.current = Envelope(self.current)
@@ -273,7 +209,7 @@ class Reader(Place):
         return envelope
 
     def _asked_envelope(self) -> Envelope:
-        """The envelope of the ask that is answered in place, also where it was stashed."""
+        """The envelope of the ask that is answered in place."""
         envelope = self._asked if type(self._asked) is Envelope else self.envelope
         assert type(envelope) is Envelope
         return envelope
@@ -284,10 +220,6 @@ class Reader(Place):
     def cancel_deadline(self, timer: Timer) -> None:
         self.system.timers.cancel(timer)
 
-    def waiting(self, call: Call) -> AbstractContextManager[None]:
-        """The asker's handler waits for this actor, for as long as that block lasts."""
-        return self.system.waits.waiting(call.actor_id, self.id)
-
     # ------------------------------------------------------------------ crashes
     def crash(self, error: BaseException) -> None:
         """The handler raised with the message in hand: that is this actor's end, or the end of this incarnation."""
@@ -296,26 +228,13 @@ class Reader(Place):
         envelope, reason = self.envelope, Crashed(error)
         returns = self.may_return(reason) if self.phase is _LIVE else self.returning
         if envelope is not None:
-            envelope.attempts += 1
-            if not (returns and self._redelivered(envelope)):
-                self._lost(envelope, error, returns)
+            self._lost(envelope, error, returns)
         self.current = NOTHING
         self.begin_stop(reason)
 
-    def _redelivered(self, envelope: Envelope) -> bool:
-        """Handed to the next incarnation: where the supervisor allows it, and the message says it may be repeated."""
-        assert self.ward is not None
-        if not (self.ward.redeliver and is_idempotent(envelope)):
-            return False
-        if envelope.attempts > self.ward.redeliver:
-            self.system.report(Poisoned(self.id, envelope.message, envelope.attempts))
-            return False
-        self.mailbox.put_back([envelope])
-        return True
-
     def _lost(self, envelope: Envelope, error: Exception, returns: bool) -> None:
         if envelope.reply is None:
-            self.system.report(DeadLetter(self.id, envelope.message, "crashed", envelope.attempts))
+            self.system.report(DeadLetter(self.id, envelope.message, "crashed"))
         elif returns:
             failed = ActorRestarting(self.id, Crashed(error), started=True)
             failed.__cause__ = error
@@ -325,7 +244,6 @@ class Reader(Place):
 
     # ------------------------------------------------------------------ timers
     def set_timer(self, key: str, delay_s: float, message: Any, *, cause: Any = None) -> None:
-        self._check(message, _URGENT)
         timer = self.system.timers.set(key, (message, cause), delay_s, self._fire)
         self.cancel_timer(key)
         self.rare.timers[key] = timer
@@ -344,31 +262,6 @@ class Reader(Place):
             message, cause = timer.message
             self.deliver(Envelope(message, token=timer, cause=cause), Lane.URGENT)
 
-    # ------------------------------------------------------------------ the stash, and oneself
-    def stash(self) -> None:
-        """Put the message in hand aside, up to the capacity of the mailbox.
-
-        Raises:
-            MailboxFull: as many are aside already.
-        """
-        envelope = self.envelope
-        if envelope is None:
-            return
-        stash = self.rare.stash
-        if len(stash) >= self.limits.capacity:
-            fix = "unstash some, or give it a larger capacity"
-            raise MailboxFull(self.id, self.limits.capacity, "stashed messages", passing=False, fix=fix)
-        stash.append(envelope)
-        self.current = ASIDE
-
-    def unstash_all(self) -> None:
-        """Handle what was put aside next, in the order in which it came."""
-        rare = self._rare
-        if rare is not None and rare.stash:
-            self.mailbox.put_back(rare.stash)
-            rare.stash = []
-            if self.phase is _LIVE:
-                self.dispatcher.make_runnable(self)
-
+    # ------------------------------------------------------------------ oneself
     def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None:
         self.deliver(Envelope(message), lane, in_turn=True)

@@ -1,7 +1,7 @@
 """A ref is all that one actor may hold of another: an id, and ways to send.
 
-``tell`` never waits, ``send`` waits for room, ``ask`` waits for an answer; whatever waits has a deadline, and where it
-is asked on behalf of somebody who has one too, the smaller counts. The death of the target answers every ask at once.
+``tell`` never waits; ``ask`` waits for room and for an answer, under a deadline, and where it is asked on behalf of a
+task that has a deadline too, the smaller counts. The death of the target answers every ask at once.
 An answer that comes too late is counted and dropped. An idle actor answers in the asker's own task: nothing is queued
 that could be handled now. The deadline of an ask is a timer of the system and not a cancel scope, which would cost
 more than the rest of the ask.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
@@ -43,12 +42,10 @@ DEFERRED: Final = Deferred.DEFERRED
 
 
 class Call(NamedTuple):
-    """On whose behalf the present task runs: its actor, the deadline that its work inherits, and whether the actor's
-    handler itself is suspended here, so that the actor reads nothing meanwhile."""
+    """On whose behalf the present task runs: its actor, and the deadline that its work inherits."""
 
     actor_id: str
     deadline: float | None
-    blocking: bool
 
 
 CALL: ContextVar[Call | None] = ContextVar("actors.call", default=None)
@@ -81,8 +78,6 @@ class Target(Protocol):
     def set_deadline(self, timeout_s: float, expire: Callable[[], None]) -> Timer: ...
 
     def cancel_deadline(self, timer: Timer) -> None: ...
-
-    def waiting(self, call: Call) -> AbstractContextManager[None]: ...
 
     def charge(self) -> bool: ...
 
@@ -207,39 +202,22 @@ class Ref:
     def __repr__(self) -> str:
         return f"Ref({self.id!r})"
 
-    def tell(self, message: Any, *, lane: Lane = _NORMAL, cause: Any = None, key: Any = None) -> None:
-        """Put *message* into the mailbox and go on. With a *key* it replaces the one with that key in the lane.
+    def tell(self, message: Any, *, lane: Lane = _NORMAL, cause: Any = None) -> None:
+        """Put *message* into the mailbox and go on.
 
         Raises:
             ActorStopped: the actor takes no more messages.
-            MailboxFull: the mailbox is full, and its policy drops nothing (never on the CONTROL lane).
-            WrongMessage: the actor does not accept such a message.
+            MailboxFull: the mailbox is full (never on the CONTROL lane).
         """
         target = self._target
         fast = target.fast
-        plain = lane is _NORMAL and cause is None and key is None
+        plain = lane is _NORMAL and cause is None
         if fast is not None and plain and len(fast) < target.capacity and not isinstance(message, _SIZED):
             fast.append(message)
             if not target.queued:
                 target.queue()
             return
-        target.deliver(Envelope(message, cause=cause, key=key), lane)
-
-    async def send(self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None) -> None:
-        """Put *message* into the mailbox, waiting at most *timeout_s* seconds for room, in the order of arrival.
-
-        Raises:
-            ActorStopped: the actor takes no more messages.
-            DeadlockError: room could only come from an actor that waits for the sender.
-            InvalidOption: *timeout_s* is no time.
-            MailboxFull: there was no room in time.
-            WrongMessage: the actor does not accept such a message.
-        """
-        call = CALL.get()
-        timeout_s = self._timeout(timeout_s, call)
-        if not self._target.charge():
-            await self._target.breathe()
-        await self._deliver(Envelope(message, cause=cause), lane, timeout_s, call)
+        target.deliver(Envelope(message, cause=cause), lane)
 
     async def ask(
         self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None, detach: bool = False
@@ -253,50 +231,46 @@ class Ref:
             ActorRestarting: the actor crashed while it had the message in hand, and is started again.
             ActorStopped: the actor has stopped, or stopped before it answered.
             AskTimeout: no answer in time.
-            DeadlockError: the answer could only come from an actor that waits for the asker.
             InvalidOption: *timeout_s* is no time.
             MailboxFull: not even room in time.
-            MessageDropped: the overflow policy gave the message up.
-            WrongMessage: the actor does not accept such a message.
         """
-        target, call = self._target, CALL.get()
-        timeout_s = self._timeout(timeout_s, call)
+        target = self._target
+        timeout_s = self._timeout(timeout_s)
         rested = target.charge()  # else it is queued, which gives the loop up: in the order in which it was asked
         if rested and target.can_answer() and not fault.point("ask.queued", target.id):
             answer = target.answer_now(message, cause, timeout_s, detach)
             if type(answer) is not Reply:
                 return answer
-            return await self._answer(answer, timeout_s, call)
+            return await self._answer(answer, timeout_s)
         reply = Reply(target, target.backend.now() + timeout_s, detached=detach)
-        return await self._answer(reply, timeout_s, call, Envelope(message, reply=reply, cause=cause), lane)
+        return await self._answer(reply, timeout_s, Envelope(message, reply=reply, cause=cause), lane)
 
     async def _answer(
-        self, reply: Reply, timeout_s: float, call: Call | None, envelope: Envelope | None = None, lane: Lane = _NORMAL
+        self, reply: Reply, timeout_s: float, envelope: Envelope | None = None, lane: Lane = _NORMAL
     ) -> Any:
         """Deliver the *envelope*, if it was not handled yet, and wait for the answer."""
         target = self._target
         deadline = target.set_deadline(timeout_s, lambda: reply.expire(timeout_s))
         try:
-            with target.waiting(call) if call is not None and call.blocking else nullcontext():
-                if envelope is not None:
-                    await self._deliver(envelope, lane, timeout_s, call)
-                return await reply.wait()
+            if envelope is not None:
+                await self._deliver(envelope, lane, timeout_s)
+            return await reply.wait()
         finally:
             target.cancel_deadline(deadline)
 
-    def _timeout(self, timeout_s: float, call: Call | None) -> float:
+    def _timeout(self, timeout_s: float) -> float:
         try:
             finite = timeout_s < _INF
         except TypeError:
             finite = False
         if not finite:
-            whose = f"ask of, or send to, {self.id!r}"
-            raise InvalidOption(whose, "timeout_s", timeout_s, "give a finite number of seconds")
+            raise InvalidOption(f"ask of {self.id!r}", "timeout_s", timeout_s, "give a finite number of seconds")
+        call = CALL.get()
         if call is None or call.deadline is None:
             return timeout_s
         return min(timeout_s, call.deadline - self._target.backend.now())
 
-    async def _deliver(self, envelope: Envelope, lane: Lane, timeout_s: float, call: Call | None) -> None:
+    async def _deliver(self, envelope: Envelope, lane: Lane, timeout_s: float) -> None:
         target = self._target
         try:
             return target.deliver(envelope, lane)
@@ -304,9 +278,7 @@ class Ref:
             if not full.passing:
                 raise
         with anyio.move_on_after(max(timeout_s, 0.0)):
-            asks = envelope.reply is not None  # then the edge is drawn already
-            with nullcontext() if asks or call is None or not call.blocking else target.waiting(call):
-                target.fast = None  # until nobody waits any more
-                await target.mailbox.room(target.backend, lambda: target.deliver(envelope, lane, in_turn=True))
-                return None
+            target.fast = None  # until nobody waits any more
+            await target.mailbox.room(target.backend, lambda: target.deliver(envelope, lane, in_turn=True))
+            return None
         raise target.mailbox.full(envelope.size)

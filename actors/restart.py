@@ -1,7 +1,7 @@
-"""Who is started again, with whom, and how often: OTP's restart types, strategies and windows, as functions of data.
+"""Restart types and restart intensity of OTP, as functions of data.
 
-Pure: time is an argument. What ends an actor is *clean* or not; everything else follows from its restart type, its
-supervisor's strategy, and two sliding windows.
+Pure: time is an argument. The end of an actor is *clean* or not; whether the actor is started again follows from its
+restart type, and how often from a sliding window.
 """
 
 from __future__ import annotations
@@ -13,13 +13,9 @@ from typing import NamedTuple
 from actors.errors import InvalidOption
 
 __all__ = [
-    "AutoShutdown",
     "Intensity",
     "Restart",
-    "Strategy",
     "add_restart",
-    "affected",
-    "ends_supervisor",
     "wanted",
 ]
 
@@ -30,22 +26,6 @@ class Restart(StrEnum):
     PERMANENT = "permanent"
     TRANSIENT = "transient"
     TEMPORARY = "temporary"
-
-
-class Strategy(StrEnum):
-    """Who is started again with the child that ended: nobody, all, or those that were started after it."""
-
-    ONE_FOR_ONE = "one_for_one"
-    ONE_FOR_ALL = "one_for_all"
-    REST_FOR_ONE = "rest_for_one"
-
-
-class AutoShutdown(StrEnum):
-    """Whether a supervisor ends when its significant children have ended by themselves."""
-
-    NEVER = "never"
-    ANY_SIGNIFICANT = "any_significant"
-    ALL_SIGNIFICANT = "all_significant"
 
 
 class Intensity(NamedTuple):
@@ -85,27 +65,3 @@ def wanted(restart: Restart, *, clean: bool) -> bool:
             return not clean
         case Restart.TEMPORARY:
             return False
-
-
-def affected(strategy: Strategy, order: Sequence[str], failed: str) -> tuple[str, ...]:
-    """Those who are started again with *failed*, itself included, in the *order* in which they were started."""
-    match strategy:
-        case Strategy.ONE_FOR_ONE:
-            return (failed,)
-        case Strategy.ONE_FOR_ALL:
-            return tuple(order)
-        case Strategy.REST_FOR_ONE:
-            return tuple(order[list(order).index(failed) :])
-
-
-def ends_supervisor(auto: AutoShutdown, *, significant: bool, significant_left: int) -> bool:
-    """Does the supervisor end, now that a child has ended by itself and is not started again?"""
-    if not significant:
-        return False
-    match auto:
-        case AutoShutdown.NEVER:
-            return False
-        case AutoShutdown.ANY_SIGNIFICANT:
-            return True
-        case AutoShutdown.ALL_SIGNIFICANT:
-            return significant_left == 0

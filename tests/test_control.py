@@ -99,8 +99,8 @@ class Played:
     def inspect(self, entity_id: str) -> Inspected:
         if entity_id == "nobody":
             raise NoSuchEntity(entity_id)
-        seen: dict[str, Any] = {"phase": "live", "reason": "", "handling": "", "handling_s": 0.0, "handled": 3}
-        seen |= dict.fromkeys(("waits_for", "cancelled_for", "children", "tasks"), ())
+        seen: dict[str, Any] = {"phase": "live", "reason": "", "handled": 3}
+        seen |= dict.fromkeys(("cancelled_for", "children", "tasks"), ())
         return Inspected(id=entity_id, kind="session", state="Running", queued={}, late_replies=0, timers=0, **seen)
 
     async def compact(self, retention: Retention | None = None) -> Compacted:

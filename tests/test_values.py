@@ -12,7 +12,7 @@ from test_layers import SOURCES, is_pure
 
 BY_POSITION = frozenset({"Problem", "ProcessSeen"})
 """In the order in which they are printed (line, field, message), or read from the shim (pid, parent, session, ...)."""
-PURE = [*(module for module in SOURCES if is_pure(module)), "actors.waits"]
+PURE = [*(module for module in SOURCES if is_pure(module))]
 
 
 def values_of(module: ModuleType) -> list[type[msgspec.Struct]]:

@@ -35,13 +35,13 @@ class Counter:
 
 async def main() -> None:
     supervisor = Supervisor(
-        [ChildSpec("counter", Counter, name="counter")],
+        [ChildSpec("counter", Counter)],
         backoff=Backoff(base_s=0.01, cap_s=0.01),
-        child_intensity=Intensity(restarts_max=2, period_s=60.0),
+        intensity=Intensity(restarts_max=2, period_s=60.0),
     )
     async with open_system(seed=1) as system:
         system.spawn(supervisor, "app")
-        counter = system.whereis("counter")
+        counter = system.ref("app/counter")
         assert counter is not None
 
         for message in (1, 2, 0, 4):

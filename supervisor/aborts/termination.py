@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from actors import Context
 from supervisor.lifecycles.events import Ended, OperatorStop
@@ -23,7 +23,7 @@ from supervisor.runtime.entity_registry import Tree
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import EndReport, Work
 
-__all__ = ["SLACK_S", "Endings", "highest"]
+__all__ = ["HEARTBEAT", "SLACK_S", "Endings", "highest"]
 
 SLACK_S = 5.0
 """What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
@@ -61,6 +61,10 @@ class _Climb:
         return rungs_due(self.work.policy.ladder, within_s)
 
 
+HEARTBEAT: Final = "heartbeat"
+"""A message that only shows, by its reply, that the actor and the event loop are alive."""
+
+
 class _Overdue(NamedTuple):
     """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
 
@@ -84,6 +88,8 @@ class Endings:
         return len(self._climbs)
 
     def receive(self, ctx: object, message: object) -> None:
+        if message == HEARTBEAT:
+            return
         if not isinstance(message, _Overdue):
             _log.error("an end could not be joined", what=str(message))
             return

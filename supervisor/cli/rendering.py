@@ -316,10 +316,6 @@ def inspected_text(seen: Inspected) -> str:
     late = f", {_counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
     timers = _counted(seen.timers, "timer", "timers")
     lines.append(f"  mailbox: {queued} queued, {seen.handled} handled{late}; {timers}")
-    if seen.handling:
-        lines.append(f"  handling {seen.handling} for {duration(seen.handling_s)}")
-    if seen.waits_for:
-        lines.append(f"  its handler waits for {' -> '.join(seen.waits_for)}")
     if seen.agent is not None:
         at_work = f", at work on {seen.turn}" if seen.turn else ", idle"
         lines.append(f"  agent {seen.agent}{f' (pid {seen.pid})' if seen.pid else ''}{at_work}")
@@ -334,7 +330,7 @@ def inspected_text(seen: Inspected) -> str:
     if seen.children:
         lines.append(f"  children: {', '.join(map(printable, seen.children))}")
     for task in seen.tasks:
-        lines.append(f"  task {printable(task.name)}{', cleaning up' if task.cleaning else ''}")
+        lines.append(f"  task {printable(task.name)}")
         lines += [f"    {printable(where)}" for where in task.stack]
     return "\n".join(lines)
 

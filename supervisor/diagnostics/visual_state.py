@@ -96,17 +96,15 @@ class TaskAt(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     stack: tuple[str, ...]
-    cleaning: bool
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     """One living entity, or tool call, from outside.
 
     ``state`` is its table's state (``open`` for a call), ``phase`` the kernel's: ``live`` or ``stopping``, for
-    ``reason``. ``handling`` is the message that its handler is suspended in, since ``handling_s`` seconds;
-    ``waits_for`` are those that the handler waits for, and whom those wait for in turn. ``queued`` counts its mailbox
-    by lane, ``open_calls`` are its turn's, and ``permissions`` those that it waits for a human with; ``agent`` is the
-    id of the agent it has now. ``checkpoint`` is the one that a run has, or that a session begins with.
+    ``reason``. ``queued`` counts its mailbox by lane, ``open_calls`` are its turn's, and ``permissions`` those that it
+    waits for a human with; ``agent`` is the id of the agent it has now. ``checkpoint`` is the one that a run has, or
+    that a session begins with.
     """
 
     id: str
@@ -114,9 +112,6 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     phase: str
     reason: str
-    handling: str
-    handling_s: float
-    waits_for: tuple[str, ...]
     cancelled_for: tuple[str, ...]
     children: tuple[str, ...]
     tasks: tuple[TaskAt, ...]

@@ -16,7 +16,6 @@ from actors import (
     GraceExceeded,
     KernelEvent,
     Paused,
-    Poisoned,
 )
 from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.types import CancelMode
@@ -51,7 +50,7 @@ class Casualties:
                 _log.warning("a cancelled task goes on", what=type(event).__name__, **event._asdict())
             case Paused(late_s):
                 _log.warning("nobody ran for a while: no timer has counted that time", seconds=round(late_s, 3))
-            case DeadLetter() | Poisoned():
+            case DeadLetter():
                 _log.debug("a message was not handled", actor=event.actor_id, message=type(event.message).__name__)
             case _:
                 assert_never(event)

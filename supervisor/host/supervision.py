@@ -23,7 +23,7 @@ from actors import (
 )
 from actors.waiting import any_of
 from supervisor.aborts.service import Aborts
-from supervisor.aborts.termination import Endings
+from supervisor.aborts.termination import HEARTBEAT, Endings
 from supervisor.agents.codecs import codec_for
 from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.visual_state import Inspected
@@ -812,7 +812,8 @@ class Supervisor:
         Raises:
             AskTimeout: not within *timeout_s*.
         """
-        await self._system.stats(JANITOR, timeout_s=timeout_s)
+        if (janitor := self._system.ref(JANITOR)) is not None:
+            await janitor.ask(HEARTBEAT, timeout_s=timeout_s)
 
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""

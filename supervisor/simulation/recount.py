@@ -186,13 +186,9 @@ def _inspect(say: Say, sup: Supervisor, row: EntityRow, timers: Callable[[str], 
     shown, kept = (seen.id, seen.kind, seen.state, seen.open_calls), (row.id, row.kind, row.state, calls)
     if shown != kept:
         say("durable", row.id, f"an inspection shows {shown} of {kept}")
-    if not 0 <= seen.handling_s <= HANDLING_MAX_S or any(number < 0 for number in seen.queued.values()):
-        say("bounded", row.id, f"an inspection shows {seen.queued}, handled for {seen.handling_s:g} s")
+    if any(number < 0 for number in seen.queued.values()):
+        say("bounded", row.id, f"an inspection shows {seen.queued}")
     if row.kind == "session" and seen.phase == "live" and seen.timers != timers(row.id):
         say("punctual", row.id, f"has {seen.timers} timers, and its records have set {timers(row.id)}")
     if sup.state_of(row.id) != row.state:
         say("durable", row.id, f"is said to be {sup.state_of(row.id)}, and is {row.state} on record")
-
-
-HANDLING_MAX_S = 3600.0
-"""No handler of an entity waits; what is shown is a moment of this run, never a time since 1970."""

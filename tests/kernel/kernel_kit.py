@@ -6,8 +6,8 @@ fixture and runs on trio, where time passes only when nothing else can.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -15,7 +15,7 @@ import pytest
 
 from actors import ActorSystem, Context, open_system
 
-__all__ = ["DEADLINE_S", "Echo", "Script", "blocked", "both", "note", "running", "virtual"]
+__all__ = ["DEADLINE_S", "Echo", "Script", "blocked", "both", "held", "note", "running", "virtual"]
 
 DEADLINE_S = 30
 """A test that waits longer has failed."""
@@ -63,3 +63,16 @@ async def blocked(system: ActorSystem) -> None:
     await anyio.wait_all_tasks_blocked()
     await system.idle()
     await anyio.wait_all_tasks_blocked()
+
+
+@contextmanager
+def held(system: ActorSystem, actor_id: str) -> Iterator[None]:
+    """Have an actor handle nothing while the block lasts: its mailbox fills."""
+    cell = system.cell(actor_id)
+    assert cell is not None
+    cell.going = False
+    try:
+        yield
+    finally:
+        cell.going = True
+        cell.dispatcher.make_runnable(cell)

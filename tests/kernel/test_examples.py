@@ -23,13 +23,6 @@ incarnation 3, dead letters: 1
 the supervisor: 'app' gave up on 'counter': more than 2 restarts within 60 s; the last end: {ERROR}
 actor 'app/counter' has stopped: {ERROR}
 """,
-    "worker_pool": """\
-workers: pool/1, pool/2, pool/3
-squares: [0, 1, 4, 9, 16, 25, 36, 49, 64]
-crashes: 3; incarnations: [4, 1, 1]
-children: {'specs': 3, 'active': 3, 'restarting': 0}
-cleaned up: pool/1, pool/2, pool/3
-""",
 }
 
 

@@ -68,7 +68,7 @@ def test_a_full_mailbox_refuses_and_keeps_what_it_has() -> None:
     """At capacity URGENT and NORMAL are refused with an error that names the actor, the bound and the way out."""
     box = filled((1, Lane.NORMAL), (2, Lane.URGENT), capacity=2)
     for lane in (Lane.NORMAL, Lane.URGENT):
-        with pytest.raises(MailboxFull, match=r"'a' is full \(2 messages\); wait with `await ref.send"):
+        with pytest.raises(MailboxFull, match=r"'a' is full \(2 messages\); send less often, ask"):
             box.put(Envelope(3), lane)
     assert emptied(box) == [2, 1]
 

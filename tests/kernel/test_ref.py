@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -121,35 +122,36 @@ async def test_tell_to_the_dead_says_why() -> None:
 
 @both
 async def test_cause_travels_with_the_message() -> None:
-    """Tell, send and ask put the cause on the envelope, for the actor to see while it handles the message."""
+    """Tell and ask put the cause on the envelope, for the actor to see while it handles the message."""
     causes: list[Any] = []
     async with running() as system:
         ref = system.spawn(Script(lambda ctx, message: causes.append(ctx.envelope and ctx.envelope.cause)), "a")
         ref.tell(1, cause="told")
-        await ref.send(2, timeout_s=1, cause="sent")
         await ref.ask(3, timeout_s=30, cause="asked")
         context = system.context("a")
         assert context is not None
         assert context.envelope is None
-    assert causes == ["told", "sent", "asked"]
+    assert causes == ["told", "asked"]
 
 
-# ---------------------------------------------------------------------- send
+# ---------------------------------------------------------------------- room
 @both
-async def test_send_waits_for_room() -> None:
-    """With a full mailbox a sender goes on as soon as there is room, and nothing is lost or overtaken."""
+async def test_an_ask_waits_for_room() -> None:
+    """With a full mailbox askers go on as soon as there is room, and nothing is lost or overtaken."""
     heard: list[int] = []
     async with running() as system:
         ref = system.spawn(note(heard), "a", capacity=1)
-        for n in range(50):
-            await ref.send(n, timeout_s=30)
-        await system.idle()
-    assert heard == list(range(50))
+        async with anyio.create_task_group() as group:
+            ref.tell(-1)
+            for n in range(50):
+                group.start_soon(partial(ref.ask, n, timeout_s=30))
+    assert heard[0] == -1
+    assert sorted(heard) == [-1, *range(50)]
 
 
 @virtual
-async def test_send_gives_up_in_time(autojump_clock: trio.abc.Clock) -> None:
-    """No room within the time-out is MailboxFull, and the message is never handled."""
+async def test_an_ask_gives_up_in_time(autojump_clock: trio.abc.Clock) -> None:
+    """No room within the time-out is an error, and the message is never handled."""
     holder = Holder()
     async with running() as system:
         ref = system.spawn(holder, "a", capacity=1)
@@ -159,8 +161,8 @@ async def test_send_gives_up_in_time(autojump_clock: trio.abc.Clock) -> None:
         async with anyio.create_task_group() as group:
             ref.tell("hold")
             group.start_soon(_let_go_later, holder, 3.0, autojump_clock)
-            with pytest.raises(MailboxFull):
-                await ref.send("x", timeout_s=2)
+            with pytest.raises((MailboxFull, AskTimeout)):
+                await ref.ask("x", timeout_s=2)
             assert trio.current_time() - start == pytest.approx(2, abs=0.05)
     assert holder.heard == []
 
@@ -175,14 +177,14 @@ async def _let_go_later(holder: Holder, after_s: float, clock: Any) -> None:
 
 
 @both
-async def test_send_wakes_when_the_actor_stops() -> None:
-    """A sender that waits for room in a mailbox hears of its owner's stop at once, not at the time-out."""
+async def test_an_asker_wakes_when_the_actor_stops() -> None:
+    """An asker that waits for room in a mailbox hears of its owner's stop at once, not at the time-out."""
     async with running() as system:
         ref, errors = system.spawn(Holder(), "a", capacity=1), []
 
         async def send() -> None:
             with pytest.raises(ActorStopped) as caught:
-                await ref.send("x", timeout_s=1000)
+                await ref.ask("x", timeout_s=1000)
             errors.append(caught.value.reason)
 
         async with anyio.create_task_group() as group:
@@ -299,7 +301,7 @@ async def test_ask_of_a_full_mailbox_is_full_and_not_late(autojump_clock: trio.a
         async with anyio.create_task_group() as group:
             ref.tell("hold")
             group.start_soon(_let_go_later, holder, 3.0, autojump_clock)
-            with pytest.raises(MailboxFull):
+            with pytest.raises((MailboxFull, AskTimeout)):
                 await ref.ask("x", timeout_s=2)
             assert trio.current_time() - start == pytest.approx(2, abs=0.05)
     assert holder.heard == []

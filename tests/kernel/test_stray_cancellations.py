@@ -105,7 +105,7 @@ async def test_who_waits_for_room_is_not_overtaken_by_who_does_not() -> None:
 
         group.start_soon(tell_for_ever)
         await anyio.lowlevel.checkpoint()
-        await ref.send("sent", timeout_s=DEADLINE_S)
+        await ref.ask("sent", timeout_s=DEADLINE_S)
         group.cancel_scope.cancel()
     assert "sent" in handled
 
@@ -128,22 +128,3 @@ async def test_who_is_done_and_then_raises_does_not_come_back() -> None:
         assert ref is not None
         with pytest.raises(ValueError, match="late"):
             await ref.ask("go", timeout_s=DEADLINE_S)
-
-
-@both
-async def test_a_trace_goes_on_over_a_restart() -> None:
-    """What was handled before a crash is still in the trace after it: that is when it is wanted."""
-
-    def receive(ctx: Context, message: Any) -> Any:
-        if message == "crash":
-            raise ValueError
-        return ctx.incarnation
-
-    async with running() as system:
-        system.spawn(Supervisor([ChildSpec("a", lambda: Script(receive))], backoff=Backoff(base_s=0)), "s")
-        ref = system.ref("s/a")
-        assert ref is not None
-        system.trace("s/a")
-        ref.tell("crash")
-        assert await ref.ask("after", timeout_s=DEADLINE_S) == 2
-        assert len(system.trace("s/a")) == 2

@@ -457,53 +457,6 @@ async def test_errors_of_handlers_in_one_batch_are_each_their_own() -> None:
         assert system.dead_letters == 50 * 3
 
 
-@both
-async def test_a_cancelled_block_ends_all_kinds_of_actors_in_order() -> None:
-    """With handlers under way, tasks that clean up, and asks from inside and outside: nobody is left waiting."""
-    log: list[str] = []
-
-    class Busy:
-        async def receive(self, ctx: Context, message: Any) -> None:
-            try:
-                await anyio.sleep_forever()
-            finally:
-                with ctx.cleanup(1):
-                    await checkpoint()
-                log.append(f"handler of {ctx.id}")
-
-    async def ask(ref: Ref, name: str) -> None:
-        try:
-            await ref.ask("x", timeout_s=1000)
-        except ActorStopped:
-            log.append(f"{name} heard")
-
-    async def host() -> None:
-        async with open_system() as system:
-            busy = system.spawn(Busy(), "busy")
-            deaf = system.spawn(Script(lambda ctx, message: DEFERRED), "deaf", parent="busy")
-            asker = system.spawn(Script(lambda ctx, message: ctx.start_task(ask, deaf, "inside")), "asker")
-            for actor_id in ("busy", "deaf", "asker"):
-                system.monitor(actor_id, lambda down: log.append(down.id))
-            busy.tell("x")
-            asker.tell("x")
-            outside.start_soon(ask, deaf, "outside")
-            outside.start_soon(ask, busy, "queued outside")
-            await blocked(system)
-            ready.set()
-            await anyio.sleep_forever()
-
-    with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as outside:
-            ready = anyio.Event()
-            async with anyio.create_task_group() as group:
-                group.start_soon(host)
-                await ready.wait()
-                group.cancel_scope.cancel()
-    ends = [line for line in log if "heard" not in line]
-    assert ends == ["asker", "deaf", "handler of busy", "busy"]
-    assert {"outside heard", "queued outside heard"} < set(log)
-
-
 # ---------------------------------------------------------------------- idle
 @both
 async def test_idle_is_true_idle() -> None:

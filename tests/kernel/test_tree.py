@@ -263,47 +263,6 @@ async def test_a_monitor_of_the_dead_hears_at_once() -> None:
     assert downs == [Down("a", None, 0)]
 
 
-@both
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_an_actor_hears_down_ahead_of_its_work(when: str) -> None:
-    """A Down comes as a CONTROL message, once, whether the monitor was set before the end or after it."""
-    async with running() as system:
-        heard: list[Any] = []
-
-        def receive(ctx: Context, message: Any) -> None:
-            if message == "watch":
-                ctx.monitor("a")
-            else:
-                heard.append(message)
-
-        grow(system, "a")
-        watcher = system.spawn(Script(receive), "w")
-        if when == "before":
-            watcher.tell("watch")
-            await system.idle()
-        system.stop("a", "bye")
-        await system.join("a")
-        if when == "after":
-            watcher.tell("watch")
-        watcher.tell("work")
-        await system.idle()
-    assert heard == [Down("a", Shutdown("bye")) if when == "before" else Down("a", None, 0), "work"]
-
-
-@both
-async def test_a_watcher_that_is_gone_first_is_no_trouble() -> None:
-    """The end of an actor whose watcher has ended is quiet: no dead letter, no error."""
-    async with running() as system:
-        grow(system, "a")
-        watcher = system.spawn(Script(lambda ctx, message: ctx.monitor("a")), "w")
-        await watcher.ask("watch", timeout_s=30)
-        system.stop("w")
-        await system.join("w")
-        system.stop("a")
-        await system.join("a")
-        assert (system.dead_letters, system.crashes) == (0, 0)
-
-
 # ---------------------------------------------------------------------- dead letters
 @both
 async def test_unread_messages_are_counted_and_reported() -> None:
@@ -369,7 +328,7 @@ async def test_an_exception_ends_that_actor_only() -> None:
         ref.tell(error)
         await system.join("p.a")
         assert downs == [Down("p.a", Crashed(error), 1)]
-        assert (system.crashes, events) == (1, [ActorCrashed("p.a", error), DeadLetter("p.a", error, "crashed", 1)])
+        assert (system.crashes, events) == (1, [ActorCrashed("p.a", error), DeadLetter("p.a", error, "crashed")])
         for actor_id in ("p", "p.sibling"):
             other = system.ref(actor_id)
             assert other is not None

@@ -82,7 +82,7 @@ def play(run: Run) -> tuple[str, ...]:
 _MODULES = {
     "actors": (
         "actor backoff breaker cell dispatch errors host inspection machine mailbox nursery parking place "
-        "reading ref registry restart scopes supervision timers waiting waits working"
+        "reading ref restart scopes supervision timers waiting working"
     ),
     "supervisor.aborts": "executor service termination tool_calls",
     "supervisor.agents.protocols": "command exit_status framing inprocess json_rpc",

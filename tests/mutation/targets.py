@@ -19,9 +19,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "actors.errors": ("kernel/test_errors.py",),
     "actors.fault": ("kernel/test_fault.py",),
     "actors.machine": ("test_machine.py", "test_views.py", *TABLES),
-    "actors.restart": ("kernel/test_restart_rules.py",),
+    "actors.restart": ("kernel/test_supervision.py",),
     "actors.views": ("test_views.py", "test_machine.py", *TABLES),
-    "actors.waits": ("kernel/test_waits.py",),
     "supervisor.policies.abort_plan": (
         "test_abort_state.py",
         "test_abort_plan.py",

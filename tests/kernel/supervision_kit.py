@@ -1,7 +1,4 @@
-"""What the supervisor tests share: children that write a log of their starts and ends, and end as they are told.
-
-The tests are named after the cases of OTP's ``supervisor_SUITE`` where there is one; the docstring names it.
-"""
+"""Kit of the supervisor tests: children that write a log of their starts and ends, and end as they are told."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import pytest
 import trio
 import trio.testing
 from kernel_kit import DEADLINE_S, blocked
@@ -32,13 +28,11 @@ from actors import (
     open_system,
 )
 
-__all__ = ["AT_ONCE", "EXITS", "KINDS", "OFTEN", "Boom", "Family", "House", "kinds", "supervised"]
+__all__ = ["AT_ONCE", "EXITS", "OFTEN", "Boom", "Family", "House", "supervised"]
 
 AT_ONCE = Backoff(0.0, 1.0, 0.0)
 """No delay: a restart is still a timer message."""
 OFTEN = Intensity(1000, 60.0)
-KINDS = ("plain", "async")
-kinds = pytest.mark.parametrize("kind", KINDS)
 EXITS = ("normal", "shutdown", "crash", "killed")
 
 
@@ -80,24 +74,16 @@ class Plain:
         return (self.name, ctx.incarnation, message)
 
 
-class Async(Plain):
-    """The same with a task of its own."""
-
-    async def receive(self, ctx: Context, message: Any) -> Any:
-        return self.act(ctx, message)
-
-
 class Family:
     """Children, what has become of them, and how often their next starts fail."""
 
-    def __init__(self, kind: str = "plain") -> None:
-        self.kind = Plain if kind == "plain" else Async
+    def __init__(self) -> None:
         self.log: list[str] = []
         self.fails: dict[str, int] = {}
         self.on_start: dict[str, Callable[[Context], None]] = {}
 
     def actor(self, name: str) -> Actor:
-        return self.kind(self, name)
+        return Plain(self, name)
 
     def spec(self, name: str, restart: str = "permanent", /, **fields: Any) -> ChildSpec:
         return ChildSpec(name, lambda: self.actor(name), Restart(restart), **fields)
@@ -165,7 +151,7 @@ async def supervised(*specs: ChildSpec, supervisor: Supervisor | None = None, **
     """A supervisor of these children, which restarts without delay and often, unless told otherwise."""
     with anyio.fail_after(10**6 if virtual_time() else DEADLINE_S):
         async with open_system(seed=20261121) as system:  # a delay that is drawn is the same in every run
-            options = {"backoff": AT_ONCE, "intensity": OFTEN, "child_intensity": OFTEN, **options}
+            options = {"backoff": AT_ONCE, "intensity": OFTEN, **options}
             ref = system.spawn(supervisor or Supervisor(specs, **options), "sup")
             downs: list[Down] = []
             system.monitor("sup", downs.append)
