@@ -82,8 +82,12 @@ class Git:
         self.repository = repository
 
     async def contains(self, one: str, other: str) -> bool:
-        """True if *other* is *one*, or came before it."""
-        return (await self.run(self.repository, "merge-base", "--is-ancestor", other, one)).ok
+        """True if *other* is *one*, or came before it.
+
+        Raises:
+            WorkspaceError: git did not come to an end.
+        """
+        return (await self._ended(self.repository, "merge-base", "--is-ancestor", other, one)).ok
 
     async def base(self, one: str, other: str) -> str:
         """The last commit that both came from; ``""`` where there is none."""
@@ -91,7 +95,12 @@ class Git:
         return text_of(found) if found.ok else ""
 
     async def commit_of(self, where: str, name: str) -> str:
-        found = await self.run(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        """Return the commit that *name* stands for; ``""`` where there is none.
+
+        Raises:
+            WorkspaceError: git did not come to an end.
+        """
+        found = await self._ended(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return text_of(found) if found.ok else ""
 
     async def holders(self, branch: str) -> list[str]:
@@ -115,6 +124,14 @@ class Git:
     async def must(self, where: str, *words: str) -> Ran:
         ran = await self.run(where, *words)
         if not ran.ok:
+            raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
+        return ran
+
+    async def _ended(self, where: str, *words: str) -> Ran:
+        """Run git for its exit status. Where there is none (a time-out, say), "no" would be a guess that decides what
+        becomes of the user's files."""
+        ran = await self.run(where, *words)
+        if ran.status is None:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 

@@ -19,6 +19,7 @@ from field_kit import Scratch, until
 
 from supervisor.ports import Launch, Process, ProcessHost
 from supervisor.processes import WardenHost
+from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import Git
 from supervisor.workspaces.stale_locks import remove_stale_locks
@@ -247,6 +248,34 @@ async def test_a_kill_after_the_index_was_replaced(repository: Path) -> None:
         await spaces.check()
     assert git(repository, "ls-files", "--stage", "--debug") == entries
     assert not [*git_dir.glob("*.lock"), *git_dir.glob("supervisor-*")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("question", ["merge-base", "rev-parse --verify"])
+async def test_a_git_that_does_not_answer_decides_nothing(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """A time-out is neither yes nor no: the merge stays on record, and is finished when git answers again."""
+    real, folder = shutil.which("git"), tmp_path / "bin"
+    folder.mkdir()
+    (folder / "git").write_text(f"""#!/bin/sh
+        case " $* " in *" {question} "*) exec sleep 1000 ;; esac
+        exec {real} "$@"
+    """)
+    (folder / "git").chmod(0o755)
+    git_dir = merged_with_old_index(repository)
+    step = StepFile(repository.parent / "worktrees" / ".step.json").read()
+    assert step is not None
+    assert isinstance(step.step, Advance)
+    async with WardenHost() as host:
+        forward = FastForward(Git(host, str(repository)), StepFile(tmp_path / "step"))
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="it was still running"):
+            patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+            patch.setattr("supervisor.workspaces.git_command.GIT_S", 0.5)
+            await forward.recover(step.step)
+        assert (git_dir / "index.lock").exists()
+        await forward.recover(step.step)
+    assert git(repository, "status", "--porcelain") == ""
 
 
 @pytest.mark.anyio
