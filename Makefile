@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: simulate soak demo test scale lint types docs bench bench-short bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants mutants-simulation clean
+.PHONY: nightly simulate soak demo test scale lint types docs bench bench-short bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,6 +16,10 @@ demo: $(VENV)/ready  ## A short, real run: sessions, aborts, an urgent message, 
 
 test: $(VENV)/ready  ## The whole suite, on both backends; JOBS (3) tests at once, since many wait for processes
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
+
+nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both backends, and the long forms of the checks
+	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal --both-backends
+	$(MAKE) scale soak fuzz crash
 
 scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end of 1,000 runs has one root
 	$(BIN)/python -m pytest tests/test_scale.py tests/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 1000

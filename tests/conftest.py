@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 
@@ -31,3 +32,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sessions", type=int, default=2_000, help="sessions in tests/test_scale.py, in hundreds")
     parser.addoption("--runs", type=int, default=200, help="simulated runs in tests/test_why_everywhere.py")
     parser.addoption("--levels", type=int, default=1_200, help="levels in tests/test_scale.py")
+    parser.addoption("--both-backends", action="store_true", help="run tests marked one_backend on asyncio and on trio")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker of this suite."""
+    config.addinivalue_line("markers", "one_backend: starts many programs; runs on asyncio or on trio, by its name")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one backend of each test marked ``one_backend``.
+
+    Their time goes into the programs that they start. The backend follows from the test's name, so that half of the
+    tests of a file run on trio. ``make nightly`` runs all of them on both.
+    """
+    if config.getoption("--both-backends"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("one_backend") and not _is_kept(item)]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _is_kept(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    backend = callspec.params.get("anyio_backend") if callspec is not None else None
+    name = item.nodeid.replace("trio", "").replace("asyncio", "")
+    return backend is None or backend == ("asyncio", "trio")[crc32(name.encode()) % 2]

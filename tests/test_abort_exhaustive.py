@@ -6,9 +6,9 @@ its parent, in every phase of the target's session. The model beside the code is
 policy and answers; it is recursive and naive, and shares nothing with ``supervisor/policies/abort_plan.py`` but the
 words.
 
-All of it is planned. Carried out, by a real supervisor with in-process agents and a journal in memory, are all shapes,
-targets and scopes with the policies that can decide anything there; the flags that must not matter take turns, and in
-trees of more than two nodes the phases do.
+All of it is planned. Carried out, by a real supervisor with in-process agents and a journal in memory, are all shapes
+of up to four nodes, targets and scopes with the policies that can decide anything there; the flags that must not
+matter take turns, and in trees of more than two nodes the phases do.
 """
 
 from __future__ import annotations
@@ -540,7 +540,7 @@ class Stage:
 BATCH = 24
 """Cases that share a supervisor: opening one costs as much as a case does."""
 
-CARRIED_OUT = {1: 35, 2: 112, 3: 126, 4: 532, 5: 2_310}
+CARRIED_OUT = {1: 35, 2: 112, 3: 126, 4: 532}
 
 
 async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
@@ -567,7 +567,7 @@ async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", CARRIED_OUT)
 async def test_every_abort(tmp_path: Path, size: int) -> None:
     """Shapes x targets x scopes, with 4 policies for TOOL, 2 for SIBLING, 1 for SESSION, and a phase (or each)."""
     found: Counter[str] = Counter()
