@@ -55,6 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_kept(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    backend = callspec.params.get("anyio_backend") if callspec is not None else None
+    params = callspec.params if callspec is not None else {}
+    backend = params.get("anyio_backend", params.get("backend"))
     name = item.nodeid.replace("trio", "").replace("asyncio", "")
     return backend is None or backend == ("asyncio", "trio")[crc32(name.encode()) % 2]

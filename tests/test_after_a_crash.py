@@ -23,7 +23,11 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
 from tests.support import DEADLINE_S, check_records, nothing_left, reap_all, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.one_backend,
+    pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's"),
+]
 
 ROOT = Path(__file__).parent.parent
 

@@ -21,7 +21,7 @@ from supervisor.work.budgeting import narrowings
 from supervisor.work.plan_runner import run_plan
 from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"a": AgentConfig(adapter="scripted")}
 QUICK = quick()

@@ -33,7 +33,7 @@ from supervisor.workspaces.git import GitWorkspaces
 from tests.support import nothing_left, quick
 from tests.test_janitor import AGENTS, BOUNDS, git, repository
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 __all__ = ["repository"]
 

@@ -26,6 +26,7 @@ from supervisor.cli.invocation import execute
 
 ROOT = Path(__file__).parent.parent
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+pytestmark = pytest.mark.one_backend
 
 PLAN = """
 max_sessions: 3

@@ -18,7 +18,7 @@ from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import WorkspaceError
 from supervisor.workspaces.worktree_files import branch_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 def git(where: Path, *words: str) -> str:

@@ -33,7 +33,7 @@ from tests.support import (
     until,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 ONE_STRIKE = quick(max_total_errors=1, ladder={"request_s": 0.3})
 """The first error is the last: the session's answer is about that one turn."""

@@ -20,7 +20,7 @@ from supervisor.work.results import PlanResult
 from supervisor.workspaces.git_command import WorkspaceError
 from tests.support import nothing_left, path_of, quick, supervising
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)

@@ -38,7 +38,7 @@ from supervisor.work.task_commands import Operating
 from supervisor.work.task_execution import Case
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),

@@ -16,7 +16,7 @@ from supervisor.policies.budgets import Amounts, Budget, Scope
 from supervisor.sessions.session_monitor import Oversight
 from tests.support import Run, ask, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 def overseen(**rules: object) -> object:

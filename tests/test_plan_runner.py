@@ -15,7 +15,7 @@ from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),

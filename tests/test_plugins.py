@@ -25,7 +25,7 @@ from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import DEADLINE_S, Run, data_of, nothing_left, path_of, quick, supervising
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "plugin"
 BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)

@@ -27,7 +27,7 @@ from supervisor.ports import EntityRow
 from supervisor.runtime import subscriptions
 from tests.support import AGENTS, DEADLINE_S, ask, check_records, nothing_left, quick, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 @pytest.fixture(autouse=True)

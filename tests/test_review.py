@@ -21,7 +21,7 @@ from supervisor.work.results import PlanResult
 from supervisor.work.review import FINDINGS_MAX, read_verdict
 from tests.support import Run, data_of, nothing_left, path_of, quick, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
 APPROVE = '{"verdict": "approve", "findings": []}'

@@ -33,7 +33,7 @@ from tests.support import (
     until,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 @pytest.fixture(autouse=True)

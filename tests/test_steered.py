@@ -13,7 +13,7 @@ from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
 from tests.support import DEADLINE_S, Run, ask, data_of, nothing_left, quick, supervising, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "came"})}
 PATIENT = quick(steer_grace_s=20.0)

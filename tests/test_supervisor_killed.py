@@ -23,7 +23,11 @@ from supervisor.processes import shim as warden
 from supervisor.processes.containment import group_for
 from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.one_backend,
+    pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's"),
+]
 
 ROOT = Path(__file__).parent.parent
 GONE_S = 10.0

@@ -20,7 +20,7 @@ from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import nothing_left, path_of, quick
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
 

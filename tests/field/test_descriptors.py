@@ -25,6 +25,7 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.processes import WardenHost, descriptors
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+pytestmark = pytest.mark.one_backend
 WAITS = """
     max_sessions: 40
     agents: {a: {adapter: command, command: [sh, -c, "while ! test -e go; do sleep 0.1; done"]}}

@@ -26,6 +26,8 @@ from supervisor.workspaces.stale_locks import remove_stale_locks
 from supervisor.workspaces.steps import Advance, MakeWorktree, PutAway, RollBack, Step, StepFile
 from tests.crash.git_steps import killed_at
 
+pytestmark = pytest.mark.one_backend
+
 
 # ------------------------------------------------------------------------------------------ real kills
 @pytest.mark.parametrize(
