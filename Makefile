@@ -25,7 +25,7 @@ nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both b
 	$(MAKE) scale soak fuzz crash
 
 scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end of 1,000 runs has one root
-	$(BIN)/python -m pytest tests/test_scale.py tests/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 1000
+	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 1000
 
 lint: $(VENV)/ready  ## Style, and the typed surface
 	$(BIN)/ruff check $(SOURCES)
@@ -59,7 +59,7 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 	$(BIN)/python -m tests.crash.git_steps --calls 4 --rounds $$(( $(or $(CYCLES),100) / 50 ))
 
 test-agents: $(VENV)/ready  ## Real agents (AGENTS, by default six), pinned and offline, through every cell of a table
-	$(BIN)/python -m tests.agents $(AGENTS)
+	$(BIN)/python -m tests.real_agents $(AGENTS)
 
 mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from support import supervising
 
 from supervisor.agents.mcp_stdio import McpError
 from supervisor.agents.protocols.acp import terminals as acp_terminals
@@ -25,6 +24,7 @@ from supervisor.runtime import subscriptions
 from supervisor.runtime.agent_io import Wire
 from supervisor.runtime.subscriptions import SubscriptionLagged, Subscriptions
 from supervisor.sessions import process_connection as process_link
+from tests.support import supervising
 
 AGENT = """
 import json, os, subprocess, sys, time

@@ -24,8 +24,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.policies.abort_plan": (
         "test_abort_state.py",
         "test_abort_plan.py",
-        "--deselect=tests/test_abort_plan.py::test_every_tree[5-9-115-24516]",
-        "--deselect=tests/test_abort_plan.py::test_what_has_ended_is_skipped[4-34176]",
+        "--deselect=tests/unit/policies/test_abort_plan.py::test_every_tree[5-9-115-24516]",
+        "--deselect=tests/unit/policies/test_abort_plan.py::test_what_has_ended_is_skipped[4-34176]",
         *(f"test_abort_exhaustive.py::test_every_plan[{size}]" for size in (1, 2, 3, 4)),
     ),
     "supervisor.policies.abort_request": ("test_abort_state.py",),
@@ -80,7 +80,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.diagnostics.event_replay": ("test_invariants.py",),
     "supervisor.policies.redaction": (
         "test_redaction.py",
-        "--deselect=tests/test_redaction.py::test_nothing_of_it_is_kept",
+        "--deselect=tests/integration/test_redaction.py::test_nothing_of_it_is_kept",
     ),
     "supervisor.diagnostics.replay": ("test_replay.py",),
     "supervisor.diagnostics.what_if": ("test_replay.py",),

@@ -1,0 +1,976 @@
+"""The command line: bad input, the commands that read, and those that ask a running supervisor.
+
+A real supervisor with in-process agents runs in another thread, behind its real control socket.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import apsw
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from pydantic import BaseModel
+
+from supervisor.__main__ import _plan, _run, _simulate
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.cli.commands import RunRequest, commands
+from supervisor.cli.invocation import execute
+from supervisor.cli.live_view import Reporter
+from supervisor.cli.query import read_logs
+from supervisor.control.server import serve_control
+from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.journal.statedir import StateDir
+from supervisor.journal.tables import VERSION
+from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.plans import (
+    AcceptanceConfig,
+    AccessConfig,
+    AgentConfig,
+    CompletionConfig,
+    ConditionConfig,
+    Plan,
+    ReviewConfig,
+    TaskConfig,
+    WorkerConfig,
+    load_plan,
+)
+from supervisor.plans.agents import McpServerConfig
+from supervisor.plans.permissions import PermissionRuleConfig
+from tests.unit.journal.test_journal_growth import kept_journal
+
+GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
+
+
+class Told:
+    """What a command answered: its exit status, and what it printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Tell = Callable[..., Told]
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
+    """Run a command line in this process."""
+
+    def run(*arguments: object) -> Told:
+        capsys.readouterr()
+        status = execute(commands(_run, lambda as_json, verbose: 7, _plan, _simulate), [str(one) for one in arguments])
+        return Told(status, *capsys.readouterr())
+
+    logger = logging.getLogger("supervisor")
+    before = logger.handlers, logger.level, logger.propagate
+    yield run
+    logger.handlers, logger.level, logger.propagate = before
+
+
+# ------------------------------------------------------------------------------------------ a running supervisor
+class Running:
+    """A supervisor in another thread: ``lead`` has an open tool call and the finished child ``lead/docs``."""
+
+    def __init__(self, sup: Supervisor, state_dir: Path) -> None:
+        self.sup, self.state_dir = sup, state_dir
+
+
+async def _worker(turn: AgentTurn) -> None:
+    turn.say("hello \x1b[31mred\x1b[0m\n")
+    if turn.prompt == "work":
+        try:
+            await turn.call("a long one", anyio.sleep_forever)
+        except ToolAborted:
+            turn.say("went on\n")
+
+
+@asynccontextmanager
+async def _running(state_dir: Path) -> AsyncIterator[Running]:
+    door = anyio.Event()
+
+    async def serve(sup: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        await serve_control(StateDir(state_dir).control_socket, sup, closing=door, task_status=task_status)
+
+    async with anyio.create_task_group() as group:
+        async with open_supervisor(state_dir) as sup:
+            await group.start(serve, sup)
+            lead = await sup.start_session("lead", agent=_worker)
+            docs = await lead.start_child("docs")
+            await docs.run("say hello")
+            await docs.close()
+            async with sup.subscribe() as events:
+                group.start_soon(lead.run, "work")
+                async for event in events:
+                    if event.event == "tool_started":
+                        break
+                await events.aclose()  # type: ignore[attr-defined]
+            yield Running(sup, state_dir)
+            await sup.stop(now=True)
+        door.set()
+
+
+@contextmanager
+def _in_a_thread(state_dir: Path) -> Iterator[Running]:
+    portal: BlockingPortal
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_running(state_dir)) as running:
+        yield running
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with _in_a_thread(tmp_path / "state") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory of a supervisor that has ended."""
+    state_dir = tmp_path_factory.mktemp("ended") / "state"
+    with _in_a_thread(state_dir):
+        pass
+    return state_dir
+
+
+# ----------------------------------------------------------------------------------------------------- bad input
+BAD_PLANS = {
+    "not YAML": ("agents: [", "plan.yaml:1:10: not YAML"),
+    "unknown key": (GOOD + "frobs: 1", "plan.yaml:3: frobs: unknown key"),
+    "unknown agent": (GOOD.replace("agent: a", "agent: b"), "plan.yaml:2: tasks[0].agent: 'b' is not an agent"),
+    "dependency on nothing": (GOOD.replace("agent: a", "agent: a, depends_on: [u]"), "'u' is not a task of this plan"),
+    "cycle": (GOOD.replace("agent: a", "agent: a, depends_on: [t]"), "goes round in a circle: t -> t"),
+    "negative time": (GOOD + "limits: {grace_s: -1}", "limits.grace_s: -1 is negative; give seconds >= 0"),
+    "missing command": (GOOD.replace("scripted", "command"), "agents.a.command: missing; give the argv"),
+    "missing program": (GOOD.replace("scripted", "acp, command: [no-such-program]"), "no program 'no-such-program'"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_PLANS.values(), ids=BAD_PLANS.keys())
+def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, tell: Tell, text: str, words: str) -> None:
+    """A plan with a mistake is one message, exit status 2, and not even a state directory."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(text)
+    told = tell("run", plan, "--state-dir", tmp_path / "state")
+    assert told.status == 2
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith(f"supervisor: {plan}:")
+    assert words in told.err
+    assert list(tmp_path.iterdir()) == [plan]
+
+
+def test_an_error_is_json_too(tmp_path: Path, tell: Tell) -> None:
+    """With --json the error is an object on standard output as well."""
+    told = tell("run", tmp_path / "nix.yaml", "--state-dir", tmp_path / "state", "--json")
+    assert told.json["error"]["kind"] == "bad"
+    assert f"supervisor: {told.json['error']['message']}\n" == told.err
+    assert "no such file" in told.err
+
+
+def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, tell: Tell) -> None:
+    """Where the state directory cannot be made the run is bad input, and what is in the way stays."""
+    plan, file = tmp_path / "plan.yaml", tmp_path / "file"
+    plan.write_text(GOOD)
+    file.write_text("mine")
+    told = tell("run", plan, "--state-dir", file / "state")
+    assert (told.status, file.read_text()) == (2, "mine")
+    assert "cannot be a state directory" in told.err
+    assert "Traceback" not in told.err
+
+
+def test_a_second_supervisor_is_refused(tmp_path: Path, tell: Tell, running: Running) -> None:
+    """One state directory has one supervisor; the second is told which one it is."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(GOOD)
+    told = tell("run", plan, "--state-dir", running.state_dir)
+    assert told.status == 2
+    assert f"another supervisor (pid {os.getpid()}) already runs on" in told.err
+    assert running.sup.state_of("lead") == "Running"
+
+
+READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], ["journal", "export"])
+
+
+@pytest.mark.parametrize(
+    ("command", "version"),
+    [*((one, VERSION - 1) for one in READING), *((one, VERSION + 1) for one in (["run", "plan.yaml"], *READING))],
+)
+def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, command: list[str], version: int) -> None:
+    """A journal of a newer version is bad input for every command, one of an older version for those that only read;
+    and not one byte of it changes."""
+    state = StateDir(tmp_path / "state")
+    with _in_a_thread(state.root):
+        pass
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (version,))
+    (tmp_path / "plan.yaml").write_text(GOOD)
+    before = state.journal.read_bytes()
+    plan = [str(tmp_path / one) if one == "plan.yaml" else one for one in command]
+    told = tell(*plan, "--state-dir", state.root)
+    assert told.status == 2
+    assert f"has schema {version}" in told.err + told.out
+    assert state.journal.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_a_run_brings_an_older_journal_up_to_date(tmp_path: Path, tell: Tell, version: int) -> None:
+    """It goes on in it: names that were used get a number, what was left open is closed."""
+    state = StateDir.open(tmp_path / "state")
+    shutil.move(kept_journal(tmp_path, version), state.journal)
+    (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
+    told = tell("run", tmp_path / "plan.yaml", "--state-dir", state.root, "--json")
+    assert told.status == 0, told.err
+    assert told.lines[0]["seq"] == 111
+    assert told.lines[-1]["tasks"][0]["session_id"] == "works-2"
+    assert tell("validate", state.root).status == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ps"],
+        ["tree"],
+        ["events"],
+        ["events", "--follow"],
+        ["why", "lead"],
+        ["logs", "lead"],
+        ["abort", "lead", "--scope", "session"],
+        ["send", "lead", "hello"],
+        ["stop"],
+    ],
+    ids=" ".join,
+)
+def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell, command: list[str]) -> None:
+    """Without a state directory every command says so with exit status 2, and makes none."""
+    told = tell(*command, "--state-dir", tmp_path / "state")
+    assert (told.status, told.out) == (2, "")
+    assert "supervisor run" in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dance"], "No such command 'dance'"),
+        (["ps", "--wibble"], "No such option '--wibble'"),
+        (["abort", "lead"], "Missing option '--scope'. Choose from: tool, sibling, session; see `supervisor abort"),
+        (["abort", "lead", "--scope", "world"], "'world' is not one of 'tool', 'sibling', 'session'"),
+        (["why"], "Missing argument 'ID'"),
+        (["send", "lead", "x", "--urgent", "--at", "noon"], "'noon' is not one of 'now', 'tool_boundary', 'turn_end'"),
+        (["send", "lead", "x", "--at", "turn_end"], "--at turn_end: only an urgent message is delivered before"),
+        (["events", "--after", "-1"], "-1 is not in the range x>=0"),
+        (["run", "plan.yaml", "--backend", "curio"], "'curio' is not one of 'asyncio', 'trio'"),
+        (["run", "plan.yaml", "--workdir", "/no/such/place"], "--workdir: no directory '/no/such/place'"),
+        (["machines", "toaster"], "machine 'toaster' is unknown; use one of: task"),
+        (["validate", "nix.jsonl"], "nix.jsonl: cannot be read: No such file or directory"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_command_that_cannot_be_understood(tell: Tell, arguments: list[str], words: str) -> None:
+    """A mistake in the command line is one message with what would be right, and exit status 2."""
+    told = tell(*arguments)
+    assert (told.status, told.out) == (2, "")
+    assert told.err.startswith("supervisor: ")
+    assert len(told.err.splitlines()) == 1
+    assert words in told.err
+
+
+@pytest.mark.parametrize("command", [["run", "plan.yaml"], ["ps"], ["tree"], ["events"], ["logs", "x"], ["stop"]])
+def test_a_state_directory_needs_a_name(
+    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """An empty --state-dir, or an empty variable where no option stands, is refused; a name beats the variable."""
+    monkeypatch.chdir(tmp_path)
+    given = tell(*command, "--state-dir", "")
+    monkeypatch.setenv("SUPERVISOR_STATE_DIR", "")
+    from_variable = tell(*command)
+    assert (given.status, from_variable.status) == (2, 2)
+    assert "it is empty; name a directory" in given.err
+    assert given.err == from_variable.err
+    assert "it is empty" not in tell(*command, "--state-dir", "named").err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run"], ["ps"], ["events", "--follow"], ["abort", "x", "--scope", "tool"], ["send", "x", "y"], ["stop"]],
+)
+def test_a_state_directory_with_an_impossible_name(tmp_path: Path, tell: Tell, command: list[str]) -> None:
+    """A name that no file system takes is one sentence and exit status 2 for every command."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(GOOD)
+    told = tell(*command, *([plan] if command == ["run"] else []), "--state-dir", tmp_path / ("x" * 300))
+    assert (told.status, told.out, len(told.err.splitlines())) == (2, "", 1)
+    assert "cannot be a state directory: File name too long" in told.err
+    assert list(tmp_path.iterdir()) == [plan]
+
+
+@pytest.mark.parametrize("command", [["ps"], ["tree"], ["events"], ["stop"], ["abort", "lead", "--scope", "session"]])
+def test_the_state_directory_of_another_user(
+    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """What this user may not read is one sentence that names the directory and the fix, exit status 2."""
+    state = StateDir.open(tmp_path / "state")
+
+    def refused(*arguments: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("supervisor.journal.statedir.os.stat", refused)
+    monkeypatch.setattr("supervisor.control.client.anyio.connect_unix", refused)
+    told = tell(*command, "--state-dir", state.root)
+    monkeypatch.undo()
+    assert (told.status, told.out) == (2, "")
+    assert told.err == (
+        f"supervisor: {state.root} may not be read by this user: run the command as its owner, or give another"
+        " --state-dir\n"
+    )
+
+
+def test_no_command_is_a_plain_help(tell: Tell) -> None:
+    """Without a command the help stands on standard error as it is, exit status 2."""
+    told = tell()
+    assert (told.status, told.out) == (2, "")
+    assert told.err == tell("--help").out
+
+
+def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unexpected error is one line that says where it happened, and exit status 1."""
+
+    def broken(request: RunRequest) -> int:
+        raise ExceptionGroup("several", [KeyError("x"), ValueError("y")])
+
+    status = execute(commands(broken, lambda as_json, verbose: 0, _plan, _simulate), ["run", "plan.yaml"])
+    told = capsys.readouterr()
+    assert (status, len(told.err.splitlines())) == (1, 1)
+    assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
+
+
+@pytest.mark.parametrize("command", [["events", "caf\udce9"], ["inspect", "caf\udce9"], ["send", "s", "caf\udce9"]])
+def test_an_argument_that_is_not_utf_8_is_bad_input(
+    tmp_path: Path, tell: Tell, running: Running, command: list[str]
+) -> None:
+    """Ids and messages are text; what a Latin-1 terminal makes of them is refused, and sent to nobody."""
+    told = tell(*command, "--state-dir", running.state_dir)
+    assert (told.status, told.err) == (2, r"supervisor: 'caf\udce9' is not UTF-8; give it as UTF-8 text" "\n")
+
+
+def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
+    """Only a reader that went away makes an exit a success."""
+
+    def leaves(request: RunRequest) -> int:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit, match=r"^3$"):
+        execute(commands(leaves, lambda as_json, verbose: 0, _plan, _simulate), ["run", "plan.yaml"])
+
+
+# ------------------------------------------------------------------------------------------------ what needs none
+def test_help_and_version(tell: Tell) -> None:
+    """The command line explains itself."""
+    told = tell("--help")
+    names = ["run", "demo", "machines", "ps", "tree", "events", "abort", "send", "stop", "why", "logs", "validate"]
+    assert [name for name in names if f"\n  {name} " not in told.out] == []
+    assert "..." not in told.out.partition("Commands:")[2]
+    assert tell("--version").out.startswith("supervisor ")
+
+
+def test_the_demo_is_handed_in(tell: Tell) -> None:
+    """The demonstration's exit status is the command's."""
+    assert tell("demo").status == 7
+
+
+def test_machines(tell: Tell) -> None:
+    """The lifecycles are printed from their tables, --json being short for the format."""
+    told = tell("machines", "--json")
+    assert [len(one["states"]) for one in told.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5]
+    assert tell("machines", "agent", "--format", "json").json == {"agent": told.json["agent"]}
+    assert "stateDiagram" in tell("machines", "agent", "--format", "mermaid").out
+
+
+@pytest.mark.parametrize("command", ["--help", "machines"])
+def test_it_starts_without_the_runtime(command: str) -> None:
+    """Help and machines import neither the runtime nor anything else that takes its time."""
+    slow = {"trio", "pydantic", "rich", "apsw", "structlog", "supervisor.embedding.runtime"}
+    code = (
+        "import sys; from supervisor.__main__ import main\n"
+        f"sys.argv = ['supervisor', {command!r}]\n"
+        "try: main()\n"
+        f"finally: print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_validate(tmp_path: Path, tell: Tell, ended: Path) -> None:
+    """The log of a run is valid; one with a line changed is not, and the line is named."""
+    log = StateDir(ended).transitions
+    assert tell("validate", log).status == 0
+    lines = log.read_text().splitlines(keepends=True)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("".join([*lines[:2], "nonsense\n", *lines[3:]]))
+    told = tell("validate", broken)
+    assert told.status == 1
+    assert told.out.startswith(f"{broken}:3: not JSON")
+    told = tell("validate", broken, "--json")
+    assert (told.status, told.json["valid"], told.json["report"]["problems"][0]["line"]) == (1, False, 3)
+
+
+def test_a_pipe_is_validated_from_its_first_byte(tell: Tell, ended: Path) -> None:
+    """As behind `journal export`: what has been read of it to see what it is cannot be read again."""
+    log = StateDir(ended).transitions
+    with subprocess.Popen(["cat", log], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        told = tell("validate", f"/dev/fd/{cat.stdout.fileno()}", "--json")
+    assert (told.status, told.json["report"]["lines"]) == (0, len(log.read_text().splitlines()))
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, tell: Tell, running: Running) -> None:
+    """As typed, on a supervisor that runs: what lives, and what ended a moment ago, stays."""
+    where = ("--state-dir", running.state_dir)
+    told = tell("journal", "check", "--json", *where)
+    assert (told.status, told.json["sound"], len(told.json["files"])) == (0, True, 1)
+    told = tell("journal", "compact", "--keep-s", 0, *where)
+    assert (told.status, told.out.partition(":")[0]) == (0, "nothing to move")
+    lines = tell("journal", "export", *where).lines
+    assert {"seq", "from_state", "to_state", "entity_id"} <= set(lines[0])
+    out = tmp_path / "out.jsonl"
+    assert tell("journal", "export", "--out", out, "--json", *where).json["lines"] >= len(lines)
+    assert tell("journal", "export", "--out", out, *where).status == 2
+    assert tell("validate", out).status == 0
+
+
+def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: Path) -> None:
+    """The check says where; what cannot be compacted, or is no time to keep, is bad input."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
+    with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
+        db.execute("UPDATE events SET reason = 'no' WHERE seq = 2")
+    told = tell("journal", "check", copy)
+    assert (told.status, "record 2 is not what was written" in told.out) == (1, True)
+    for given in ("nan", "inf", "-1"):
+        assert tell("journal", "compact", "--keep-s", given, "--state-dir", copy).status == 2
+    assert tell("journal", "compact", "--records-max", 0, "--state-dir", copy).status == 2
+    (copy / "runtime" / "journal.db").unlink()
+    told = tell("journal", "compact", "--state-dir", copy)
+    assert (told.status, "no journal at" in told.err) == (2, True)
+    assert not (copy / "runtime" / "journal.db").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("events",),
+        ("events", "lead"),
+        ("why", "lead"),
+        ("validate",),
+        ("replay",),
+        ("journal", "export"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_tells_damage_alike(tmp_path: Path, tell: Tell, ended: Path, command: tuple[str, ...]) -> None:
+    """What reads the records of a journal finds it, which is no bad input."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
+    with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
+        db.execute("UPDATE events SET reason = CAST(x'ff' AS TEXT)")
+    where = ("--state-dir", copy) if command[0] in ("events", "why") else (copy,)
+    told = tell(*command, *where)
+    assert told.status == 1
+    assert "journal.db is damaged" in told.err
+
+
+def test_ps_and_tree_of_a_running_supervisor(tell: Tell, running: Running) -> None:
+    """While it runs one sees sessions with their agents, turns and open calls."""
+    seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", running.state_dir).json}
+    assert list(seen) == ["lead", "lead/docs", "lead:t1", "lead:a1"]
+    assert (seen["lead:t1"]["state"], seen["lead:a1"]["visual"]) == ("TOOL_USE", "RUNNING")
+    told = tell("tree", "--state-dir", running.state_dir)
+    assert '│  └─ lead:t1:c1 "a long one"' in told.out.splitlines()
+    (lead,) = tell("tree", "--json", "--state-dir", running.state_dir).json
+    assert [one["id"] for one in lead["children"]] == ["lead/docs", "lead:t1", "lead:a1"]
+
+
+def test_ps_and_tree_of_one_that_has_ended(tell: Tell, ended: Path) -> None:
+    """Afterwards one sees the sessions as they ended, and everything with --all."""
+    seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", ended).json}
+    assert {name: one["state"] for name, one in seen.items()} == {"lead": "Stopped", "lead/docs": "Stopped"}
+    every = [one["id"] for one in tell("ps", "--all", "--json", "--state-dir", ended).json]
+    assert {"lead:t1", "lead:a1", "lead/docs:t1"} <= set(every)
+    assert "lead/docs:t1" in tell("tree", "--all", "--state-dir", ended).out
+    assert "lead/docs:t1" not in tell("tree", "--state-dir", ended).out
+
+
+def test_events(tell: Tell, ended: Path) -> None:
+    """Events are the records in order, of everything, of one entity, or after a number."""
+    every = tell("events", "--json", "--state-dir", ended).lines
+    assert [one["seq"] for one in every] == list(range(1, len(every) + 1))
+    of_docs = tell("events", "lead/docs", "--json", "--state-dir", ended).lines
+    assert of_docs == [one for one in every if one["entity_id"] == "lead/docs"]
+    assert tell("events", "--after", len(every) - 1, "--json", "--state-dir", ended).lines == every[-1:]
+    assert len(tell("events", "--state-dir", ended).out.splitlines()) == len(every)
+
+
+def test_events_of_a_tool_call(tell: Tell, ended: Path) -> None:
+    """A call's records are those of its turn that are about it, each with its title; an unknown call is bad input."""
+    told = tell("events", "lead:t1:c1", "--json", "--state-dir", ended).lines
+    assert [one["event"] for one in told[:1]] == ["tool_started"]
+    assert {one["entity_id"] for one in told} == {"lead:t1"}
+    assert len(told) < len(tell("events", "lead:t1", "--state-dir", ended).out.splitlines())
+    lines = tell("events", "lead:t1:c1", "--state-dir", ended).out.splitlines()
+    assert ['c1 "a long one"' in line for line in lines] == [True] * len(told)
+    after = tell("events", "lead:t1:c1", "--after", told[0]["seq"], "--state-dir", ended).out.splitlines()
+    assert after == lines[1:]
+    assert tell("events", "lead:t1:c1", "--follow", "--json", "--state-dir", ended).lines == told
+    unknown = tell("events", "lead:t1:c9", "--state-dir", ended)
+    assert (unknown.status, unknown.out) == (2, "")
+    assert "nothing has the id 'lead:t1:c9'" in unknown.err
+
+
+def test_following_a_supervisor_that_has_ended_ends(tell: Tell, ended: Path) -> None:
+    """Nothing more will come, so nothing is waited for."""
+    followed = tell("events", "--follow", "--json", "--state-dir", ended)
+    assert (followed.status, followed.out) == (0, tell("events", "--json", "--state-dir", ended).out)
+
+
+def test_why(tell: Tell, running: Running) -> None:
+    """The chain of an aborted call begins with the abort's record and ends with the call's result."""
+    tell("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
+    told = tell("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
+    assert [(one["role"], one["record"]["event"]) for one in told["steps"]] == [
+        ("root", "AbortRecord"),
+        ("end", "tool_completed"),
+    ]
+    assert (told["roots"], told["root"]["reason"], told["missing"]) == (1, "too slow", None)
+    out = tell("why", "lead:t1:c1", "--state-dir", running.state_dir).out
+    assert out.startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
+    assert "too slow" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["why", "nobody"],
+        ["events", "nobody"],
+        ["logs", "nobody"],
+        ["why", "lead:t1:c01"],
+        ["events", "lead:t1:c01"],
+        ["why", f"lead:t1:c{'1' * 5000}"],
+        ["events", f"lead:t1:c{'1' * 5000}"],
+    ],
+    ids=lambda command: " ".join(command)[:20],
+)
+def test_an_unknown_id_is_bad_input(tell: Tell, ended: Path, command: list[str]) -> None:
+    """What the journal does not know is named, with where the ids are; exit status 2. A call has one spelling."""
+    told = tell(*command, "--state-dir", ended)
+    assert (told.status, told.out) == (2, "")
+    assert told.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
+
+
+def test_logs(tell: Tell, ended: Path) -> None:
+    """The transcript of a session is printed, for its turns and agents too, with nothing a terminal would act on."""
+    told = tell("logs", "lead/docs", "--state-dir", ended)
+    said = [line.split(" ", 1)[1] for line in told.out.splitlines()]
+    assert said == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
+    assert tell("logs", "lead/docs:t1", "--state-dir", ended).out == told.out
+    lines = tell("logs", "lead/docs", "--json", "--state-dir", ended).lines
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", lines[1].pop("timestamp"))
+    assert lines[1] == {"session": "lead/docs", "source": "message", "text": "hello \x1b[31mred\x1b[0m"}
+
+
+def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Tell) -> None:
+    """A tab stays one; a line that nobody said, such as that of dropped bytes, is a text without time and source."""
+    with _in_a_thread(tmp_path / "state"):
+        pass
+    transcript = StateDir(tmp_path / "state").transcript("lead")
+    transcript.write_text("10:00:00.000 message| a\tb\x07\n-- 5 bytes dropped --\n")
+    told = tell("logs", "lead", "--state-dir", tmp_path / "state")
+    assert told.out.splitlines() == ["10:00:00.000 message| a\tb\\u0007", "-- 5 bytes dropped --"]
+    said, note = tell("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
+    assert said == {"session": "lead", "timestamp": "10:00:00.000", "source": "message", "text": "a\tb\x07"}
+    assert note == {"session": "lead", "timestamp": None, "source": None, "text": "-- 5 bytes dropped --"}
+
+
+def test_following_logs_goes_on_to_the_end_of_the_session(running: Running) -> None:
+    """What is said while one follows is told, and the session's end ends it."""
+    said: list[str] = []
+    waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
+    read_logs(running.state_dir, "lead", said.append, follow=True, as_json=False, pause=lambda: next(waits)())
+    assert [line.partition("| ")[2] for line in said] == ["work", r"hello \u001b[31mred\u001b[0m", "went on"]
+
+
+def _abort_tool(running: Running) -> None:
+    done = execute(
+        commands(_run, lambda as_json, verbose: 0, _plan, _simulate),
+        ["abort", "lead:t1:c1", "--scope", "tool", "--state-dir", str(running.state_dir)],
+    )
+    assert done == 0
+
+
+def _close(running: Running) -> None:
+    done = execute(
+        commands(_run, lambda as_json, verbose: 0, _plan, _simulate),
+        ["abort", "lead", "--scope", "session", "--state-dir", str(running.state_dir)],
+    )
+    assert done == 0
+
+
+# ---------------------------------------------------------------------------------------------------- commanding
+def test_a_dry_run_says_what_would_end(tell: Tell, running: Running) -> None:
+    """A dry run names the nodes and ends none."""
+    told = tell("abort", "lead", "--scope", "session", "--dry-run", "--json", "--state-dir", running.state_dir)
+    assert [one["id"] for one in told.json["nodes"]] == ["lead"]
+    assert running.sup.state_of("lead") == "Running"
+
+
+def test_a_tool_abort_spares_its_session(tell: Tell, running: Running) -> None:
+    """The receipt names the call, the session lives on, and a second abort finds it ended; all with status 0."""
+    abort = ["abort", "lead:t1:c1", "--scope", "tool", "--json", "--state-dir", running.state_dir]
+    first, second = tell(*abort), tell(*abort)
+    assert (first.status, [one["id"] for one in first.json["nodes"]]) == (0, ["lead:t1:c1"])
+    assert (second.status, second.json["already_ended"]) == (0, True)
+    assert running.sup.state_of("lead") in ("Running", "SessionComplete")
+
+
+@pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])
+def test_what_has_ended_is_no_error_while_the_supervisor_runs(tell: Tell, running: Running, target: str) -> None:
+    """Aborting a session or turn that has ended says so, exit status 0."""
+    told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
+    assert (told.status, told.err) == (0, "")
+    assert "already ended" in told.out
+
+
+@pytest.mark.parametrize("target", ["lead", "lead/docs", "lead:t1", "lead:t1:c1"])
+@pytest.mark.parametrize("flag", ["--dry-run", "--json"])
+def test_what_has_ended_is_no_error_after_the_supervisor(tell: Tell, ended: Path, target: str, flag: str) -> None:
+    """When the supervisor has ended the journal knows that what it ran has ended too."""
+    told = tell("abort", target, "--scope", "session", flag, "--state-dir", ended)
+    assert (told.status, told.err) == (0, "")
+    assert ('"already_ended": true' if flag == "--json" else "already ended") in told.out
+
+
+@pytest.mark.parametrize("target", ["nobody", "lead/nobody"])
+def test_aborting_the_unknown_is_bad_input(tell: Tell, running: Running, target: str) -> None:
+    """An id that never was is exit status 2."""
+    told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
+    assert (told.status, told.out) == (2, "")
+    assert target in told.err
+
+
+@pytest.mark.parametrize("target", ["nobody", "lead/nobody", "lead:t1:c9", "lead:t7:c1", ":", ""])
+def test_aborting_the_unknown_is_bad_input_after_the_supervisor(tell: Tell, ended: Path, target: str) -> None:
+    """The journal of a supervisor that has ended tells what never was from what has ended."""
+    told = tell("abort", target, "--scope", "session", "--state-dir", ended)
+    assert (told.status, told.out) == (2, "")
+    assert f"nothing has the id {target!r}" in told.err
+
+
+def test_sending(tell: Tell, running: Running) -> None:
+    """A message gets an id; one for nobody, or for a session that has ended, is bad input."""
+    told = tell("send", "lead", "look here", "--json", "--state-dir", running.state_dir)
+    assert (told.status, told.json["message_id"][0]) == (0, "m")
+    urgent = tell("send", "lead", "look now", "--urgent", "--state-dir", running.state_dir)
+    assert (urgent.status, urgent.out.endswith("for lead\n")) == (0, True)
+    later = tell("send", "lead", "look", "--urgent", "--at", "turn_end", "--state-dir", running.state_dir)
+    assert (later.status, later.out.endswith("for lead\n")) == (0, True)
+    for session in ("nobody", "lead/docs"):
+        told = tell("send", session, "hello", "--state-dir", running.state_dir)
+        assert (told.status, told.out) == (2, "")
+        assert session in told.err
+
+
+def test_stopping(tell: Tell, running: Running) -> None:
+    """A stop is asked for and answered at once; the run ends by itself."""
+    assert tell("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
+    assert running.sup.stopping.is_set()
+    assert not running.sup.stop_now.is_set()
+    assert "being aborted" in tell("stop", "--now", "--state-dir", running.state_dir).out
+    assert running.sup.stop_now.is_set()
+
+
+def test_a_second_stop_says_that_it_ends_everything(tell: Tell, running: Running) -> None:
+    """Asked again, a stop does not wait for the turns any more, and its answer says so."""
+    tell("stop", "--state-dir", running.state_dir)
+    told = tell("stop", "--state-dir", running.state_dir)
+    assert (told.status, told.out) == (0, "everything is being aborted\n")
+
+
+@pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
+def test_nobody_there_is_said(tell: Tell, ended: Path, command: list[str]) -> None:
+    """What only a running supervisor can do is refused without one, with what to do."""
+    told = tell(*command, "--json", "--state-dir", ended)
+    assert (told.status, told.json["error"]["kind"]) == (2, "not_running")
+    assert told.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
+
+
+def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -> None:
+    """A follower gets what was, what happens, and the last record before the supervisor ends."""
+    told: list[Told] = []
+    state_dir = tmp_path / "state"
+    with _in_a_thread(state_dir) as running:
+        follower = threading.Thread(
+            target=lambda: told.append(tell("events", "--follow", "--json", "--state-dir", state_dir))
+        )
+        follower.start()
+        while not len(running.sup.subscriptions):
+            os.sched_yield()
+        running.state_dir.stat()
+    follower.join(30)
+    assert [one["seq"] for one in told[0].lines] == list(range(1, len(told[0].lines) + 1))
+    assert told[0].lines[-1]["event"] == "Ended"
+
+
+# --------------------------------------------------------------------------------------- what is told of the dead
+@pytest.fixture
+def killed(tmp_path: Path, ended: Path) -> Path:
+    """A state directory as a supervisor leaves it that was killed: its session, turn and call look alive."""
+    state = StateDir.open(tmp_path / "killed")
+    shutil.copy(StateDir(ended).journal, state.journal)
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE entities SET ended = 0, state = 'Running', changed_at = 0 WHERE id = 'lead'")
+        db.execute("UPDATE entities SET changed_at = 0")
+    return state.root
+
+
+@pytest.mark.parametrize("command", ["ps", "tree"])
+def test_what_a_killed_supervisor_left_is_said_to_be_dead(tell: Tell, killed: Path, command: str) -> None:
+    """Rows that look alive are told with when that was, in text; to programs nothing is said beside the rows."""
+    told = tell(command, "--state-dir", killed)
+    assert (told.status, "Running" in told.out) == (0, True)
+    assert re.fullmatch(
+        f"supervisor: no supervisor runs on {killed}: what looks alive was so when it died, at \\d\\d:\\d\\d:\\d\\d;"
+        " the next run closes its books\n",
+        told.err,
+    )
+    assert tell(command, "--json", "--state-dir", killed).err == ""
+
+
+@pytest.mark.parametrize("command", ["ps", "tree"])
+def test_what_lives_or_has_ended_is_not_said_to_be_dead(
+    tell: Tell, running: Running, ended: Path, command: str
+) -> None:
+    """While a supervisor runs, and where everything has ended, there is nothing to add."""
+    assert tell(command, "--state-dir", running.state_dir).err == ""
+    assert tell(command, "--state-dir", ended).err == ""
+
+
+def test_a_failed_task_does_not_grow_older(tell: Tell, killed: Path) -> None:
+    """The age of a task that FAILED counts to its failure, and no supervisor is missed because of it."""
+    with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
+        db.execute(
+            "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"
+        )
+    told = tell("ps", "--json", "--state-dir", killed)
+    assert {one["id"]: one["age_s"] for one in told.json}["lead"] == 3.0
+    assert tell("ps", "--state-dir", killed).err == ""
+
+
+def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
+    """Who aborts what ended in an earlier run learns which session has that name now."""
+    with _in_a_thread(tmp_path / "state"):
+        pass
+    with _in_a_thread(tmp_path / "state"):
+        told = tell("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", tmp_path / "state")
+        other = tell("abort", "lead/docs", "--scope", "session", "--state-dir", tmp_path / "state")
+    words = "scope tool: it had already ended, nothing was done; running under that name now: lead-2\n"
+    assert (told.status, told.out) == (0, f"abort of lead:t1:c1, {words}")
+    assert "running under" not in other.out
+
+
+# --------------------------------------------------------------------------------------------------- dead letters
+def test_dead_letters_say_what_was_given_up_and_how_to_try_again(tell: Tell, tmp_path: Path) -> None:
+    """The tasks of a run that failed, with their last errors; where its supervisor has ended, the plan is to be run."""
+    plan = tmp_path / "plan.yaml"
+    once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
+    agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
+    plan.write_text(once + agents + "tasks: [{id: t, agent: a, max_retries: 0}]")
+    where = ("--state-dir", tmp_path / "state")
+    assert tell("run", plan, *where).status == 1
+    (letter,) = tell("dead-letters", "--json", *where).json
+    assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
+        "t",
+        "task:t",
+        "its run has ended: run the plan again",
+    )
+    assert (letter["attempts"], letter["runs"]) == (1, 1)
+    assert "3" in letter["last_error"]
+    head, line = tell("dead-letters", *where).out.splitlines()
+    assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
+    assert line.startswith("t ")
+    assert letter["last_error"] in line
+
+
+def test_where_nothing_was_given_up_that_is_said(tell: Tell, ended: Path) -> None:
+    """An empty list is one sentence, and empty JSON."""
+    assert tell("dead-letters", "--state-dir", ended).out == "no task was given up\n"
+    assert tell("dead-letters", "--json", "--state-dir", ended).json == []
+
+
+# -------------------------------------------------------------------------------------------------- docs/plans.md
+ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
+"""Defaults that are not in the model: what is there when the plan is run."""
+
+_INNER: dict[str, tuple[type[BaseModel], str]] = {
+    "agents": (AgentConfig, "agents.*."),
+    "agents.*.permissions.rules": (PermissionRuleConfig, "agents.*.permissions.rules.*."),
+    "agents.*.mcp_servers": (McpServerConfig, "agents.*.mcp_servers.*."),
+    "tasks": (TaskConfig, "tasks.*."),
+    "tasks.*.acceptance": (AcceptanceConfig, "tasks.*.acceptance.*."),
+    "tasks.*.completion": (CompletionConfig, "tasks.*.completion.*."),
+    "tasks.*.review": (ReviewConfig, "tasks.*.review."),
+    "review": (ReviewConfig, "review."),
+    "access": (AccessConfig, "access."),
+    "tasks.*.when": (ConditionConfig, "tasks.*.when."),
+    "workers": (WorkerConfig, "workers.*."),
+}
+
+
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
+    """Every key of a plan as the page spells it, with its default."""
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{field.validation_alias or name}"
+        default = ... if field.is_required() else field.default
+        inner = _INNER.get(key)
+        if isinstance(default, BaseModel):
+            yield from _fields(type(default), f"{key}.")
+        else:
+            yield key, default
+        if inner:
+            yield from _fields(*inner)
+
+
+def test_the_page_of_plans_has_every_key_with_its_default() -> None:
+    """docs/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
+    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE))
+    fields = dict(_fields(Plan, ""))
+    assert sorted(rows) == sorted(fields)
+    for key, default in fields.items():
+        match default:
+            case bool():
+                assert rows[key] == f"`{str(default).lower()}`", key
+            case int():
+                assert rows[key] == f"`{default}`", key
+            case float():
+                assert rows[key] == f"`{default:g}`", key
+            case _ if default is ...:
+                assert rows[key] == "required", key
+            case None if rows[key] not in ELSEWHERE:
+                assert rows[key] == "none", key
+            case (Run() | ModelProblem(), *_):
+                assert rows[key] == f"`[{', '.join(state.value for state in default)}]`", key
+            case str() if rows[key] not in ELSEWHERE:
+                assert rows[key] == "`" + (str(default) or '""') + "`", key
+            case _:
+                assert rows[key] in ("`[]`", "`{}`", '`""`', *ELSEWHERE), key
+
+
+def test_a_plan_is_checked_without_being_run(tell: Tell, tmp_path: Path) -> None:
+    """`plan check` says what is in it; what is wrong is told as `run` would tell it, and nothing is written."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
+    good.write_text(text)
+    bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
+    assert tell("plan", "check", good).out == f"{good}: 1 task, 1 agent: nothing to object to\n"
+    assert json.loads(tell("plan", "check", good, "--json").out) == {
+        "ok": True,
+        "workstream": "plan",
+        "agents": ["a"],
+        "workers": [],
+        "tasks": ["t"],
+    }
+    refused = tell("plan", "check", bad)
+    assert refused.status == 2
+    assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
+    assert "tasks[0].acceptance[0].lint: is empty; give the argv, for example [pytest, -q]" in refused.err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.yaml", "good.yaml"]
+
+
+def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
+    """`plan schema` is a JSON Schema with each key of the page."""
+    schema = json.loads(tell("plan", "schema").out)
+    assert schema["$schema"].endswith("2020-12/schema")
+    assert set(schema["properties"]) == set(Plan.model_fields)
+    assert set(schema["$defs"]["AcceptanceConfig"]["properties"]) == {
+        str(field.validation_alias or name) for name, field in AcceptanceConfig.model_fields.items()
+    }
+    assert set(schema["$defs"]["TaskConfig"]["properties"]) == set(TaskConfig.model_fields)
+    assert set(schema["$defs"]["ConditionConfig"]["properties"]) == {"task", "is", "file_exists"}
+    assert schema["$defs"]["TaskConfig"]["required"] == ["id"]
+
+
+def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
+    """The example on the page is accepted, once its program is one of this machine."""
+    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+    text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(text.replace("my-agent", "sh"))
+    assert load_plan(plan).agents["reviewer"].inherit_env == ("ANTHROPIC_API_KEY",)
+
+
+# ------------------------------------------------------------------------------------------------- broken pipes
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_output_is_silent(ended: Path, closed: str) -> None:
+    """Where standard output is closed from the start there is nobody to tell, and nothing breaks."""
+    command = f"exec {sys.executable} -m supervisor ps --state-dir {ended} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_nobody_reading_is_silent(ended: Path) -> None:
+    """When the reader of a long answer goes away nothing is said about it."""
+    command = [sys.executable, "-m", "supervisor", "events", "--json", "--state-dir", str(ended)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
+    """A reporter whose reader has gone away says nothing more, and raises nothing."""
+
+    class Broken:
+        drawings = 0
+
+        def event(self, event: object) -> None:
+            raise BrokenPipeError
+
+        def drawn(self) -> None:
+            self.drawings += 1
+
+        def end(self, results: object, *, ok: bool) -> None:
+            raise AssertionError("nobody reads the results")
+
+        def close(self) -> None:
+            raise AssertionError("there is nothing to leave as it was")
+
+    teller = Broken()
+    reporter = Reporter(StateDir(ended).journal, after=0)
+    reporter.start(teller)
+    reporter.look()
+    reporter.look()
+    reporter.end([], ok=True)
+    reporter.close()
+    assert teller.drawings == 0

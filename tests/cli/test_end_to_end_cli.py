@@ -1,0 +1,557 @@
+"""``supervisor run`` as a user runs it: a real process with real agents, and a second terminal beside it.
+
+Every wait is for a line of its output; nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.__main__ import _plan, _simulate
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+
+ROOT = Path(__file__).parents[2]
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+pytestmark = pytest.mark.one_backend
+
+PLAN = """
+max_sessions: 3
+limits: {backoff_base_ms: 1, max_consecutive_errors: 2, max_total_errors: 2}
+agents:
+  scripted: {adapter: scripted}
+  sh: {adapter: command, command: [sh, -eu]}
+tasks:
+"""
+
+
+class Run:
+    """A ``supervisor run --json`` that is under way."""
+
+    def __init__(self, process: subprocess.Popen[str], state_dir: Path) -> None:
+        self.process, self.state_dir = process, state_dir
+        self.seen: list[dict[str, Any]] = []
+
+    def until(self, **wanted: str) -> dict[str, Any]:
+        """Read on to the first record whose fields are as wanted."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.seen.append(json.loads(line))
+            if all(self.seen[-1].get(name) == value for name, value in wanted.items()):
+                return self.seen[-1]
+        raise AssertionError(f"it ended before {wanted}: {self.seen[-1:]}")
+
+    def result(self) -> dict[str, str]:
+        """Read to the end: how each task ended."""
+        last = self.until(ok=True) if not self.seen or "ok" not in self.seen[-1] else self.seen[-1]
+        return {task["id"]: task["outcome"] for task in last["tasks"]}
+
+    def failed(self) -> dict[str, str]:
+        last = self.until(ok=False)
+        return {task["id"]: task["outcome"] for task in last["tasks"]}
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+def said(one: Run) -> str:
+    """The next line of its standard error."""
+    assert one.process.stderr is not None
+    return one.process.stderr.readline()
+
+
+def write_plan(folder: Path, tasks: str) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(PLAN + tasks)
+    return path
+
+
+def command(plan: Path, state_dir: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "supervisor", "run", str(plan), "--state-dir", str(state_dir), *options]
+
+
+@contextmanager
+def run(plan: Path, *options: str) -> Iterator[Run]:
+    """Start it beside its plan; it has ended when the block has."""
+    state_dir = plan.parent / "state"
+    argv = command(plan, state_dir, "--json", "--workdir", str(plan.parent), *options)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            yield Run(process, state_dir)
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+                    process.send_signal(signal.SIGINT)  # another one: two of a kind may arrive as one
+            process.communicate(timeout=60)
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Any:
+    """A second terminal: run a command of this process, return its status and its JSON."""
+
+    def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
+        status = execute(group, [*arguments, "--json", "--state-dir", str(state_dir)])
+        return status, json.loads(capsys.readouterr().out)
+
+    return on
+
+
+HANGING = '  - {id: wait, agent: scripted, prompt: "@run sleep 3600\\n@write after went on\\n@say went on"}\n'
+
+
+# --------------------------------------------------------------------------------------------------------- the run
+@BACKENDS
+def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> None:
+    """Tasks run after what they depend on, with real files and commands; the log is valid and nothing is left."""
+    tasks = (
+        '  - {id: last, agent: sh, prompt: "cat made; echo done > last", depends_on: [make, also]}\n'
+        '  - {id: make, agent: scripted, prompt: "@write made yes"}\n'
+        '  - {id: also, agent: scripted, prompt: "@agent sub\\n  @run true", depends_on: [make]}\n'
+    )
+    with run(write_plan(tmp_path, tasks), "--backend", backend) as one:
+        assert one.result() == {"last": "completed", "make": "completed", "also": "completed"}
+        assert one.process.wait(30) == 0
+    assert (tmp_path / "last").read_text() == "done\n"
+    order = [event["entity_id"] for event in one.seen if event.get("event") == "closed"]
+    assert order == ["task:make", "task:also", "task:last"]
+    assert [event["seq"] for event in one.seen[:-1]] == list(range(1, len(one.seen)))
+    status, rows = tell(one.state_dir, "ps")
+    assert status == 0
+    assert {row["id"]: row["state"] for row in rows if row["kind"] == "session"} == dict.fromkeys(
+        ["make", "also", "also/sub", "last"], "Stopped"
+    )
+
+
+def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``supervisor validate`` has nothing to say against what ``supervisor run`` wrote."""
+    with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
+        assert one.result() == {"t": "completed"}
+    group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
+    assert execute(group, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
+    assert ": valid (" in capsys.readouterr().out
+
+
+def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
+    """A task that fails fails the run, with its reason; what depends on it is blocked, the others complete."""
+    tasks = (
+        '  - {id: bad, agent: sh, prompt: "exit 3"}\n'
+        '  - {id: after, agent: sh, prompt: "true", depends_on: [bad]}\n'
+        '  - {id: good, agent: sh, prompt: "true"}\n'
+    )
+    with run(write_plan(tmp_path, tasks)) as one:
+        assert one.failed() == {"bad": "failed", "after": "blocked", "good": "completed"}
+        assert one.process.wait(30) == 1
+    assert "exit status 3" in one.seen[-1]["tasks"][0]["error"]
+    status, explanation = tell(one.state_dir, "why", "bad")
+    assert (status, explanation["steps"][-1]["record"]["to_status"]) == (0, "Stopped")
+    assert (explanation["roots"], explanation["root"]["actor"]) == (1, "plan")
+
+
+def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
+    """Run again on the same state directory: only its own records are told, their numbers go on."""
+    plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
+    with run(plan) as first:
+        assert first.result() == {"t": "completed"}
+    with run(plan) as second:
+        assert second.result() == {"t": "completed"}
+    # In between is the record that the first result was printed.
+    assert second.seen[0]["seq"] == first.seen[-2]["seq"] + 2
+    assert second.seen[-1]["tasks"][0]["session_id"] == "t-2"
+
+
+# ------------------------------------------------------------------------------------------------ a second terminal
+@BACKENDS
+def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, backend: str) -> None:
+    """The tree shows the open call, the abort ends it and nothing else, and its session completes."""
+    with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
+        one.until(event="tool_started")
+        _, nodes = tell(one.state_dir, "tree")
+        turn = next(child for node in nodes if node["id"] == "wait" for child in node["children"])
+        assert [(call["id"], call["note"]) for call in turn["children"]] == [("wait:t1:c1", "sleep 3600")]
+        status, seen = tell(one.state_dir, "inspect", "wait")
+        assert (status, seen["state"], seen["turn"], seen["pid"] > 0) == (0, "Running", "wait:t1", True)
+        status, plan = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--dry-run")
+        assert (status, [node["id"] for node in plan["nodes"]]) == (0, ["wait:t1:c1"])
+        status, receipt = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--reason", "too slow")
+        assert (status, receipt["survivors"], len(receipt["processes"])) == (0, 0, 1)
+        assert one.result() == {"wait": "completed"}
+        assert one.process.wait(30) == 0
+    assert (tmp_path / "after").read_text() == "went on"
+    status, explanation = tell(one.state_dir, "why", "wait:t1:c1")
+    assert [step["record"]["event"] for step in explanation["steps"]] == ["AbortRecord", "tool_completed"]
+    assert explanation["root"]["reason"] == "too slow"
+
+
+def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Path, tell: Any) -> None:
+    """An abort that ends the run is answered before the supervisor is gone."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        status, receipt = tell(one.state_dir, "abort", "wait", "--scope", "session")
+        assert (status, receipt["survivors"]) == (0, 0)
+        assert [node["id"] for node in receipt["nodes"]] == ["wait"]
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+    status, receipt = tell(one.state_dir, "abort", "wait", "--scope", "session")
+    assert (status, receipt["already_ended"]) == (0, True)
+
+
+def test_an_urgent_message_interrupts(tmp_path: Path, tell: Any) -> None:
+    """An urgent message ends the turn under way; the agent's next prompt holds it."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        status, sent = tell(one.state_dir, "send", "wait", "forget it", "--urgent")
+        assert (status, sent["message_id"][:1]) == (0, "m")
+        assert one.result() == {"wait": "completed"}
+    assert "Interrupting" in [event.get("to_status") for event in one.seen]
+
+
+def test_stop_drains(tmp_path: Path, tell: Any) -> None:
+    """After a stop no task starts, and what is under way may finish."""
+    tasks = (
+        '  - {id: now, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
+        '  - {id: later, agent: sh, prompt: "true", depends_on: [now]}\n'
+    )
+    with run(write_plan(tmp_path, tasks)) as one:
+        one.until(entity_id="now", event="SessionStarted")
+        assert tell(one.state_dir, "stop") == (0, {"stopping": "drain", "outage": None})
+        assert said(one).startswith("supervisor: draining: no task starts any more")
+        (tmp_path / "go").touch()
+        assert one.failed() == {"now": "completed", "later": "aborted"}
+        assert one.process.wait(30) == 1
+
+
+def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
+    """A stop with --now aborts what is under way, with that reason."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now", "outage": None})
+        assert said(one) == "supervisor: stopping everything now\n"
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+
+
+# --------------------------------------------------------------------------------------------------------- signals
+def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tell: Any) -> None:
+    """The terminal of the run says what was asked from another one: first the drain, then the end, no more."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        assert tell(one.state_dir, "stop")[0] == 0
+        assert said(one).startswith("supervisor: draining: ")
+        assert tell(one.state_dir, "stop")[0] == 0
+        assert said(one) == "supervisor: stopping everything now\n"
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+        assert one.process.stderr is not None
+        assert one.process.stderr.read() == ""
+
+
+def test_nothing_is_said_of_a_run_that_just_ends(tmp_path: Path) -> None:
+    """A plan that is done stops its supervisor too, which is no news."""
+    with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
+        assert one.result() == {"t": "completed"}
+        assert one.process.stderr is not None
+        assert one.process.stderr.read() == ""
+
+
+def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
+    """Where SIGHUP was ignored when the run began, it stays so: the work is finished."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        tasks = '  - {id: t, agent: sh, prompt: "while test ! -s pid; do sleep 0.01; done; kill -HUP $(cat pid)"}\n'
+        with run(write_plan(tmp_path, tasks)) as one:
+            (tmp_path / "pid").write_text(str(one.process.pid))
+            assert one.result() == {"t": "completed"}
+            assert one.process.stderr is not None
+            assert one.process.stderr.read() == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@BACKENDS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str, number: signal.Signals) -> None:
+    """The first signal is said and waits for the turn; the second stops it, and nothing is left running."""
+    with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
+        one.until(event="tool_started")
+        one.signal(number)
+        assert said(one).startswith("supervisor: draining: no task starts any more")
+        one.signal(number)
+        assert said(one) == "supervisor: stopping everything now\n"
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+    ended = [event for event in one.seen if event.get("event") == "Ended"]
+    assert [event["metadata"]["survivors"] for event in ended] == [0]
+
+
+@BACKENDS
+def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
+    """When a turn ends while others go on, the terminal is told how many are left."""
+    tasks = "".join(
+        f'  - {{id: t{number}, agent: sh, prompt: "echo up; while test ! -e go{number}; do sleep 0.01; done"}}\n'
+        for number in (1, 2)
+    )
+    with run(write_plan(tmp_path, tasks), "--backend", backend) as one:
+        for _ in range(2):
+            one.until(entity_type="turn", to_status="RUNNING")
+        one.signal(signal.SIGTERM)
+        assert said(one).startswith("supervisor: draining: no task starts any more")
+        (tmp_path / "go1").touch()
+        assert said(one).startswith("supervisor: draining: 1 task under way, ")
+        (tmp_path / "go2").touch()
+        assert one.result() == {"t1": "completed", "t2": "completed"}
+
+
+ABANDONING = """
+from supervisor.agents import scripted_agent
+
+post = scripted_agent.Agent.post
+
+
+def abandon(agent, method, params):
+    if method == "_supervisor/session/run":
+        params = {**params, "cancelMode": "abandon"}
+    return post(agent, method, params)
+
+
+scripted_agent.Agent.post = abandon
+scripted_agent.main()
+"""
+
+
+@BACKENDS
+def test_a_signal_ends_whom_no_task_waits_for(tmp_path: Path, tell: Any, backend: str) -> None:
+    """A child that its parent has abandoned goes on when the work has ended: that is said, and not waited out."""
+    (tmp_path / "agent.py").write_text(ABANDONING)
+    (tmp_path / "plan.yaml").write_text(f"""
+agents:
+  a: {{adapter: acp, command: [{sys.executable}, agent.py], env: {{PYTHONPATH: {ROOT}}}}}
+tasks:
+  - {{id: t, agent: a, prompt: "@agent child\\n  @run sleep 3600"}}
+""")
+    with run(tmp_path / "plan.yaml", "--backend", backend) as one:
+        one.until(entity_id="t/child:t1", event="tool_started")
+        assert tell(one.state_dir, "abort", "t", "--scope", "session")[0] == 0
+        assert said(one) == (
+            "supervisor: closing: somebody is at work for whom no task waits, for 120 s at most; signal to end it now\n"
+        )
+        one.signal(signal.SIGHUP)
+        assert said(one) == "supervisor: not reloaded: the run is ending\n"
+        one.signal(signal.SIGTERM)
+        assert said(one) == "supervisor: stopping everything now\n"
+        assert one.failed() == {"t": "aborted"}
+        assert one.process.wait(30) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- the plan again
+WAITING = '  - {id: wait, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
+
+
+@BACKENDS
+def test_a_hangup_reads_the_plan_again(tmp_path: Path, backend: str) -> None:
+    """New tasks are added to the run that goes on, and may depend on those that are there."""
+    plan = write_plan(tmp_path, WAITING)
+    with run(plan, "--backend", backend) as one:
+        one.until(entity_id="wait:t1", to_status="RUNNING")
+        write_plan(tmp_path, WAITING + '  - {id: next, agent: sh, prompt: "true", depends_on: [wait]}\n')
+        one.signal(signal.SIGHUP)
+        assert said(one) == "supervisor: reloaded: next added\n"
+        (tmp_path / "go").touch()
+        assert one.result() == {"wait": "completed", "next": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [
+        ("  - {id: wait, agent: nobody}\n", "'nobody' is not an agent of this plan"),
+        ('  - {id: wait, agent: sh, prompt: "false"}\n', "tasks: wait: not as they were when they were opened"),
+        ("  - {id: [\n", "not YAML"),
+    ],
+    ids=["wrong", "changed", "broken"],
+)
+def test_a_bad_plan_changes_nothing(tmp_path: Path, tasks: str, why: str) -> None:
+    """A plan that cannot be run is refused with its fault, and the run goes on as it was."""
+    plan = write_plan(tmp_path, WAITING)
+    with run(plan) as one:
+        one.until(entity_id="wait:t1", to_status="RUNNING")
+        write_plan(tmp_path, tasks)
+        one.signal(signal.SIGHUP)
+        line = said(one)
+        assert line.startswith("supervisor: not reloaded, nothing has changed: ")
+        assert why in line
+        (tmp_path / "go").touch()
+        assert one.result() == {"wait": "completed"}
+
+
+TWO = """
+plugins: []
+agents:
+  sh: {adapter: command, command: [sh, -eu]}
+  other: {adapter: command, command: [sh, -eu]}
+workers:
+  one: {slots: 1}
+  two: {capabilities: [gpu]}
+tasks:
+  - {id: wait, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}
+  - {id: next, agent: other, prompt: "true", depends_on: [wait], capabilities: [gpu]}
+"""
+LEFT_OUT = "".join(TWO.splitlines(keepends=True)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            LEFT_OUT.replace("  other: {adapter: command, command: [sh, -eu]}\n", ""),
+            "task next, which is left out and goes on: agent: 'other' is not an agent of this plan; the agents are sh",
+        ),
+        (
+            LEFT_OUT.replace("  two: {capabilities: [gpu]}\n", ""),
+            "task next, which is left out and goes on: capabilities[0]: no worker has 'gpu'",
+        ),
+        (TWO.replace("plugins: []\n", ""), "plugins: not as they were when the run began; start another run"),
+    ],
+    ids=["agent", "worker", "plugins"],
+)
+def test_what_goes_on_keeps_what_it_needs(tmp_path: Path, text: str, why: str) -> None:
+    """A task that a new plan leaves out goes on: the plan may not leave out its agent, or its worker, too."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(TWO)
+    with run(plan) as one:
+        one.until(entity_id="wait:t1", to_status="RUNNING")
+        plan.write_text(text)
+        one.signal(signal.SIGHUP)
+        assert said(one).startswith(f"supervisor: not reloaded, nothing has changed: {why}")
+        plan.write_text(LEFT_OUT)
+        one.signal(signal.SIGHUP)
+        assert said(one) == "supervisor: reloaded: no task is new\n"
+        (tmp_path / "go").touch()
+        assert one.result() == {"wait": "completed", "next": "completed"}
+
+
+# ------------------------------------------------------------------------------------------------------------ systemd
+def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready when work can be seen, alive while it runs, reloading and ready again, stopping at the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "50000")
+        heard: list[str] = []
+
+        def until(word: str) -> None:
+            while not heard or not heard[-1].startswith(word):
+                heard.append(manager.recv(4096).decode())
+
+        with run(write_plan(tmp_path, WAITING)) as one:
+            for word in ("READY=1", "WATCHDOG=1", "WATCHDOG=1"):
+                until(word)
+                heard.append("")
+            one.until(entity_id="wait:t1", to_status="RUNNING")
+            one.signal(signal.SIGHUP)
+            until("RELOADING=1\nMONOTONIC_USEC=")
+            until("READY=1")
+            (tmp_path / "go").touch()
+            until("STOPPING=1")
+            assert "EXTEND_TIMEOUT_USEC=" in heard[-1]
+            assert one.result() == {"wait": "completed"}
+
+
+def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ``drain_s`` and what an end takes it is not to be killed, though ``TimeoutStopSec=`` is shorter."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with run(write_plan(tmp_path, WAITING)) as one:
+            one.until(entity_id="wait:t1", to_status="RUNNING")
+            one.signal(signal.SIGTERM)
+            told = ""
+            while not told.startswith("STOPPING=1"):
+                told = manager.recv(4096).decode()
+            (tmp_path / "go").touch()
+            assert one.result() == {"wait": "completed"}
+    assert int(told.rpartition("EXTEND_TIMEOUT_USEC=")[2]) > 120_000_000
+
+
+# ---------------------------------------------------------------------------------------------------------- output
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    """Without a terminal a run prints one line per event, then the table of its tasks."""
+    plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command(plan, tmp_path / "state"), capture_output=True, text=True, env=env, timeout=60)
+    events, _, table = done.stdout.partition("\n\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert any("session t" in line and "Spawning -> Running" in line for line in events.splitlines())
+    assert [line.split()[:2] for line in table.splitlines()] == [["TASK", "OUTCOME"], ["t", "completed"]]
+
+
+def test_a_table_on_a_terminal(tmp_path: Path) -> None:
+    """On a terminal the sessions are shown with what they are doing, and the tasks at the end."""
+    shown, status = on_a_terminal(
+        command(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hi"}\n'), tmp_path / "s")
+    )
+    assert status == 0
+    assert "SESSION" in shown
+    assert "Stopped" in shown
+    assert "completed" in shown.rpartition("TASK")[2]
+
+
+def on_a_terminal(argv: list[str]) -> tuple[str, int]:
+    """What a program shows on a terminal of its own, and its exit status."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 120))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = bytearray()
+        with suppress(OSError):  # a terminal whose last user is gone ends with an error
+            while data := os.read(ours, 65536):
+                shown += data
+        os.close(ours)
+        return shown.decode(), process.wait(60)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    """Nobody reads the progress any more: the work is done all the same, without a word about it."""
+    with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo done > last"}\n')) as one:
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        assert one.process.stderr is not None
+        assert one.process.stderr.read() == ""
+        assert one.process.wait(30) == 0
+        one.process.stdout = None
+    assert (tmp_path / "last").exists()
+
+
+@pytest.mark.parametrize("name", ["plan.yaml", "command.yaml"])
+def test_the_examples_run(tmp_path: Path, tell: Any, name: str) -> None:
+    """Each example completes; what takes long in it is aborted from a second terminal."""
+    state_dir = tmp_path / "state"
+    argv = command(ROOT / "examples" / name, state_dir, "--json", "--workdir", str(tmp_path))
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
+        one = Run(process, state_dir)
+        if name == "plan.yaml":
+            while one.until(event="tool_started")["metadata"]["title"] != "sleep 60":
+                continue
+            assert tell(state_dir, "abort", "wait:t1:c1", "--scope", "tool")[0] == 0
+        assert set(one.result().values()) == {"completed"}
+    assert process.returncode == 0
+    assert (tmp_path / "build" / "example" / "report.txt").read_text() == "everything was checked\n"

@@ -1,0 +1,214 @@
+"""``supervisor run`` on a disk that fails under it, as a user meets that: a real process, a real journal, a real second
+terminal.
+
+The disk that is full is a tmpfs, where this machine lets a test mount one, and else a limit on the size of the
+supervisor's files. Every wait is for a line of output, a pipe, or a pidfd.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.cli.test_end_to_end_cli import Run, run, write_plan
+
+TMPFS_BYTES = 4 * 2**20
+"""Room for the journal's beginning (some 300 KiB) many times over; little to fill."""
+
+TASKS = """
+  - id: lead
+    agent: scripted
+    prompt: |
+      @agent sub
+        @run echo $$ > roll; exec sleep 3600
+      @say went on
+  - {id: first, agent: scripted, prompt: "@wait go\\n@say done"}
+  - {id: then, agent: sh, prompt: "echo and then", depends_on: [first]}
+"""
+
+LIMIT = "see to the disk"
+"""What is said of a limit on file sizes."""
+
+Trouble = Callable[[Run], Any]
+"""Makes the disk fail for the time of a context."""
+
+
+@contextmanager
+def filled(one: Run) -> Iterator[None]:
+    """Not a byte is left on the disk of the state directory."""
+    hog = one.state_dir / "hog"
+    with hog.open("wb", buffering=0) as file, pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        while True:
+            file.write(bytes(65536))
+    try:
+        yield
+    finally:
+        hog.unlink()
+
+
+@contextmanager
+def limited(one: Run) -> Iterator[None]:
+    """No file of the supervisor can become larger than its journal's log is now."""
+    size_bytes = (one.state_dir / "runtime" / "journal.db-wal").stat().st_size
+    soft, hard = resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def locked(one: Run) -> Iterator[None]:
+    """Somebody else is in the middle of a transaction."""
+    with closing(apsw.Connection(str(one.state_dir / "runtime" / "journal.db"))) as db:
+        db.set_busy_timeout(60_000)  # the supervisor may be in the middle of its own
+        db.execute("BEGIN EXCLUSIVE")
+        yield
+        db.execute("ROLLBACK")
+
+
+@contextmanager
+def mounted(where: Path) -> Iterator[bool]:
+    """A small disk of its own, if this machine allows it; whether it does."""
+    where.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES},mode=0700", "none", str(where)]
+    allowed = subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    try:
+        yield allowed
+    finally:
+        if allowed:
+            subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+@contextmanager
+def running(folder: Path, trouble: Trouble, manager: socket.socket | None = None) -> Iterator[tuple[Run, Trouble, int]]:
+    """The plan, at work, on a disk that this trouble can come to; and the process that is to be killed, as a pidfd."""
+    os.mkfifo(folder / "roll")
+    if manager is not None:
+        manager.bind(str(folder / "notify"))
+    with ExitStack() as stack:
+        if trouble is filled and not stack.enter_context(mounted(folder / "state")):
+            trouble = limited
+        one = stack.enter_context(run(write_plan(folder, TASKS)))
+        victim = os.pidfd_open(pid_on(folder / "roll"))
+        stack.callback(os.close, victim)
+        one.until(event="tool_started", entity_id="lead/sub:t1", outcome="transition")
+        yield one, trouble, victim
+
+
+def outage_of(one: Run) -> dict[str, Any] | None:
+    """Read on to the next line that says how the disk is."""
+    assert one.process.stdout is not None
+    for line in one.process.stdout:
+        one.seen.append(json.loads(line))
+        if "outage" in one.seen[-1]:
+            found: dict[str, Any] | None = one.seen[-1]["outage"]
+            return found
+    raise AssertionError(f"it ended before that: {one.seen[-1:]}")
+
+
+def second_terminal(one: Run, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return supervisor(*arguments, "--state-dir", str(one.state_dir))
+
+
+def supervisor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "supervisor", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def statuses(manager: socket.socket) -> list[str]:
+    """What systemd was told to show, until now."""
+    manager.setblocking(False)
+    shown = []
+    with suppress(BlockingIOError):
+        while True:
+            shown += [line for line in manager.recv(65536).decode().splitlines() if line.startswith("STATUS=")]
+    return [line.removeprefix("STATUS=") for line in shown]
+
+
+def pid_on(roll: Path) -> int:
+    """Who came to the roll."""
+    with roll.open() as file:
+        return int(file.readline())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [(filled, "make room on its disk"), (locked, "another program holds a lock on it")],
+    ids=["a full disk", "a lock"],
+)
+def test_a_run_outlasts_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, why: str
+) -> None:
+    """It degrades, says so everywhere, takes nothing new, still kills, and completes by itself when there is room."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        running(tmp_path, trouble, manager) as (one, trouble, victim),
+    ):
+        why = LIMIT if trouble is limited else why
+        with trouble(one):
+            (tmp_path / "go").touch()
+            told = outage_of(one)
+            assert told is not None
+            assert why in told["why"]
+            listed = second_terminal(one, "ps")
+            assert listed.returncode == 0
+            assert "degraded since" in listed.stderr
+            refused = second_terminal(one, "send", "lead", "one more thing")
+            assert refused.returncode == 1
+            assert "a message for lead is not taken: degraded since" in refused.stderr
+            looked_at = second_terminal(one, "inspect", "lead")
+            assert "session lead: Running" in looked_at.stdout
+            assert "degraded since" in looked_at.stderr
+            aborted = second_terminal(one, "abort", "lead/sub", "--scope", "session", "--within", "1", "--json")
+            receipt = json.loads(aborted.stdout)
+            assert select.select([victim], [], [], 0) == ([victim], [], [])
+            assert (receipt["survivors"], receipt["nodes"][0]["outcome"]) == (0, "ended")
+            assert receipt["killed_at"] is not None
+            assert receipt["recorded_at"] is None
+            assert why in receipt["outage"]
+        assert outage_of(one) is None
+        assert one.result() == dict.fromkeys(("lead", "first", "then"), "completed")
+        assert one.process.wait() == 0
+        *_, degraded, recovered, stopping = statuses(manager)
+        assert degraded.startswith("degraded since")
+        assert why in degraded
+        assert (recovered, stopping) == ("running", "closing")
+        log = one.process.stderr.read() if one.process.stderr is not None else ""
+        assert "the journal cannot be written" in log
+        assert "the journal can be written again" in log
+        checked = supervisor("validate", str(one.state_dir))
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_path: Path) -> None:
+    """Who stops a degraded run does not wait for its disk for ever: all ends, and what is lost is said."""
+    with running(tmp_path, limited) as (one, trouble, victim):
+        with trouble(one):
+            (tmp_path / "go").touch()
+            told = outage_of(one)
+            assert told is not None
+            assert LIMIT in told["why"]
+            assert second_terminal(one, "stop", "--now").returncode == 0
+            assert select.select([victim], [], [], 60) == ([victim], [], [])
+            assert one.process.wait() == 1
+        assert one.process.stderr is not None
+        last = one.process.stderr.read().splitlines()[-1]
+        assert "the journal is lost, the run was given up" in last
+        assert "the run ended before it could be written again" in last
+        assert "it is not known" in last

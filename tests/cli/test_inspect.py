@@ -1,0 +1,54 @@
+"""``supervisor inspect``: what goes on in a living thing, from outside, also where it is stuck. On both backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actors import NoSuchActor
+from supervisor import AgentTurn
+from supervisor.cli.rendering import inspected_text
+from supervisor.runtime.live_session import NoSuchEntity
+from tests.support import ask, supervising
+
+pytestmark = pytest.mark.anyio
+
+
+async def stuck_in_a_lock(begun: anyio.Event) -> None:
+    begun.set()
+    async with anyio.Lock():
+        await anyio.sleep_forever()
+
+
+async def test_a_call_that_hangs_shows_where(tmp_path: Path) -> None:
+    """The tasks of an open call are shown with the line that each of them waits at."""
+    begun = anyio.Event()
+
+    async def agent(turn: AgentTurn) -> None:
+        await turn.call("hang", stuck_in_a_lock, begun)
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        ask(group, session, "go")
+        await begun.wait()
+        call, turn, parent = (run.sup.inspect(one) for one in ("s:t1:c1", "s:t1", "s"))
+        assert (call.kind, call.state, call.phase) == ("tool", "open", "live")
+        assert any("stuck_in_a_lock" in where for task in call.tasks for where in task.stack)
+        assert (turn.kind, turn.state, turn.open_calls) == ("turn", "TOOL_USE", ("s:t1:c1",))
+        assert (parent.kind, parent.state, parent.agent, parent.turn) == ("session", "Running", "s:a1", "s:t1")
+        assert set(parent.children) == {"s:a1", "s:t1"}
+        text = inspected_text(call)
+        assert text.startswith("tool s:t1:c1: open\n  mailbox: nothing queued")
+        assert "in stuck_in_a_lock" in text
+        await session.abort(reason="seen enough")
+
+
+async def test_nobody_can_be_inspected_who_is_not_alive(tmp_path: Path) -> None:
+    """An id that nothing alive has is an error that says so, and where the ids are."""
+    async with supervising(tmp_path) as run:
+        with pytest.raises(NoSuchEntity, match="nothing alive has the id 'nobody'; `supervisor tree` shows the ids"):
+            run.sup.inspect("nobody")
+        with pytest.raises(NoSuchActor, match="no living actor has the id 'nobody'"):
+            run.sup.tree.system.inspect("nobody")

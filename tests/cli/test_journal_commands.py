@@ -1,0 +1,333 @@
+"""``supervisor journal check``, ``compact`` and ``export``: on journals, on archives, and on running supervisors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import apsw
+import pytest
+
+from supervisor import AgentTurn, open_supervisor
+from supervisor.cli import journal as journalling
+from supervisor.cli.events import Records, Say
+from supervisor.cli.query import read_tree, read_why
+from supervisor.cli.validate import validate_path
+from supervisor.control.error_messages import BadInput, ControlError, WorkFailed
+from supervisor.control.server import serve_control
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.journal.database import open_database
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.plans import RetentionConfig, Settings
+from supervisor.ports import JournalDamaged, JournalError, Retention
+from supervisor.runtime.entity import Refused
+from tests.unit.journal.test_journal import entry
+from tests.unit.journal.test_journal_growth import kept_journal
+
+pytestmark = pytest.mark.anyio
+
+EVERYTHING = Retention(keep_s=0.0, records_max=None)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    """A state directory with the journal of a real run, brought up to date."""
+    made = StateDir.open(tmp_path / "state")
+    shutil.move(kept_journal(tmp_path, 2), made.journal)
+    said(journalling.compact, made.root, Retention(keep_s=None, records_max=None), as_json=False)
+    return made
+
+
+def said(command: Any, *arguments: Any, **options: Any) -> str:
+    lines: list[str] = []
+    command(*arguments, lines.append, **options)
+    return "\n".join(lines)
+
+
+def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir) -> None:
+    """One line for each file: how much is in it, and how much is elsewhere."""
+    told = said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    assert told.startswith("moved 58 records of 9 entities to journal-000001.db; the journal has 52 records")
+    journal, archive = said(journalling.check, state.root, as_json=False).splitlines()
+    assert journal == f"{state.journal}: sound (52 records, 9 entities, 27 ranges of records are elsewhere)"
+    assert archive.startswith(f"{state.archive}/journal-000001.db: sound (58 records, 9 entities, ")
+    assert said(journalling.check, state.journal, as_json=False) == journal
+    assert said(journalling.check, state.archive / "journal-000001.db", as_json=False) == archive
+    told = said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    assert told == "nothing to move: the journal has 52 records of 9 entities"
+
+
+def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> None:
+    """A changed record of an archive is told with its number; the journal beside it is still checked."""
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    with closing(apsw.Connection(str(state.archive / "journal-000001.db"))) as db:
+        seq = db.execute("SELECT min(seq) FROM events WHERE entity_id = 'works'").get
+        db.execute("UPDATE events SET reason = 'no' WHERE seq = ?", (seq,))
+    told = json.loads(said(journalling.check, state.root, as_json=True))
+    assert told["sound"] is False
+    journal, archive = told["files"]
+    assert journal["problem"] is None
+    assert archive["problem"].startswith(f"is damaged (record {seq} is not what was written there)")
+    (state.archive / "journal-000001.db").unlink()
+    _, archive = json.loads(said(journalling.check, state.root, as_json=True))["files"]
+    assert archive["problem"] == f"is not there: {state.journal} has records in it; put the file back"
+
+
+def test_a_migrated_journal_says_from_where_on_it_vouches(tmp_path: Path) -> None:
+    """The chain of a journal of schema 1 was made when it was migrated."""
+    made = StateDir.open(tmp_path / "state")
+    shutil.move(kept_journal(tmp_path, 1), made.journal)
+    said(journalling.compact, made.root, None, as_json=False)
+    assert said(journalling.check, made.root, as_json=False).endswith("; vouches from record 111 on)")
+
+
+def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, tmp_path: Path) -> None:
+    """It is byte for byte transitions.jsonl, whether the records are in the journal or in an archive."""
+    before = said(journalling.export, state.root, None, as_json=False)
+    assert before == state.transitions.read_text().rstrip("\n")
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    assert said(journalling.export, state.root, None, as_json=False) == before
+    out = tmp_path / "out.jsonl"
+    assert said(journalling.export, state.root, out, as_json=False) == f"{out}: 91 transitions"
+    assert out.read_text() == before + "\n"
+    assert not validate_lines(out.read_bytes().splitlines(keepends=True)).problems
+    with pytest.raises(BadInput, match="is there already; name another file"):
+        said(journalling.export, state.root, out, as_json=False)
+    with pytest.raises(BadInput, match="cannot be written: No such file or directory"):
+        said(journalling.export, state.root, tmp_path / "no" / "out", as_json=False)
+
+
+def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Path) -> None:
+    """A part of a log looks like all of one: there is no file, and it has failed, since it had begun."""
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE events SET metadata = '{' WHERE seq = (SELECT max(seq) FROM events)")
+    with pytest.raises(JournalDamaged, match=r"journal\.db is damaged"):
+        said(journalling.export, state.root, tmp_path / "out", as_json=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
+    """The explanation is the same before and after."""
+    before = said(read_why, state.root, "works", as_json=False)
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    with JournalReader(state.journal) as reader:
+        assert reader.entity("works") is None
+    assert said(read_why, state.root, "works", as_json=False) == before
+
+
+def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
+    """Nobody takes a part for the whole; after the last that is there none is missing."""
+    first, again, later = list[str](), list[str](), list[str]()
+    told = said(partial(read_records, state.root), first.append)
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    left = said(partial(read_records, state.root), again.append)
+    gone = len(told.splitlines()) - len(left.splitlines())
+    assert (first, gone > 0) == ([], True)
+    words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
+    assert again == [f"{gone} records are in an archive: {words}"]
+    said(partial(read_records, state.root, after=json.loads(left.splitlines()[-1])["seq"] - 1), later.append)
+    assert later == []
+
+
+def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir) -> None:
+    """A record that is not there is in an archive only where the journal says so."""
+    with closing(open_database(state.journal, state.transitions)) as database:
+        database.db.execute("DELETE FROM events WHERE seq = 2")
+    told = list[str]()
+    said(partial(read_records, state.root), told.append)
+    assert told == []
+
+
+def read_records(root: Path, warn: Say, say: Say, after: int = 0) -> None:
+    Records(root, None, say, warn, as_json=True).read(after=after, follow=False)
+
+
+def test_the_tree_needs_no_archive(state: StateDir) -> None:
+    """Where one is missing, what there is is shown, with what was used there, and that is said."""
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    plain, whole, alone = list[str](), list[str](), list[str]()
+    shown = partial(said, read_tree, state.root, all_of_it=True)
+    before = shown(as_json=False, warn=plain.append), shown(as_json=True, warn=whole.append)
+    [archive] = (state.root / "archive").glob("*.db")
+    archive.unlink()
+    assert (shown(as_json=False, warn=plain.append), shown(as_json=True, warn=alone.append)) == before
+    assert (plain[0], whole) == (plain[1], [])
+    words = f"{archive} is not there: {state.journal} has records in it; put the file back"
+    assert alone == [f"what was used is told without what is archived: {words}"]
+
+
+@pytest.mark.parametrize("command", [journalling.check, journalling.export, journalling.compact])
+def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: Any) -> None:
+    """Each names the directory and `supervisor run`, and starts nothing."""
+    extra = () if command is journalling.check else (None,)
+    with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
+        said(command, tmp_path / "none", *extra, as_json=False)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_journal_whose_name_is_not_utf_8_is_refused(state: StateDir, tmp_path: Path) -> None:
+    """SQLite cannot open it: that is said, and no bug."""
+    path = shutil.copy(state.journal, tmp_path / os.fsdecode(b"\xff.db"))
+    for command in (journalling.check, validate_path):
+        with pytest.raises(JournalError, match=r"cannot be opened: its name is not UTF-8; rename it$"):
+            said(command, path, as_json=False)
+
+
+# ------------------------------------------------------------------------------------------- a supervisor that runs
+async def agent(turn: AgentTurn) -> str:
+    return turn.prompt
+
+
+async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, anyio_backend_name: str) -> None:
+    """What lives stays, ids stay taken, and sessions go on; the socket answers with what was moved."""
+    async with open_supervisor(state.root) as sup, anyio.create_task_group() as group:
+        closing_door = anyio.Event()
+        await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
+        session = await sup.start_session("works", agent=agent)
+        assert session.id == "works-2"
+        told = await anyio.to_thread.run_sync(lambda: said(journalling.compact, state.root, EVERYTHING, as_json=True))
+        assert json.loads(told)["archives"] == ["journal-000001.db"]
+        assert (await session.run("go on")).outcome == "completed"
+        assert (await sup.start_session("works", agent=agent)).id == "works-3"
+        closing_door.set()
+    async with open_supervisor(state.root) as sup:
+        assert (await sup.start_session("works", agent=agent)).id == "works-4"
+        assert (await sup.start_session("fails", agent=agent)).id == "fails-2"
+    assert said(journalling.check, state.root, as_json=False).count(": sound (") == 2
+
+
+async def serve(state: StateDir, sup: Any, closing_door: anyio.Event, task_status: Any) -> None:
+    await serve_control(state.control_socket, sup, closing=closing_door, task_status=task_status)
+
+
+async def test_an_archive_that_is_missing_is_told_through_the_socket(state: StateDir) -> None:
+    """A compaction that cannot go on is an error of its own words; the supervisor goes on."""
+    await anyio.to_thread.run_sync(lambda: said(journalling.compact, state.root, EVERYTHING, as_json=False))
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE archives SET done = 0")
+    (state.archive / "journal-000001.db").unlink()
+    async with open_supervisor(state.root) as sup, anyio.create_task_group() as group:
+        closing_door = anyio.Event()
+        await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
+        with pytest.raises(ControlError, match="put the file back") as raised:
+            await anyio.to_thread.run_sync(lambda: said(journalling.compact, state.root, None, as_json=True))
+        assert raised.value.kind == "failed"
+        assert (await (await sup.start_session("a", agent=agent)).run("go on")).outcome == "completed"
+        closing_door.set()
+
+
+def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:
+    """It is the same failure without a supervisor as with one, and no bad input: the journal was opened."""
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE archives SET done = 0")
+    (state.archive / "journal-000001.db").unlink()
+    with pytest.raises(WorkFailed, match="put the file back"):
+        said(journalling.compact, state.root, None, as_json=True)
+
+
+async def test_a_journal_in_memory_cannot_be_compacted() -> None:
+    """It says so."""
+    async with open_supervisor() as sup:
+        with pytest.raises(Refused, match="is not on a disk"):
+            await sup.compact()
+
+
+async def test_a_supervisor_carries_out_its_retention_by_itself(
+    state: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without being asked, as often as its settings say."""
+    monkeypatch.setattr("supervisor.host.journal_upkeep._FIRST_S", 0.0)
+    settings = Settings(retention=RetentionConfig(keep_s=0.0))
+    with JournalReader(state.journal) as reader:
+        assert reader.entity("works") is not None
+        async with open_supervisor(state.root, settings=settings):
+            with anyio.fail_after(30):
+                while reader.entity("works") is not None:
+                    await anyio.lowlevel.checkpoint()
+        assert list(reader.archives()) == ["journal-000001.db"]
+
+
+def rows(path: Path, query: str) -> Iterator[tuple[Any, ...]]:
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        yield from db.execute(query).fetchall()
+
+
+# --------------------------------------------------------------------------------------------------- spec 002's tables
+TASK_STATES = [
+    *("task_id", "workstream_id", "state", "previous_state", "attempt_count", "created_at", "started_at"),
+    *("completed_at", "failed_at", "last_error", "error_count", "circuit_state", "execution_duration_ms"),
+    *("validation_duration_ms", "total_duration_ms", "output_size_bytes", "exit_code"),
+]
+STATE_TRANSITIONS = ["id", "task_id", "from_state", "to_state", "timestamp", "reason", "metadata"]
+
+
+def test_the_tables_of_the_specification_have_exactly_its_columns(state: StateDir) -> None:
+    """Spec 002's, in its order; and there are workstreams to refer to."""
+    for view, columns in (("task_states", TASK_STATES), ("state_transitions", STATE_TRANSITIONS)):
+        assert [row[1] for row in rows(state.journal, f"PRAGMA table_info({view})")] == columns
+    assert list(rows(state.journal, "SELECT id FROM workstreams")) == []
+
+
+def test_the_tables_tell_what_the_records_tell(state: StateDir) -> None:
+    """Compared with the records of a real run, task by task."""
+    with JournalReader(state.journal) as reader:
+        tasks = [row for row in reader.entities() if row.kind == "task"]
+        logs = {row.id: list(reader.events(row.id)) for row in tasks}
+    told = {
+        row[0]: dict(zip(TASK_STATES, row, strict=True)) for row in rows(state.journal, "SELECT * FROM task_states")
+    }
+    assert set(told) == set(logs) == {"task:works", "task:fails", "task:blocked"}
+    for task in tasks:
+        moves = [one for one in logs[task.id] if one.outcome == "transition" and one.from_status != one.to_status]
+        entered = {one.to_status: one for one in moves}
+        row = told[task.id]
+        assert (row["state"], row["previous_state"]) == (task.state, moves[-1].from_status)
+        assert row["attempt_count"] == sum(one.to_status == "IN_PROGRESS" for one in moves)
+        for column, status in (("started_at", "IN_PROGRESS"), ("completed_at", "CLOSED"), ("failed_at", "FAILED")):
+            assert (row[column] is not None) == (status in entered)
+        if "IN_PROGRESS" in entered:
+            after = moves[moves.index(entered["IN_PROGRESS"]) + 1]
+            spent_ms = 1000 * (after.timestamp - entered["IN_PROGRESS"].timestamp)
+            assert abs(row["execution_duration_ms"] - spent_ms) <= 1
+        assert row["last_error"] == (entered["FAILED"].reason if "FAILED" in entered else None)
+        unknown = ("workstream_id", "validation_duration_ms", "output_size_bytes", "exit_code")
+        assert [row[name] for name in unknown] == [None] * 4
+    transitions = [
+        (one.seq, one.entity_id, one.from_status, one.to_status)
+        for log in logs.values()
+        for one in log
+        if one.outcome == "transition"
+    ]
+    told_moves = rows(state.journal, "SELECT id, task_id, from_state, to_state FROM state_transitions")
+    assert sorted(told_moves) == sorted(transitions)
+
+
+def test_a_run_of_a_workstream_is_a_task_of_the_specification(tmp_path: Path) -> None:
+    """Its circuit, its failures and the workstream above it stand in their columns."""
+    with closing(open_database(tmp_path / "journal.db", None)) as database:
+        run: dict[str, Any] = {"entity": "r", "entity_type": "run", "parent_id": "t"}
+        data = b'{"failures": 4, "last_error": "no"}'
+        database.append(
+            [
+                entry(1, 1, "ws", entity_type="workstream", state="executing"),
+                entry(2, 1, "t", entity_type="task", parent_id="ws", state="OPEN"),
+                entry(3, 1, **run, outcome="born", to_status="PENDING", state="PENDING"),
+                entry(4, 2, **run, from_status="PENDING", to_status="IN_PROGRESS", state="IN_PROGRESS"),
+                entry(5, 3, **run, from_status="IN_PROGRESS", to_status="VALIDATING", state="VALIDATING"),
+                entry(9, 4, **run, from_status="VALIDATING", to_status="CIRCUIT_OPEN", state="CIRCUIT_OPEN", data=data),
+            ]
+        )
+    (row,) = rows(tmp_path / "journal.db", "SELECT * FROM task_states WHERE task_id = 'r'")
+    told = dict(zip(TASK_STATES, row, strict=True))
+    assert (told["workstream_id"], told["circuit_state"], told["error_count"]) == ("ws", "OPEN", 4)
+    assert (told["execution_duration_ms"], told["validation_duration_ms"], told["last_error"]) == (1000, 4000, "no")
+    assert [*rows(tmp_path / "journal.db", "SELECT id, state FROM workstreams")] == [("ws", "executing")]

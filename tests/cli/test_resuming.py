@@ -1,0 +1,173 @@
+"""``supervisor run --resume``, and what a kill -9 leaves of checkpoints: the real program, in git and without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import LifecycleEvent
+from tests.integration.test_verification import git, repository
+from tests.support import DEADLINE_S, check_records
+
+__all__ = ["repository"]
+
+ROOT = Path(__file__).parents[2]
+PLAN = """
+agents:
+  sh: {{adapter: command, command: [sh, -c, "{{prompt}}"]}}
+workspace: {workspace}
+policy: {{ladder: {{request_s: 0.1, cancel_s: 1}}}}
+task_lifecycle: {{base_retry_delay: 0, checkpoint: {{save_on_states: [FAILED, CANCELLED]}}}}
+tasks:
+  - {{id: first, agent: sh, prompt: "echo x >> {log}", files: [first]}}
+  - {{id: t, agent: sh, depends_on: [first], max_retries: 1, files: [work], rollback: {rollback}, prompt: "{prompt}"}}
+"""
+WAITS = "mkdir -p work; ls work >> {log}; echo half >> work/half; exec 3> {pipe}; exec sleep 1000"
+ONCE = "if mkdir {flag} 2>/dev/null; then {waits}; else ls work > {seen}; fi"
+
+
+def written(where: Path, workspace: str, *, rollback: bool = False, again: bool = False) -> Path:
+    """A plan whose second task waits at its first try (with *again*, at its second, too); the pipe that says so."""
+    pipe = where.parent / "pipe"
+    os.mkfifo(pipe)
+    waits = WAITS.format(log=where.parent / "log", pipe=pipe)
+    flag, seen = where.parent / "flag", where.parent / "seen"
+    then = ONCE.format(flag=f"{flag}-2", waits=waits, seen=seen) if again else f"ls work > {seen}"
+    prompt = f"if mkdir {flag} 2>/dev/null; then {waits}; else {then}; fi"
+    text = PLAN.format(workspace=workspace, log=where.parent / "log", prompt=prompt, rollback=str(rollback).lower())
+    (where.parent / "plan.yaml").write_text(text)
+    return pipe
+
+
+@contextmanager
+def running(where: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "supervisor", "run", "../plan.yaml", "--workdir", ".", "--backend", backend]
+    with subprocess.Popen(
+        [*command, *options], cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def killed_when(pipe: Path, process: subprocess.Popen[str]) -> None:
+    """SIGKILL once an agent waits there, and it is on record that its task was started."""
+    assert process.stdout is not None
+    with pipe.open("rb"):
+        assert any("task:t" in line and " started " in line for line in process.stdout)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=DEADLINE_S)
+
+
+def called(where: Path, *words: str, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", *words], cwd=where, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+def run_to_its_end(where: Path, backend: str, *options: str) -> str:
+    """What it says on standard error."""
+    with running(where, backend, *options) as process:
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    return said
+
+
+def books(where: Path) -> list[LifecycleEvent]:
+    """The journal and the log, which are as they must be."""
+    state = StateDir(where / ".sdd")
+    with JournalReader(state.journal) as journal:
+        events = list(journal.events())
+        check_records(events, journal.entities(), [], refused=True)
+    assert not validate_lines(state.transitions.read_bytes().splitlines(keepends=True)).problems
+    return events
+
+
+def checkpoints(events: list[LifecycleEvent]) -> list[str]:
+    return [one.metadata["saved_as"] for one in events if one.event == "checkpoint_saved"]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    where = tmp_path / "plain"
+    (where / "work").mkdir(parents=True)
+    (where / "work" / "a").touch()
+    return where
+
+
+def cancelled(where: Path, pipe: Path, backend: str) -> None:
+    """The run, whose second task a person cancels from another terminal."""
+    with running(where, backend) as process:
+        with pipe.open("rb"):
+            called(where, "task", "cancel", "t", "--reason", "not now")
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+
+
+def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
+    """The person sees the checkpoint, resumes it, and what was closed before is not done again."""
+    cancelled(repository, written(repository, "worktree"), backend)
+    (commit,) = checkpoints(books(repository))
+    assert f"checkpoint {commit[:12]} (CANCELLED)" in called(repository, "ps", "--all")
+    assert commit in called(repository, "why", "run:t", "--json")
+    said = run_to_its_end(repository, backend, "--resume")
+    assert f"resumed: t (from {commit[:12]} of run:t)" in said
+    assert (repository.parent / "seen").read_text() == "half\n"
+    assert (repository.parent / "log").read_text() == "x\n"
+    born = [one for one in books(repository) if one.event == "Born" and one.entity_type == "run"]
+    assert [one.entity_id for one in born] == ["run:first", "run:t", "run:t-2"]
+    assert (born[-1].metadata["resumed_from"], born[-1].metadata["resumed_at"]) == ("run:t", commit)
+
+
+def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
+    """kill -9 of the host in the middle: the next one, which is told nothing, goes on with the checkpoint, too."""
+    pipe = written(repository, "worktree", again=True)
+    cancelled(repository, pipe, backend)
+    with running(repository, backend, "--resume") as process:
+        killed_when(pipe, process)
+    run_to_its_end(repository, backend)
+    assert (repository.parent / "seen").read_text() == "half\n"
+    assert (repository.parent / "log").read_text() == "x\nhalf\n"  # its second try has found what the first had done
+    (commit, *_) = checkpoints(books(repository))
+    assert git(repository, "merge-base", "--is-ancestor", commit, "main") == ""
+
+
+@pytest.mark.parametrize(("backend", "rollback"), [("asyncio", True), ("trio", True), ("asyncio", False)])
+def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool) -> None:
+    """What an attempt had done when its host was killed is there for the next one; or taken back, and a copy has it."""
+    pipe = written(directory, "directory", rollback=rollback)
+    with running(directory, backend) as process:
+        killed_when(pipe, process)
+    run_to_its_end(directory, backend)
+    assert (directory.parent / "seen").read_text() == ("a\n" if rollback else "a\nhalf\n")
+    assert (directory.parent / "log").read_text() == "x\na\n"
+    events = books(directory)
+    taken = [one.metadata["saved_as"] for one in events if one.event == "RolledBack"]
+    assert taken == (checkpoints(events) if rollback else [])
+
+
+def test_nothing_to_resume_is_told(repository: Path) -> None:
+    """Nothing is started and nothing is written; nor where two options contradict each other."""
+    written(repository, "worktree")
+    words = "--resume: nothing of this plan was cancelled, given up or interrupted"
+    assert words in called(repository, "run", "../plan.yaml", "--resume", status=2)
+    assert not (repository / ".sdd").exists()
+    assert "--fresh, --resume" in called(repository, "run", "../plan.yaml", "--resume", "--fresh", status=2)

@@ -1,0 +1,365 @@
+"""Work goes on after SIGKILL of the supervisor: conversations are loaded, prompts completed, messages delivered.
+
+The first supervisor is a process of its own and is killed; the second one lives in the test.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.journal.reader import JournalReader
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
+from tests.support import DEADLINE_S, check_records, nothing_left, reap_all, until
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.one_backend,
+    pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's"),
+]
+
+ROOT = Path(__file__).parents[2]
+
+FIRST = """
+import sys
+import anyio
+from pathlib import Path
+from supervisor.plans import AgentConfig, LimitsConfig, Settings
+from supervisor.embedding.runtime import open_supervisor
+
+async def main():
+    agents = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_MEMORY": memory} if memory else {})}
+    settings = Settings(limits=LimitsConfig(backoff_base_ms=10))
+    async with open_supervisor(workdir + "/sd", agents=agents, settings=settings, workdir=workdir) as sup:
+        session = await sup.start_session("s", agent="a")
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run, script)
+            while not Path(workdir, "here").exists():
+                await anyio.sleep(0.01)
+            await session.send("one thing more", urgent=bool(at), at=at or None, sender="ann")
+            print("sent", flush=True)
+            await anyio.sleep_forever()
+
+backend, workdir, memory, script, at = sys.argv[1:]
+anyio.run(main, backend=backend)
+"""
+BEGUN = "@say first\n@run echo once >> effects\n@write here yes\n@wait gate\n@run echo last >> effects\n@say done"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@contextmanager
+def killed(workdir: Path, backend: str, script: str, *, memory: bool = True, at: str = "") -> Iterator[None]:
+    """A supervisor is killed in the middle of that prompt, its message acknowledged."""
+    folder = str(workdir / "memory") if memory else ""
+    (workdir / "memory").mkdir()
+    command = [sys.executable, "-c", FIRST, backend, str(workdir), folder, script, at]
+    with subprocess.Popen(
+        command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE
+    ) as it:
+        assert it.stdout is not None
+        assert it.stdout.readline() == b"sent\n"
+        it.send_signal(signal.SIGKILL)
+    yield
+
+
+def second(workdir: Path, *, memory: bool = True, how: str = "resume") -> dict[str, object]:
+    agent = AgentConfig(adapter="scripted", env={"SCRIPTED_MEMORY": str(workdir / "memory")} if memory else {})
+    settings = Settings(
+        limits=LimitsConfig(backoff_base_ms=10), recovery=RecoveryConfig.model_validate({"sessions": how})
+    )
+    return {"agents": {"a": agent}, "settings": settings, "workdir": workdir}
+
+
+def books(workdir: Path) -> list[LifecycleEvent]:
+    """Every record, after all of them were found legal."""
+    with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
+        events = list(journal.events())
+        check_records(events, journal.entities(), [])
+    lines = (workdir / "sd" / "transitions.jsonl").read_bytes().splitlines(keepends=True)
+    assert validate_lines(lines).problems == []
+    return events
+
+
+async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path, anyio_backend: str) -> None:
+    """The prompt that was interrupted is completed where it was, nothing of it is done twice, the message is heard."""
+    with killed(tmp_path, anyio_backend, BEGUN):
+        (tmp_path / "gate").touch()
+        with anyio.fail_after(DEADLINE_S):
+            async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
+                result = await sup.session("s").result()
+    await reap_all()
+    assert result is not None
+    assert result.ok
+    assert "going on after 3 of 6" in result.text
+    assert (tmp_path / "effects").read_text().split() == ["once", "last"]
+    events = books(tmp_path)
+    prompts = [one.metadata["prompt"] for one in events if one.event == "PromptReady"]
+    assert len(prompts) == 2
+    assert "one thing more" in prompts[1]
+    assert [one.to_status for one in events if one.event == "Ended"] == ["Stopped"]
+    errors = [one.metadata for one in events if one.event == "Resumed"]
+    assert [one["state"] for one in errors] == ["Running"]
+
+
+async def test_without_a_conversation_it_is_stopped(tmp_path: Path, anyio_backend: str) -> None:
+    """An agent that cannot load its conversation is not asked again behind anybody's back: its session is stopped."""
+    with killed(tmp_path, anyio_backend, BEGUN, memory=False):
+        async with open_supervisor(tmp_path / "sd", **second(tmp_path, memory=False)) as sup:  # type: ignore[arg-type]
+            assert sup.sessions() == []
+    await reap_all()
+    assert not [one for one in books(tmp_path) if one.event == "Resumed"]
+    assert (tmp_path / "effects").read_text().split() == ["once"]
+
+
+async def test_restarted_it_begins_anew(tmp_path: Path, anyio_backend: str) -> None:
+    """Where the settings say so, its prompt is asked again in a new conversation: what it had done is done twice."""
+    with killed(tmp_path, anyio_backend, BEGUN, memory=False):
+        (tmp_path / "gate").touch()
+        with anyio.fail_after(DEADLINE_S):
+            settings = second(tmp_path, memory=False, how="restart")
+            async with open_supervisor(tmp_path / "sd", **settings) as sup:  # type: ignore[arg-type]
+                result = await sup.session("s").result()
+    await reap_all()
+    assert result is not None
+    assert result.ok
+    assert (tmp_path / "effects").read_text().split() == ["once", "once", "last"]
+    assert len([one for one in books(tmp_path) if one.event == "Resumed"]) == 1
+
+
+async def test_a_host_may_stop_them_all(tmp_path: Path, anyio_backend: str) -> None:
+    """With ``stop``, nothing goes on, whatever could."""
+    with killed(tmp_path, anyio_backend, BEGUN):
+        async with open_supervisor(tmp_path / "sd", **second(tmp_path, how="stop")) as sup:  # type: ignore[arg-type]
+            assert sup.sessions() == []
+    await reap_all()
+    (ended,) = [one for one in books(tmp_path) if one.event == "Ended"]
+    assert ended.metadata["rung"] == "kill"
+
+
+async def test_a_crash_is_charged_to_nobody(tmp_path: Path, anyio_backend: str) -> None:
+    """The session that goes on counts no error of its own, and its turn's open call has its one result: unknown."""
+    script = "@write here yes\n@run sleep 1000"
+    with killed(tmp_path, anyio_backend, script):
+        async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
+            await until(sup, "SessionStarted", "s", number=2)
+            data = sup.tree.entity("s").data
+            assert (data.consecutive_errors, data.total_errors) == (0, 0)
+            await sup.session("s").abort(reason="enough")
+    await reap_all()
+    outcomes = [one.metadata["outcome"] for one in books(tmp_path) if one.event == "tool_completed"]
+    assert outcomes[0] == "unknown"
+
+
+async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str) -> None:
+    """A message that waited for the end of the turn is in the next prompt, and let go once that has succeeded."""
+    with killed(tmp_path, anyio_backend, BEGUN, at="turn_end"):
+        (tmp_path / "gate").touch()
+        with anyio.fail_after(DEADLINE_S):
+            async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
+                result = await sup.session("s").result()
+                assert sup.tree.entity("s").data.inbox == ()
+    await reap_all()
+    assert result is not None
+    assert "understood: from ann: one thing more" in result.text
+    books(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------- plans
+PLAN = """
+limits: {{backoff_base_ms: 10}}
+recovery: {{orphans: {orphans}}}
+max_sessions: 2
+agents:
+  a: {{adapter: scripted, env: {{{variable}: {memory}}}}}
+tasks:
+  - {{id: first, agent: a, prompt: "@run echo first >> effects"}}
+  - id: second
+    agent: a
+    prompt: |
+      @run echo second >> effects
+      @write here yes
+      @wait gate
+      @run echo gated >> effects
+    depends_on: [first]
+  - {{id: third, agent: a, prompt: "@run echo third >> effects", depends_on: [second]}}
+"""
+
+
+def run_command(workdir: Path, backend: str, *options: str) -> list[str]:
+    at = ["--state-dir", str(workdir / "sd"), "--workdir", str(workdir), "--backend", backend]
+    return [sys.executable, "-m", "supervisor", "run", str(workdir / "plan.yaml"), *at, *options]
+
+
+def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memory: bool = True) -> None:
+    """The command runs a plan, and is killed while its second task is under way."""
+    (workdir / "memory").mkdir()
+    variable = "SCRIPTED_MEMORY" if memory else "NO_MEMORY"
+    plan = PLAN.format(memory=workdir / "memory", variable=variable, orphans=orphans)
+    (workdir / "plan.yaml").write_text(plan)
+    with subprocess.Popen(run_command(workdir, backend), cwd=ROOT, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if b"task:second" in line and b"started" in line:
+                break
+        first.send_signal(signal.SIGKILL)
+    (workdir / "gate").touch()
+
+
+def second_run(workdir: Path, backend: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        run_command(workdir, backend, *options), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
+    """What was closed is not run again, what was under way goes on in its session, what was open is run."""
+    await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
+    done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
+    await reap_all()
+    assert done.returncode == 0, done.stderr
+    assert (
+        "going on with the run that was interrupted: first (CLOSED), second (IN_PROGRESS), third (OPEN)" in done.stderr
+    )
+    events = books(tmp_path)
+    assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "task"] == [
+        "task:first",
+        "task:second",
+        "task:third",
+    ]
+    assert [one.entity_id for one in events if one.event == "closed"] == ["task:first", "task:second", "task:third"]
+    assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "session"] == [
+        "first",
+        "second",
+        "third",
+    ]
+
+
+WORKTREES = """
+workspace: worktree
+limits: {{backoff_base_ms: 10}}
+agents:
+  a: {{adapter: scripted, env: {{{variable}: {folder}/memory}}}}
+tasks:
+  - {{id: first, agent: a, prompt: "@run echo first >> effects"}}
+  - id: second
+    agent: a
+    prompt: |
+      @run echo second >> effects
+      @write here yes
+      @wait {folder}/gate
+      @run echo gated >> effects
+    depends_on: [first]
+    acceptance: [{{command: [grep, -q, gated, effects]}}]
+"""
+
+
+def git(where: Path, *words: str) -> str:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
+    done = subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> None:
+    """The same in git worktrees: the working directory is a repository with one commit."""
+    git(workdir, "init", "--quiet", "--initial-branch=main")
+    (workdir / ".git" / "info" / "exclude").write_text("*\n!effects\n")
+    git(workdir, "commit", "--quiet", "--allow-empty", "--message", "first")
+    (workdir / "memory").mkdir()
+    plan = WORKTREES.format(folder=workdir, variable="SCRIPTED_MEMORY" if memory else "NO_MEMORY")
+    (workdir / "plan.yaml").write_text(plan)
+    with subprocess.Popen(run_command(workdir, backend), cwd=ROOT, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if b"task:second" in line and b"started" in line:
+                break
+        while not (workdir / "sd" / "worktrees" / "second" / "here").exists():
+            assert first.poll() is None
+        first.send_signal(signal.SIGKILL)
+    (workdir / "gate").touch()
+
+
+@pytest.mark.parametrize("memory", [True, False])
+async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *, memory: bool) -> None:
+    """An agent that remembers goes on where it was, and each line is in the repository once. One that does not is asked
+    again, in another session: it finds what the lost one had done, which is on that one's branch, too."""
+    await anyio.to_thread.run_sync(partial(interrupted_in_worktrees, tmp_path, anyio_backend, memory=memory))
+    done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
+    await reap_all()
+    assert done.returncode == 0, done.stderr
+    effects = ["first", "second", "gated"] if memory else ["first", "second", "second", "gated"]
+    assert git(tmp_path, "show", "main:effects").split() == effects
+    assert (tmp_path / "effects").read_text().split() == effects
+    kept = git(tmp_path, "for-each-ref", "--format=%(refname:short)", "refs/heads/supervisor").split()
+    assert kept == ([] if memory else ["supervisor/second"])
+    if kept:
+        assert git(tmp_path, "show", "supervisor/second:effects").split() == ["first", "second"]
+    assert list((tmp_path / "sd" / "worktrees").iterdir()) == []
+    assert [one.entity_id for one in books(tmp_path) if one.event == "closed"] == ["task:first", "task:second"]
+
+
+async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
+    """With --fresh the books of the interrupted run are closed, and every task is run again under a new id."""
+    await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
+    done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend, "--fresh")
+    await reap_all()
+    assert done.returncode == 0, done.stderr
+    assert "going on" not in done.stderr
+    events = books(tmp_path)
+    ends = [(one.entity_id, one.to_status) for one in events if one.to_status in ("CLOSED", "CANCELLED", "FAILED")]
+    assert [one for one, state in ends if state == "CLOSED"] == [
+        "task:first",
+        "task:first-2",
+        "task:second-2",
+        "task:third-2",
+    ]
+    assert dict(ends)["task:second"] == "FAILED"
+    assert dict(ends)["task:third"] == "CANCELLED"
+
+
+async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: str) -> None:
+    """A plan whose task is not as it was continues nothing; what the interrupted run left is ended."""
+    await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
+    plan = (tmp_path / "plan.yaml").read_text()
+    (tmp_path / "plan.yaml").write_text(plan.replace("echo third", "echo another"))
+    done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
+    await reap_all()
+    assert done.returncode == 0, done.stderr
+    assert "going on" not in done.stderr
+    assert (tmp_path / "effects").read_text().split()[-1] == "another"
+    books(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("orphans", "path", "status"),
+    [
+        ("open", ["CLAIMED", "IN_PROGRESS", "ORPHANED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"], 0),
+        ("failed", ["CLAIMED", "IN_PROGRESS", "ORPHANED", "FAILED"], 1),
+        ("done", ["CLAIMED", "IN_PROGRESS", "ORPHANED", "DONE", "CLOSED"], 0),
+    ],
+)
+async def test_an_orphan_goes_by_policy(
+    tmp_path: Path, anyio_backend: str, orphans: str, path: list[str], status: int
+) -> None:
+    """A task whose agent had no memory lost its session: it is open for another one, has failed, or counts as done."""
+    await anyio.to_thread.run_sync(partial(interrupted_run, tmp_path, anyio_backend, orphans=orphans, memory=False))
+    done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
+    await reap_all()
+    assert done.returncode == status, done.stderr
+    moves = [one for one in books(tmp_path) if one.entity_id == "task:second" and one.outcome == "transition"]
+    assert [one.to_status for one in moves] == path

@@ -1,0 +1,487 @@
+"""What a run had is saved when it ends, and the next one goes on with it, or without it: in a real repository, and in a
+plain directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from pydantic import ValidationError
+
+from supervisor.cli.run import _check_resumable as check_resumable
+from supervisor.control.error_messages import BadInput
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.plans import Plan
+from supervisor.plans.lifecycle import CheckpointConfig
+from supervisor.ports import Merge
+from supervisor.work.completion_pipeline import Closing
+from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.results import PlanResult
+from supervisor.work.workstream import Stream
+from supervisor.workspaces.git import GitWorkspaces
+from tests.integration.test_verification import AGENTS, BOUNDS, git, repository
+from tests.support import nothing_left, quick
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
+
+__all__ = ["repository"]
+
+SEEN = "ls > seen.txt; git status --porcelain --untracked-files=no >> seen.txt"
+CANCELLED = {"checkpoint": {"save_on_states": ["CANCELLED"]}}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """No repository: it owns ``work``, and something else lies there."""
+    where = tmp_path / "plain"
+    (where / "work").mkdir(parents=True)
+    (where / "work" / "a.txt").write_text("first\n")
+    (where / "other.txt").write_text("not its own\n")
+    return where
+
+
+def twice(first: str, then: str, flag: str = '"$(git rev-parse --git-common-dir)/tried"') -> str:
+    """One thing at the first try, another at the second."""
+    return f"if mkdir {flag} 2>/dev/null; then {first}; else {then}; fi"
+
+
+def plan_of(
+    prompt: str,
+    *,
+    bounds: Any = BOUNDS,
+    lifecycle: dict[str, Any] | None = None,
+    workspace: str = "worktree",
+    **more: Any,
+) -> Plan:
+    """One task."""
+    task = {"id": "t", "agent": "sh", "max_retries": 1, "prompt": prompt, **more}
+    how = {"base_retry_delay": 0, "circuit_breaker": {"enabled": False}, **(lifecycle or {})}
+    settings = {"limits": bounds.limits, "policy": bounds.policy, "workspace": workspace}
+    return Plan.model_validate({"agents": AGENTS, "tasks": [task], "task_lifecycle": how, **settings})
+
+
+def in_place(prompt: str, **more: Any) -> Plan:
+    """One task that owns ``work`` of a plain directory; it is taken back there."""
+    return plan_of(prompt, workspace="directory", files=["work"], rollback=True, **more)
+
+
+async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, resume: bool = False) -> PlanResult:
+    """The plan, on disk; cancelled when somebody writes to *stop_at*."""
+    results: list[PlanResult] = []
+    async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+        async with anyio.create_task_group() as group:
+
+            async def carry_out() -> None:
+                results.append(await run_plan(sup, plan, resume=resume))
+
+            group.start_soon(carry_out)
+            if stop_at is not None:
+                async with await anyio.open_file(stop_at, "rb"):  # opens when the agent has opened the other end
+                    await sup.abort("t", AbortScope.SESSION, reason="enough")
+    return results[0]
+
+
+async def given_up(plan: Plan, where: Path, when: Path) -> None:
+    """The plan, on disk; its host wants it no more when somebody writes to *when*."""
+    async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_plan, sup, plan)
+            async with await anyio.open_file(when, "rb"):  # opens when the agent has opened the other end
+                group.cancel_scope.cancel()
+
+
+def facts(where: Path, name: str) -> list[LifecycleEvent]:
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        return [one for one in reader.events() if one.event == name]
+
+
+def saved(where: Path) -> list[LifecycleEvent]:
+    """Every checkpoint, oldest first."""
+    return facts(where, "checkpoint_saved")
+
+
+def runs(where: Path, task: str = "t") -> list[tuple[str, RunData]]:
+    """The runs of a task, over all runs of its plan, oldest first."""
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        rows = sorted((row for row in reader.entities() if row.kind == "run"), key=lambda row: row.born_seq)
+    of = [(row.id, msgspec.json.decode(row.data, type=RunData)) for row in rows]
+    return [(name, data) for name, data in of if data.task.startswith(f"task:{task}")]
+
+
+def pipe_at(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------- saved
+async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
+    """The commit of the checkpoint is what was merged; nothing holds it any more beside that."""
+    assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
+    (one,) = saved(repository)
+    assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("run:t", "COMPLETED", 1)
+    assert one.metadata["saved_as"] == git(repository, "rev-parse", "main^2")
+    assert git(repository, "for-each-ref", "refs/supervisor") == ""
+
+
+async def test_a_failed_run_keeps_what_its_agent_did_and_said(repository: Path) -> None:
+    """At FAILED and at CIRCUIT_OPEN with the same commit, which holds what was not committed; and what was said."""
+    plan = plan_of("echo half > half.txt; echo nearly there; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
+    assert not (await carried_out(plan, repository)).ok
+    failed, opened = saved(repository)
+    assert [one.metadata["state"] for one in (failed, opened)] == ["FAILED", "CIRCUIT_OPEN"]
+    assert failed.metadata["saved_as"] == opened.metadata["saved_as"]
+    (said,) = facts(repository, "PartialOutput")
+    assert (said.entity_id, said.metadata["output"].strip()) == ("run:t", "nearly there")
+    assert git(repository, "show", f"{failed.metadata['saved_as']}:half.txt") == "half"
+
+
+async def test_a_checkpoint_outlives_its_branch(repository: Path) -> None:
+    """A reference of its own holds it: whoever deletes the branch, and collects garbage, does not lose it."""
+    plan = plan_of("echo half > half.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
+    await carried_out(plan, repository)
+    git(repository, "branch", "-D", "supervisor/t")
+    git(repository, "gc", "--quiet", "--prune=now")
+    assert git(repository, "show", f"{saved(repository)[0].metadata['saved_as']}:half.txt") == "half"
+
+
+async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None:
+    """Neither a checkpoint nor what was said, and the next session starts from the target."""
+    off = {"max_attempts": 1, "checkpoint": {"enabled": False}, "save_partial_output": False}
+    plan = plan_of(twice("echo half > half.txt; echo so far; exit 3", SEEN), lifecycle=off)
+    assert (await carried_out(plan, repository)).ok
+    assert saved(repository) + facts(repository, "PartialOutput") == []
+    assert "half.txt" not in (repository / "seen.txt").read_text()
+
+
+async def test_what_was_said_before_a_timeout_is_kept(repository: Path) -> None:
+    """By default there is no checkpoint in that state, but what was said is a fact of the run."""
+    plan = plan_of("echo so far; exec sleep 1000", timeout_s=0.5, max_retries=0, bounds=quick())
+    assert not (await carried_out(plan, repository)).ok
+    kept, *_ = facts(repository, "PartialOutput")
+    assert (kept.metadata["state"], kept.metadata["output"].strip()) == ("TIMEOUT", "so far")
+
+
+async def test_a_secret_is_not_kept(repository: Path) -> None:
+    """What an agent said of a key is not in the fact."""
+    key = f"sk-ant-api03-{'Qx7' * 20}"
+    plan = plan_of(f"echo the key is {key}; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
+    assert not (await carried_out(plan, repository)).ok
+    (said,) = facts(repository, "PartialOutput")
+    assert said.metadata["output"].strip() == "the key is [redacted]"
+
+
+# ------------------------------------------------------------------------------------------------- gone on with
+@pytest.mark.parametrize("rollback", [False, True])
+async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) -> None:
+    """The next session goes on with what the first one left, and says so; with rollback it starts from the target."""
+    prompt = twice("echo half > half.txt", f"{SEEN}; touch whole.txt")
+    plan = plan_of(prompt, rollback=rollback, acceptance=[{"file_exists": "whole.txt"}])
+    assert (await carried_out(plan, repository)).ok
+    assert ("half.txt" in (repository / "seen.txt").read_text()) is not rollback
+    (first, before), (_, second) = runs(repository)
+    commit = saved(repository)[0].metadata["saved_as"]
+    assert (before.resumed_from, before.resumed_at) == ("", "")
+    assert (second.resumed_from, second.resumed_at) == (("", "") if rollback else (first, commit))
+    assert git(repository, "show", f"{commit}:half.txt") == "half"
+
+
+async def test_work_in_conflict_is_not_gone_on_with(repository: Path) -> None:
+    """It would be in conflict for ever: the next session starts from the target, and is merged."""
+    meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
+    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", "cat a.txt > seen.txt"))
+    assert (await carried_out(plan, repository)).ok
+    assert (repository / "seen.txt").read_text() == "theirs\n"
+    assert [data.resumed_from for _, data in runs(repository)] == ["", ""]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+async def test_a_cancelled_task_is_resumed_when_that_is_wanted(repository: Path, resume: bool) -> None:
+    """A new run, linked to the old one, begins with its checkpoint; a run that does not resume begins anew."""
+    pipe = pipe_at(repository / ".git" / "pipe")
+    prompt = twice(f"echo half > half.txt; echo so far; exec 3> {pipe}; exec sleep 1000", SEEN)
+    plan = plan_of(prompt, lifecycle=CANCELLED)
+    assert (await carried_out(plan, repository, stop_at=pipe)).tasks["t"].outcome == "aborted"
+    (checkpoint,) = saved(repository)
+    assert (await carried_out(plan, repository, resume=resume)).ok
+    assert ("half.txt" in (repository / "seen.txt").read_text()) is resume
+    (first, _), (_, second) = runs(repository)
+    wanted = (first, checkpoint.metadata["saved_as"]) if resume else ("", "")
+    assert (second.resumed_from, second.resumed_at) == wanted
+
+
+async def test_what_was_closed_is_not_done_again(repository: Path) -> None:
+    """A run that resumes has the tasks that were not closed; the others count as done for those."""
+    pipe = pipe_at(repository / ".git" / "pipe")
+    prompt = twice(f"exec 3> {pipe}; exec sleep 1000", SEEN)
+    alone = plan_of(prompt, lifecycle=CANCELLED)
+    before = {"id": "before", "agent": "sh", "prompt": "echo x >> before.txt"}
+    after = alone.tasks[0].model_copy(update={"depends_on": ("before",)})
+    plan = Plan.model_validate({**dict(alone), "tasks": [before, after]})
+    assert not (await carried_out(plan, repository, stop_at=pipe)).ok
+    result = await carried_out(plan, repository, resume=True)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"before": "completed", "t": "completed"}
+    assert (repository / "before.txt").read_text() == "x\n"
+    with JournalReader(StateDir(repository / ".sdd").journal) as reader:
+        streams = [json.loads(row.data) for row in reader.entities() if row.kind == "workstream"]
+    assert [(one["tasks"], one["resumes"]) for one in streams] == [(2, ""), (1, "workstream:plan")]
+
+
+# ------------------------------------------------------------------------------------------------ done, not merged
+def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
+    """One task that is done, and one that needs its work."""
+    alone = plan_of(then, lifecycle=CANCELLED)
+    first = {"id": "first", "agent": "sh", "prompt": "echo x >> mine.txt; echo tried >> ../../tries", **more}
+    after = alone.tasks[0].model_copy(update={"depends_on": ("first",)})
+    return Plan.model_validate({**dict(alone), "tasks": [first, after]})
+
+
+class Broken(Exception):
+    """Something that nobody expects."""
+
+
+async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan, on disk; it breaks when its first task is done, and before the work of that is merged."""
+
+    async def breaks(*_: object) -> Merge:
+        raise Broken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GitWorkspaces, "merge", breaks)
+        async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+            with pytest.raises(ExceptionGroup):
+                await run_plan(sup, plan)
+    assert not (where / "mine.txt").exists()
+    assert git(where, "show", "supervisor/first:mine.txt") == "x"
+
+
+def streams(where: Path) -> list[tuple[str, int]]:
+    """Every workstream, oldest first: its state, and how many tasks it has."""
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        rows = [row for row in reader.entities() if row.kind == "workstream"]
+    return [(row.state, json.loads(row.data)["tasks"]) for row in rows]
+
+
+async def test_what_was_done_is_merged_when_it_is_resumed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run was given up before it was merged: it is merged before what depends on it begins, and not done again."""
+    plan = of_two()
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    result = await carried_out(plan, repository, resume=True)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "completed"}
+    assert "mine.txt" in (repository / "seen.txt").read_text()
+    assert (repository / "mine.txt").read_text() == "x\n"
+    assert (repository / ".sdd" / "tries").read_text() == "tried\n"
+    assert git(repository, "branch", "--format=%(refname:short)") == "main"
+    assert [one.metadata for one in facts(repository, "Merged")] == [{"task": "task:first", "session": "first"}]
+    assert streams(repository) == [("cancelled", 2), ("completed", 2)]
+    with pytest.raises(BadInput, match="nothing of this plan was cancelled"):
+        check_resumable(plan, StateDir(repository / ".sdd"))
+
+
+async def test_what_was_done_and_is_in_conflict_is_done_again(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after any conflict: from the target, and what was done before stays on its branch."""
+    plan = of_two(then="cat mine.txt > seen.txt")
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    (repository / "mine.txt").write_text("theirs\n")
+    git(repository, "add", "mine.txt")
+    git(repository, "commit", "-qm", "theirs")
+    assert (await carried_out(plan, repository, resume=True)).ok
+    assert (repository / "seen.txt").read_text() == "theirs\nx\n"
+    assert git(repository, "show", "supervisor/first:mine.txt") == "x"
+    (refused,) = facts(repository, "MergeRefused")
+    assert "in conflict with main: mine.txt" in refused.reason
+    assert [data.resumed_from for _, data in runs(repository, "first")] == ["", ""]
+
+
+async def test_a_run_that_only_merges_is_validated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task was done, and one was not merged: it is merged, and the whole looked at."""
+    both = of_two()
+    plan = Plan.model_validate({**dict(both), "tasks": both.tasks[:1], "validation": [{"file_exists": "mine.txt"}]})
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    check_resumable(plan, StateDir(repository / ".sdd"))
+    assert (await carried_out(plan, repository, resume=True)).ok
+    assert (repository / "mine.txt").read_text() == "x\n"
+    assert streams(repository) == [("cancelled", 1), ("completed", 1)]
+
+
+async def test_what_was_done_is_merged_by_whoever_goes_on(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor did not live to end the whole: the next one, which is told nothing, merges it."""
+
+    async def lost(*_: object) -> None:
+        """It was killed meanwhile."""
+
+    plan = of_two()
+    with monkeypatch.context() as patched:
+        patched.setattr(Stream, "cancel", lost)
+        await given_up_as_it_merges(plan, repository, monkeypatch)
+    result = await carried_out(plan, repository)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "aborted"}
+    assert (repository / "mine.txt").read_text() == "x\n"
+    assert (repository / ".sdd" / "tries").read_text() == "tried\n"
+
+
+async def test_what_nobody_approved_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was done, and nobody had been asked yet: what is done again is put before somebody."""
+    plan = of_two(approval="after")
+    monkeypatch.setattr(Closing, "deliver", Closing.merge)  # its supervisor does not live to ask
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    monkeypatch.undo()
+    async with open_supervisor(
+        repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
+    ) as sup:
+        runner = PlanRunner(sup)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(runner.run, plan, resume=True))
+            await runner.begun.wait()
+            assert not (repository / "mine.txt").exists()
+            group.cancel_scope.cancel()
+    (refused,) = facts(repository, "MergeRefused")
+    assert refused.reason == "not merged: nobody has approved it"
+
+
+# ------------------------------------------------------------------------------------------------ another attempt
+@pytest.mark.parametrize("rollback", [False, True])
+async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: bool) -> None:
+    """It finds what the first one did; with rollback nothing of that, and its commits are held as a checkpoint."""
+    commit = "git -c user.name=x -c user.email=x@y commit -qm mine"
+    first = f"echo half > half.txt; git add half.txt; {commit}; echo changed > a.txt; exit 75"
+    plan = plan_of(twice(first, SEEN), bounds=quick(), rollback=rollback)
+    assert (await carried_out(plan, repository)).ok
+    assert len(runs(repository)) == 1
+    assert ("half.txt" in (repository / "seen.txt").read_text()) is not rollback
+    assert (repository / "a.txt").read_text() == ("first\n" if rollback else "changed\n")
+    if rollback:
+        (taken,) = facts(repository, "RolledBack")
+        held = taken.metadata["saved_as"]
+        assert git(repository, "log", "--format=%s", f"main..{held}").splitlines() == ["what the task t left", "mine"]
+        assert git(repository, "for-each-ref", "--format=%(objectname)", "refs/supervisor").splitlines() == [held]
+
+
+# ------------------------------------------------------------------------------------------------ a plain directory
+async def test_a_failed_attempt_is_taken_back_in_a_directory(directory: Path) -> None:
+    """The next attempt finds what the task owns as it was; a copy has what was done, until the task is closed."""
+    first = "echo changed > work/a.txt; echo x > work/new.txt; echo y > mine.txt; exit 75"
+    plan = in_place(
+        twice(first, "ls work > seen.txt; cat work/a.txt >> seen.txt; ls .sdd/checkpoints >> copies.txt", "tried")
+    )
+    assert (await carried_out(plan, directory)).ok
+    assert (directory / "seen.txt").read_text() == "a.txt\nfirst\n"
+    assert (directory / "mine.txt").read_text() == "y\n"
+    (taken,) = facts(directory, "RolledBack")
+    assert taken.metadata["saved_as"] in (directory / "copies.txt").read_text()
+    assert list((directory / ".sdd" / "checkpoints").iterdir()) == []
+
+
+async def test_what_is_given_up_is_taken_back_in_a_directory(directory: Path) -> None:
+    """What a task owns is as it was when its tries are spent, and only that; what it had done is a copy."""
+    plan = in_place(
+        "rm -r work; echo gone > work; echo z > other.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1}
+    )
+    assert not (await carried_out(plan, directory)).ok
+    assert (directory / "work" / "a.txt").read_text() == "first\n"
+    assert (directory / "other.txt").read_text() == "z\n"
+    copy = directory / ".sdd" / "checkpoints" / saved(directory)[0].metadata["saved_as"]
+    assert (copy / "files" / "work").read_text() == "gone\n"
+
+
+async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> None:
+    """It is taken back when it is cancelled, and the run that resumes it has its checkpoint again."""
+    pipe = pipe_at(directory / "pipe")
+    prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
+    plan = in_place(prompt, lifecycle=CANCELLED)
+    await carried_out(plan, directory, stop_at=pipe)
+    assert sorted(one.name for one in (directory / "work").iterdir()) == ["a.txt"]
+    assert (await carried_out(plan, directory, resume=True)).ok
+    assert (directory / "seen.txt").read_text() == "a.txt\nhalf.txt\n"
+    (first, _), (_, second) = runs(directory)
+    assert (second.resumed_from, second.resumed_at) == (first, saved(directory)[0].metadata["saved_as"])
+
+
+async def test_what_its_host_gives_up_is_taken_back_in_a_directory(directory: Path) -> None:
+    """It is taken back when its agent has ended, and the run that resumes it has its checkpoint again."""
+    pipe = pipe_at(directory / "pipe")
+    prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
+    plan = in_place(prompt, lifecycle=CANCELLED)
+    await given_up(plan, directory, pipe)
+    assert sorted(one.name for one in (directory / "work").iterdir()) == ["a.txt"]
+    assert (await carried_out(plan, directory, resume=True)).ok
+    assert (directory / "seen.txt").read_text() == "a.txt\nhalf.txt\n"
+
+
+async def test_what_its_host_gives_up_has_a_checkpoint(repository: Path) -> None:
+    """What it had done in its worktree is gone on with."""
+    pipe = pipe_at(repository / ".git" / "pipe")
+    plan = plan_of(twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", SEEN), lifecycle=CANCELLED)
+    await given_up(plan, repository, pipe)
+    assert (await carried_out(plan, repository, resume=True)).ok
+    assert "half.txt" in (repository / "seen.txt").read_text()
+
+
+async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -> None:
+    """A task that owns all of a checkout is taken back; what it committed there is still committed."""
+    commit = "git -c user.name=x -c user.email=x@y commit -qam mine"
+    plan = plan_of(
+        f"echo changed > a.txt; {commit}; exit 3",
+        workspace="directory",
+        files=["."],
+        rollback=True,
+        max_retries=0,
+        lifecycle={"max_attempts": 1},
+    )
+    assert not (await carried_out(plan, repository)).ok
+    assert (repository / "a.txt").read_text() == "first\n"
+    assert git(repository, "log", "--format=%s").splitlines() == ["mine", "first"]
+
+
+async def test_work_in_place_is_gone_on_with_in_place(directory: Path) -> None:
+    """A task that is not taken back is resumed where its work is; the new run names the old one."""
+    pipe = pipe_at(directory / "pipe")
+    prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "ls > seen.txt", "tried")
+    plan = plan_of(prompt, lifecycle=CANCELLED, workspace="directory")
+    await carried_out(plan, directory, stop_at=pipe)
+    assert (await carried_out(plan, directory, resume=True)).ok
+    assert "half.txt" in (directory / "seen.txt").read_text()
+    (first, _), (_, second) = runs(directory)
+    assert (second.resumed_from, second.resumed_at) == (first, "")
+
+
+# ------------------------------------------------------------------------------------------------------ cancelled
+@pytest.mark.parametrize("cleanup", [False, True])
+async def test_the_place_of_a_cancelled_task(repository: Path, cleanup: bool) -> None:
+    """It is put away, or left as it is with its branch, also by the next supervisor, and that is on record."""
+    pipe = pipe_at(repository / ".git" / "pipe")
+    prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "true")
+    plan = plan_of(prompt, lifecycle={"cleanup_on_cancel": cleanup})
+    await carried_out(plan, repository, stop_at=pipe)
+    await carried_out(plan, repository)
+    places = repository / ".sdd" / "worktrees"
+    assert (places / "t").exists() is not cleanup
+    assert not (places / "t-2").exists()
+    assert len(facts(repository, "PlaceKept")) == (0 if cleanup else 1)
+    assert "supervisor/t" in git(repository, "branch", "--format=%(refname:short)")
+    if not cleanup:
+        assert git(places / "t", "status", "--porcelain") == "?? half.txt"
+
+
+def test_a_state_that_saves_nothing_is_refused() -> None:
+    """It is named, with those that can be used."""
+    with pytest.raises(ValidationError, match="no attempt ends in RETRYING; use COMPLETED, FAILED, TIMEOUT"):
+        CheckpointConfig.model_validate({"save_on_states": ["RETRYING"]})

@@ -1,0 +1,278 @@
+"""A plan that is given up by whoever has it run, while its tasks are worked on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from actors.machine import Event
+from supervisor.lifecycles.task import ApprovalDenied, Approved, Reopened
+from supervisor.lifecycles.task_run import ExecutionFailed
+from supervisor.plans import Plan
+from supervisor.ports import Merge
+from supervisor.runtime.entity import Refused
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.task_execution import Case
+from tests.integration.test_task_commands import ME, QUICK, plan_of, task
+from tests.support import path_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def carried_out(runner: PlanRunner, plan: Plan, scope: anyio.CancelScope) -> None:
+    """The plan is run, until *scope* is cancelled."""
+    with scope:
+        await runner.run(plan)
+
+
+async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
+    """It is being given up; whatever its tasks would be told by now, they have been."""
+    scope.cancel()
+    while runner.load.running:
+        await checkpoint()
+    for _ in range(20):
+        await checkpoint()
+
+
+async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
+    """Its tasks are cancelled on record, and so is whoever works on one: its agent does not go on for nobody."""
+    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+    plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner = PlanRunner(run.sup)
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, plan)
+            await until(run.sup, "started", "task:a")
+            group.cancel_scope.cancel()
+        assert run.sup.sessions() == []
+        assert {name: path_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
+            "a": "CANCELLED",
+            "b": "CANCELLED",
+        }
+
+
+async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reset is on record, and so is its end: it has no run that nobody would ever begin."""
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    post = Case.post
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner = PlanRunner(run.sup)
+        scope = anyio.CancelScope()
+
+        async def post_and_give_up(case: Case, event: Event) -> None:
+            await post(case, event)
+            if isinstance(event, Reopened):
+                await given_up(runner, scope)
+
+        monkeypatch.setattr(Case, "post", post_and_give_up)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            with pytest.raises(Refused, match="its plan was given up meanwhile"):
+                await runner.operating.reset("a", by=ME)
+    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
+
+
+async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset is in the mailbox of its task, behind something else, when its plan is given up: that is heard first."""
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    post = Case.post
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.tree.system
+
+        async def post_to_a_busy_one(case: Case, event: Event) -> None:
+            if isinstance(event, Reopened):
+                cell = system.cell(case.id)
+                assert cell is not None
+                cell.going = False  # its mailbox fills, and nothing is handled
+                group.start_soon(give_up, case)
+            await post(case, event)
+
+        async def give_up(case: Case) -> None:
+            await given_up(runner, scope)
+            cell = system.cell(case.id)
+            assert cell is not None
+            cell.going = True
+            cell.dispatcher.make_runnable(cell)
+
+        monkeypatch.setattr(Case, "post", post_to_a_busy_one)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            with pytest.raises(Refused, match="its plan was given up meanwhile"):
+                await runner.operating.reset("a", by=ME)
+    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+
+
+@pytest.mark.parametrize("command", ["split", "approve"])
+async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, command: str) -> None:
+    """Somebody else has the task when it is to be split, or begun, and its plan is given up: nothing is born for it."""
+    more = {"approval": "before"} if command == "approve" else {}
+    plan = plan_of(task("a", "sleep 60", **more), policy=quick(ladder={"request_s": 0.1}).policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+
+        async def give() -> None:
+            with pytest.raises(Refused, match="its plan was given up meanwhile"):
+                if command == "split":
+                    await runner.operating.split("a", (task("a1", "true"),), by=ME)
+                else:
+                    await runner.operating.approve("a", by=ME)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            if command == "split":
+                await until(run.sup, "started", "task:a")
+            else:
+                await until(run.sup, "Born", "task:a", outcome="born")
+            lock = runner.load.cases["a"].lock
+            async with lock:
+                group.start_soon(give)
+                await until(run.sup, "Commanded", "task:a", outcome="fact")
+                await given_up(runner, scope)
+        assert "task:a1" not in run.store.entities
+        end = next(one for one in run.events("task:a") if one.to_status == "CANCELLED")
+        refused = next(one for one in run.events("task:a") if one.event == "Commanded")
+        assert end.cause_id != refused.seq, "nothing follows from what is refused"
+
+
+async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> None:
+    """What was given up there may be taken back only now: nobody is prompted before that is over."""
+    plan = plan_of(task("a", "true"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+            with run.sup.janitor.clearing.one():
+                group.start_soon(PlanRunner(run.sup).run, plan)
+                await until(run.sup, "worker_started", "job:a")
+                for _ in range(20):
+                    await checkpoint()
+                assert not [one for one in run.events() if one.event == "TurnRequested"]
+        assert path_of(run.events(), "task:a")[-1] == "CLOSED"
+
+
+def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
+    """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
+    that is over."""
+    post, scope, over = Case.post, anyio.CancelScope(), anyio.Event()
+
+    async def given_up_then(case: Case, event: Event) -> None:
+        await post(case, event)
+        if isinstance(event, kind):
+            scope.cancel()
+            await over.wait()
+
+    monkeypatch.setattr(Case, "post", given_up_then)
+    return scope, over
+
+
+async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who approves a task as its plan is given up is answered, and nothing is begun any more."""
+    scope, over = given_up_at(Approved, monkeypatch)
+    plan = plan_of(task("a", "true", approval="before"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, states = PlanRunner(run.sup), list[str]()
+
+        async def approve() -> None:
+            states.append((await runner.operating.approve("a", by=ME)).state)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(approve)
+            with scope:
+                await runner.run(plan)
+            over.set()
+        assert states == ["OPEN"]
+        assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+
+
+async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has approved it, and its work is on its way to where it is for: it does not end as if it were not."""
+    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+    plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+        merge, states = run.sup.janitor.merge, list[str]()
+
+        async def merge_meanwhile(session_id: str, message: str, commit: str) -> Merge:
+            await given_up(runner, scope)
+            return await merge(session_id, message, commit)
+
+        monkeypatch.setattr(run.sup.janitor, "merge", merge_meanwhile)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            await until(run.sup, "approval_requested", "task:a")
+            states.append((await runner.operating.approve("a", by=ME)).state)
+        assert states == ["CLOSED"]
+        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+        assert path_of(run.events(), "task:b")[-1] == "CANCELLED"
+
+
+async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who denies a task as its plan is given up is answered, and it has failed; it has no run that nobody begins."""
+    scope, over = given_up_at(ApprovalDenied, monkeypatch)
+    plan = plan_of(task("a", "true", approval="after", max_retries=2))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, states = PlanRunner(run.sup), list[str]()
+
+        async def deny() -> None:
+            await until(run.sup, "approval_requested", "task:a")
+            states.append((await runner.operating.reject("a", by=ME, reason="no")).state)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(deny)
+            with scope:
+                await runner.run(plan)
+            over.set()
+        assert states == ["FAILED"]
+        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
+        assert "run:a-2" not in run.store.entities
+
+
+async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
+    """Its circuit is open still, and that it is cancelled is not on record yet: nobody is told that it begins anew."""
+    lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
+    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick().limits)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner = PlanRunner(run.sup)
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, plan)
+            await until(run.sup, "execution_failed", "job:a")
+            runner.load.cases["a"].ending = True
+            with pytest.raises(Refused, match="about to end"):
+                await runner.operating.reset("a", by=ME)
+            assert path_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+            group.cancel_scope.cancel()
+
+
+async def test_who_waits_for_what_follows_an_attempt_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is given up while that is decided: a reset that waits for it does not wait for ever."""
+    post_run, failed, commanded = Case.post_run, anyio.Event(), anyio.Event()
+
+    async def held(case: Case, event: Event) -> None:
+        await post_run(case, event)
+        if isinstance(event, ExecutionFailed):
+            failed.set()
+            await commanded.wait()
+
+    monkeypatch.setattr(Case, "post_run", held)
+    plan = plan_of(task("a", "false"), policy=quick(ladder={"request_s": 0.1}).policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+
+        async def give_up() -> None:
+            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            scope.cancel()
+            commanded.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            await failed.wait()
+            group.start_soon(give_up)
+            with pytest.raises(Refused):  # for that, or since it has failed with its plan
+                await runner.operating.reset("a", by=ME)
+    assert path_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come

@@ -1,0 +1,451 @@
+"""Permissions: what a policy says of a wish, which option that is, and how a human answers in time, late, or never."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pytest
+
+from supervisor.cli import permissions as permitting
+from supervisor.cli.rendering import inspected_text, tree_text
+from supervisor.control.error_messages import ControlError
+from supervisor.control.server import serve_control
+from supervisor.diagnostics.tree_view import tree
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.journal.statedir import StateDir
+from supervisor.plans import AgentConfig, LivenessConfig, load_plan
+from supervisor.plans.source import BadPlan
+from supervisor.policies.permissions import (
+    Choice,
+    Decision,
+    OpenPermission,
+    PermissionPolicy,
+    PermissionRule,
+    Wish,
+    choice_of,
+    ruling,
+)
+from supervisor.runtime.entity import Refused
+from tests.support import DEADLINE_S, Run, quick, supervising, until
+
+ASKS = {"a": AgentConfig(adapter="scripted", permissions="ask")}
+pytestmark = pytest.mark.anyio
+PROMPT = "@ask edit: a.txt\n@say did it"
+
+
+# ---------------------------------------------------------------------------------------------------- the policy
+def wish(title: str = "git status", kind: str = "execute", tool: str = "shell", paths: Sequence[str] = ()) -> Wish:
+    return Wish(title=title, kind=kind, tool=tool, paths=tuple(paths))
+
+
+def rule(then: str, **given: Any) -> PermissionRule:
+    return PermissionRule(then=Decision(then), **given)
+
+
+@pytest.mark.parametrize(
+    ("one", "asked", "fits"),
+    [
+        (rule("allow", kinds=("read", "execute")), wish(), True),
+        (rule("allow", kinds=("read",)), wish(), False),
+        (rule("allow", title="git *"), wish(), True),
+        (rule("allow", title="git"), wish(), False),
+        (rule("allow", title="GIT *"), wish(), False),
+        (rule("allow", tool="sh*"), wish(), True),
+        (rule("allow", tool="sh*"), wish(tool=""), False),
+        (rule("allow", kinds=("execute",), title="rm *"), wish(), False),
+        (rule("allow", path="src/*"), wish(paths=["src/a/b.py"]), True),
+        (rule("allow", path="src/*"), wish(paths=["/work/src/a.py", "src/b.py"]), True),
+        (rule("allow", path="src/*"), wish(paths=["src/a.py", "etc/b"]), False),
+        (rule("deny", path="etc/*"), wish(paths=["src/a.py", "etc/b"]), True),
+        (rule("ask", path="etc/*"), wish(paths=["src/a.py", "etc/b"]), True),
+        (rule("allow", path="src/*"), wish(paths=["src/../etc/b"]), False),
+        (rule("deny", path="/etc/*"), wish(paths=["../etc/passwd"]), True),
+        (rule("allow", path="*"), wish(), False),
+        (rule("deny", path="/etc/*"), wish(paths=["//etc/passwd"]), True),
+        (rule("deny", path="//etc/*"), wish(paths=["/etc/passwd"]), True),
+        (rule("deny", path="etc/*"), wish(paths=["//work/etc/b"]), True),
+        (rule("deny", path="./etc/*"), wish(paths=["etc/b"]), True),
+        (rule("deny", path="../etc/*"), wish(paths=["/etc/passwd"]), True),
+        (rule("deny", path="etc/"), wish(paths=["etc"]), True),
+    ],
+)
+def test_a_rule_fits(one: PermissionRule, asked: Wish, fits: bool) -> None:
+    """Everything that a rule gives must fit; to be allowed every path must, and a path is where it leads to."""
+    other = Decision.ASK if one.then is not Decision.ASK else Decision.DENY
+    policy = PermissionPolicy(default=other, rules=(one,))
+    assert ruling(policy, asked, "/work").decision is (one.then if fits else other)
+
+
+@pytest.mark.parametrize(
+    ("then", "path", "fits"), [(Decision.DENY, "/a/[b]*/etc/c", True), (Decision.ALLOW, "/a/bc/etc/c", False)]
+)
+def test_the_directory_is_no_pattern(then: Decision, path: str, fits: bool) -> None:
+    """Only the rule's own words stand for anything, whatever the directory is called."""
+    policy = PermissionPolicy(default=Decision.ASK, rules=(rule(then, path="etc/*"),))
+    assert ruling(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    """The order of the rules is theirs, and the ruling says which one it was."""
+    policy = PermissionPolicy(
+        default=Decision.ASK, rules=(rule("deny", title="git push*"), rule("allow", title="git *"))
+    )
+    told = [ruling(policy, wish(title), "/work") for title in ("git push -f", "git log", "make")]
+    assert told == [
+        (Decision.DENY, "rule: deny title git push*"),
+        (Decision.ALLOW, "rule: allow title git *"),
+        (Decision.ASK, "default: ask"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offered", "allow", "always", "chosen"),
+    [
+        (("allow_once", "allow_always", "reject_once"), True, False, "allow_once"),
+        (("allow_once", "allow_always", "reject_once"), True, True, "allow_always"),
+        (("allow_always", "reject_once"), True, False, None),
+        (("allow_once", "reject_once"), True, True, "allow_once"),
+        (("allow_once", "reject_once"), False, True, "reject_once"),
+        (("allow_once", "reject_always"), False, False, "reject_always"),
+        (("allow_once",), False, False, None),
+        ((), True, True, None),
+    ],
+)
+def test_an_option_says_what_was_decided(offered: Sequence[str], allow: bool, always: bool, chosen: str | None) -> None:
+    """Never more is granted than was decided; what cannot be said is not said."""
+    options = [(f"id of {kind}", kind) for kind in offered]
+    wanted = Choice(f"id of {chosen}", chosen) if chosen else Choice(None, None)
+    assert choice_of(options, allow=allow, always=always) == wanted
+
+
+# ---------------------------------------------------------------------------------------------------- a human
+async def waiting(run: Run) -> OpenPermission:
+    """The permission that waits, once one does."""
+    await until(run.sup, "PermissionRequested", "s:t1")
+    [one] = run.sup.permissions()
+    return one
+
+
+def answers(run: Run) -> list[tuple[str, str, str | None]]:
+    """(decision, by, kind) of each that was given."""
+    return [
+        (one.metadata["decision"], one.metadata["by"], one.metadata["kind"])
+        for one in run.transitions("PermissionAnswered")
+    ]
+
+
+@pytest.mark.parametrize(("allow", "said"), [(True, "did it\n"), (False, "refused: edit: a.txt\n")])
+async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> None:
+    """The agent waits until it is told, and goes on as it is told; who answered, and why, is on record."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        results: list[str] = []
+
+        async def work() -> None:
+            results.append((await session.run(PROMPT)).text)
+
+        group.start_soon(work)
+        asked = await waiting(run)
+        assert (asked.id, asked.session, asked.agent, asked.kind) == ("s:t1:p1", "s", "a", "edit")
+        assert 0 < asked.left_s <= 300
+        await run.sup.answer(asked.id, allow=allow, because="I looked", by="operator:bob")
+        assert run.sup.permissions() == []
+        with pytest.raises(
+            Refused, match=f"s:t1:p1 is answered already: {'allow' if allow else 'deny'} by operator:bob"
+        ):
+            await run.sup.answer(asked.id, allow=True, by="operator:eve")
+    assert results == [said]
+    [answered] = run.transitions("PermissionAnswered")
+    assert answered.metadata["why"] == "I looked"
+    assert answers(run) == [("allow" if allow else "deny", "operator:bob", "allow_once" if allow else "reject_once")]
+
+
+async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
+    """Whoever comes second is told what was answered, also where both found it open."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, PROMPT)
+        asked = await waiting(run)
+        heard: list[str] = []
+
+        async def say(allow: bool) -> None:
+            try:
+                heard.append((await run.sup.answer(asked.id, allow=allow, by="operator")).kind or "")
+            except Refused as error:
+                heard.append(str(error))
+
+        async with anyio.create_task_group() as both:
+            both.start_soon(say, True)
+            both.start_soon(say, False)
+    [(decision, by, kind)] = answers(run)
+    assert (by, sorted(heard)) == ("operator", sorted([kind, f"s:t1:p1 is answered already: {decision} by operator"]))
+
+
+async def test_it_is_seen_that_a_human_is_waited_for(tmp_path: Path) -> None:
+    """The tree has it below its turn, an inspection names it, and the turn stays in the state it was asked in."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, PROMPT)
+        asked = await waiting(run)
+        assert "s:t1:p1  permission waits for a human  (edit: a.txt)" in tree_text(tree(run.sup.rows()))
+        assert "s:t1  turn TOOL_USE  (waits for a human)" in tree_text(tree(run.sup.rows()))
+        assert "waits for a human: s:t1:p1" in inspected_text(run.sup.inspect("s:t1"))
+        await run.sup.answer(asked.id, allow=True)
+    assert [one.to_status for one in run.transitions("PermissionRequested")] == ["TOOL_USE"]
+
+
+async def test_what_nobody_answers_is_denied(tmp_path: Path) -> None:
+    """After answer_within_s the agent is told no, and its turn goes on; who answers after that is told so."""
+    agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.05})}
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="a")
+        result = await session.run(PROMPT)
+        assert (result.outcome, result.text) == ("completed", "refused: edit: a.txt\n")
+        with pytest.raises(Refused, match="deny by deadline: nobody answered within answer_within_s"):
+            await run.sup.answer("s:t1:p1", allow=True)
+    assert answers(run) == [("deny", "deadline", "reject_once")]
+
+
+async def test_an_abort_takes_it_back(tmp_path: Path) -> None:
+    """What is open when its session is aborted is withdrawn, once, and cannot be answered any more."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, PROMPT)
+        await waiting(run)
+        receipt = await session.abort()
+        assert receipt.survivors == 0
+        with pytest.raises(Refused, match="no permission 's:t1:p1' waits for an answer"):
+            await run.sup.answer("s:t1:p1", allow=True)
+        assert run.sup.permissions() == []
+    assert answers(run) == [("withdrawn", "supervisor", None)]
+
+
+async def test_a_turn_out_of_time_takes_it_back(tmp_path: Path) -> None:
+    """Waiting for a human does not stop the clock of the turn; its failure withdraws what it asked for."""
+    async with supervising(tmp_path, agents=ASKS, settings=quick(turn_timeout_s=0.2, max_consecutive_errors=1)) as run:
+        session = await run.sup.start_session("s", agent="a")
+        result = await session.run(PROMPT)
+        assert result.outcome == "failed"
+        assert "turn_timeout_s" in result.error
+    assert answers(run) == [("withdrawn", "supervisor", None)]
+
+
+async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
+    """An agent that says nothing because it waits for an answer is not woken, stopped or killed for it."""
+    liveness = LivenessConfig(snapshot_s=0.01)
+    settings = quick().model_copy(update={"liveness": liveness})
+    agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.5})}
+    async with supervising(tmp_path, agents=agents, settings=settings) as run:
+        session = await run.sup.start_session("s", agent="a")
+        assert (await session.run(PROMPT)).ok
+    assert [one.event for one in run.events("s") if one.event == "Stalled"] == []
+    assert answers(run) == [("deny", "deadline", "reject_once")]
+
+
+@pytest.mark.parametrize(
+    "number", ["01", "1" * 5000, "\N{ARABIC-INDIC DIGIT ONE}", "", "-1"], ids=["zero", "long", "other", "none", "minus"]
+)
+async def test_an_id_has_one_spelling(tmp_path: Path, number: str) -> None:
+    """What is spelled otherwise is the id of nothing that waits."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, PROMPT)
+        asked = await waiting(run)
+        with pytest.raises(Refused, match="no permission 's:t1:p"):
+            await run.sup.answer(f"s:t1:p{number}", allow=True)
+        await run.sup.answer(asked.id, allow=False)
+    assert [decision for decision, *_ in answers(run)] == ["deny"]
+
+
+async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
+    """Where the agent offers no answer for good, the same wish is answered so from then on; another one is asked."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, "@ask edit: a.txt\n@ask edit: a.txt\n@ask edit: b.txt\n@say did it")
+        asked = await waiting(run)
+        await run.sup.answer(asked.id, allow=True, always=True)
+        await until(run.sup, "PermissionAnswered", "s:t1", number=2)
+        await until(run.sup, "PermissionRequested", "s:t1", number=3)
+        [third] = run.sup.permissions()
+        assert (third.id, third.title) == ("s:t1:p3", "edit: b.txt")
+        await run.sup.answer(third.id, allow=True, by="host")
+    assert answers(run) == [
+        ("allow", "host", "allow_once"),
+        ("allow", "policy", "allow_once"),
+        ("allow", "host", "allow_once"),
+    ]
+
+
+async def test_rules_spare_the_human(tmp_path: Path) -> None:
+    """What a rule decides is answered at once, and its record names the rule."""
+    rules = [{"then": "allow", "kind": "read"}, {"then": "deny", "title": "edit: *"}]
+    agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "rules": rules})}
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="a")
+        assert (await session.run("@ask read: a.txt\n@ask edit: a.txt")).text == "refused: edit: a.txt\n"
+    assert [one.metadata["why"] for one in run.transitions("PermissionAnswered")] == [
+        "rule: allow kind read",
+        "rule: deny title edit: *",
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+@asynccontextmanager
+async def spoken_to(run: Run, state_dir: Path) -> AsyncIterator[None]:
+    """The control socket of that supervisor, as a second terminal finds it."""
+    closing = anyio.Event()
+    opened = StateDir.open(state_dir)
+    async with anyio.create_task_group() as group:
+
+        async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+            await serve_control(opened.control_socket, run.sup, closing=closing, task_status=task_status)
+
+        await group.start(serve)
+        yield
+        closing.set()
+
+
+async def test_the_commands(tmp_path: Path) -> None:
+    """`permissions` lists what waits, with what there is to judge by; `answer` answers it, once."""
+    said: list[str] = []
+    listed = partial(permitting.permissions, tmp_path / "sd", said.append, as_json=False)
+    answer = partial(permitting.answer, tmp_path / "sd", "s:t1:p1", said.append, always=False, as_json=False)
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        async with spoken_to(run, tmp_path / "sd"):
+            await anyio.to_thread.run_sync(listed)
+            session = await run.sup.start_session("s", agent="a")
+            group.start_soon(session.run, PROMPT)
+            await waiting(run)
+            await anyio.to_thread.run_sync(listed)
+            await anyio.to_thread.run_sync(partial(answer, allow=False, because="no"))
+            with pytest.raises(ControlError, match="s:t1:p1 is answered already: deny by operator"):
+                await anyio.to_thread.run_sync(partial(answer, allow=True, because=""))
+    assert said[0] == "no permission waits for an answer"
+    assert said[1].splitlines()[1].split()[:4] == ["s:t1:p1", "a", "edit", "edit:"]
+    assert said[2:] == ["s:t1:p1: denied"]
+    assert [one.metadata["why"] for one in run.transitions("PermissionAnswered")] == ["no"]
+
+
+# ---------------------------------------------------------------------------------------------------- the program
+@pytest.mark.parametrize(("says", "told"), [(True, "allow"), (False, "deny")])
+async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: str) -> None:
+    """It is shown what is asked for, and its word counts."""
+    shown: list[OpenPermission] = []
+
+    async def ask(asked: OpenPermission) -> bool:
+        shown.append(asked)
+        return says
+
+    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        session = await sup.start_session("s", agent="a")
+        result = await session.run(PROMPT)
+    assert result.text == ("did it\n" if says else "refused: edit: a.txt\n")
+    assert [(one.id, one.title) for one in shown] == [("s:t1:p1", "edit: a.txt")]
+
+
+async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
+    """What it raises is not the supervisor's end: the agent is told no."""
+
+    async def ask(asked: OpenPermission) -> bool:
+        raise OSError("no screen")
+
+    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        session = await sup.start_session("s", agent="a")
+        assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
+
+
+@pytest.mark.parametrize("says", ["deny", 2, object()], ids=["text", "number", "object"])
+async def test_a_program_that_says_neither_yes_nor_no_denies(tmp_path: Path, says: Any) -> None:
+    """What is true by chance allows nothing."""
+
+    async def ask(asked: OpenPermission) -> Any:
+        return says
+
+    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        session = await sup.start_session("s", agent="a")
+        assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
+
+
+FOR_GOOD = """
+from supervisor.agents import scripted_agent
+
+ask = scripted_agent.Turn.ask
+
+
+def for_good(turn, method, options, **params):
+    offered = [{"optionId": "x", "name": "for good", "kind": "allow_always"}, *options[1:]]
+    return ask(turn, method, options=offered, **params)
+
+
+scripted_agent.Turn.ask = for_good
+scripted_agent.main()
+"""
+
+
+async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) -> None:
+    """An agent that only offers to be allowed for good is answered at once: nobody else is waited for."""
+    (tmp_path / "agent.py").write_text(FOR_GOOD)
+    root = str(Path(__file__).parents[2])
+    command = (sys.executable, str(tmp_path / "agent.py"))
+    agents = {"a": AgentConfig(adapter="acp", command=command, env={"PYTHONPATH": root}, permissions="ask")}
+
+    async def ask(asked: OpenPermission) -> bool:
+        return True
+
+    async with open_supervisor(agents=agents, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        session = await sup.start_session("s", agent="a")
+        with anyio.fail_after(DEADLINE_S):
+            assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
+
+
+async def test_a_program_that_leaves_it_is_not_asked_on(tmp_path: Path) -> None:
+    """An operator may be first: then whoever is being asked is cancelled."""
+    asking, cancelled = anyio.Event(), anyio.Event()
+
+    async def ask(asked: OpenPermission) -> bool:
+        asking.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            cancelled.set()
+            raise
+        return True
+
+    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        async with anyio.create_task_group() as group:
+            session = await sup.start_session("s", agent="a")
+            group.start_soon(session.run, PROMPT)
+            await asking.wait()
+            await sup.answer("s:t1:p1", allow=False, by="operator")
+            await cancelled.wait()
+
+
+# ---------------------------------------------------------------------------------------------------- a plan
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("maybe", "'maybe' is not one of allow, deny, ask"),
+        (
+            "{rules: [{then: allow}]}",
+            "the rule fits everything; give kind, title, tool or path, or write default instead",
+        ),
+        ("{rules: [{then: perhaps, kind: read}]}", "'perhaps' is not one of allow, deny, ask"),
+        ("{answer_within_s: 0}", "answer_within_s: 0 is"),
+        ("7", "7 is a number; give allow, deny, ask, or a mapping"),
+    ],
+)
+def test_a_plan_is_told_what_is_wrong(tmp_path: Path, written: str, complaint: str) -> None:
+    """Each mistake has its field, and what would be right."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"agents: {{a: {{adapter: scripted, permissions: {written}}}}}\ntasks: [{{id: t, agent: a}}]\n")
+    with pytest.raises(BadPlan) as caught:
+        load_plan(plan)
+    assert complaint in str(caught.value)

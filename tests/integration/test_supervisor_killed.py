@@ -1,0 +1,191 @@
+"""A supervisor that is killed with SIGKILL: nothing of what it had started is left, however far it had come.
+
+The supervisor is a process of its own. Every agent, tool and daemon below it holds a pipe of the test's, and its end
+of file is the proof. That everybody had come is known from the pipe too, so the kill never comes too early.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.journal.reader import JournalReader
+from supervisor.processes import shim as warden
+from supervisor.processes.containment import group_for
+from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.one_backend,
+    pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's"),
+]
+
+ROOT = Path(__file__).parents[2]
+GONE_S = 10.0
+
+SUPERVISOR = """
+import sys
+import anyio
+from supervisor.agents.codecs import scripted_command
+from supervisor.plans import AgentConfig
+from supervisor.embedding.runtime import open_supervisor
+
+async def main():
+    line = f"exec 8>{roll}; echo agent $$ >&8; exec \\"$@\\""
+    agents = {"a": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
+    async with open_supervisor(state, agents=agents, workdir=workdir) as sup, anyio.create_task_group() as group:
+        for number in range(int(count)):
+            session = await sup.start_session(f"s{number}", agent="a")
+            group.start_soon(session.run, script)
+
+backend, workdir, state, roll, count, script = sys.argv[1:]
+anyio.run(main, backend=backend)
+"""
+
+TOOL = "exec 9>roll; (setsid sh -c 'trap \"\" TERM HUP INT; echo daemon $$ >&9; sleep 1000' &); echo tool $$ >&9"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
+    roll = Roll(tmp_path)
+    yield roll
+    roll.close()
+
+
+@contextmanager
+def supervisor_of(
+    workdir: Path, roll: Roll, backend: str, count: int, script: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [backend, str(workdir), str(workdir / "sd"), roll.path, str(count), script]
+    command = [sys.executable, "-c", SUPERVISOR, *argv]
+    with subprocess.Popen(command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}) as supervisor:
+        try:
+            yield supervisor
+        finally:
+            supervisor.kill()
+
+
+async def test_ten_agents_with_daemons(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """Ten agents, each running a tool that has left a deaf daemon in another session: all gone, and all recorded."""
+    with supervisor_of(tmp_path, roll, anyio_backend, 10, f"@run {TOOL}; sleep 1000") as supervisor:
+        pids = await roll.here(30)
+        assert sorted(name for name, _ in roll.seen) == ["agent"] * 10 + ["daemon"] * 10 + ["tool"] * 10
+        supervisor.send_signal(signal.SIGKILL)
+        await roll.all_gone(GONE_S)
+        await gone(*pids)
+    await reap_all()
+    await check_books(tmp_path, {f"s{number}" for number in range(10)})
+
+
+async def check_books(workdir: Path, sessions: set[str]) -> None:
+    """What was acknowledged is in the journal; the next supervisor ends it there, legally, and can be used."""
+    with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
+        assert {row.id for row in journal.entities(live_only=True) if row.kind == "session"} == sessions
+        assert all(pids_of(journal.events(), name) for name in sessions)
+    async with open_supervisor(workdir / "sd") as sup:
+        assert not [row for row in sup.rows() if not row.ended]
+        assert await sup.journal.owed() == []
+    with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
+        assert journal.generation == 2
+        check_records(list(journal.events()), journal.entities(), [])
+    assert validate_lines((workdir / "sd" / "transitions.jsonl").read_bytes().splitlines(keepends=True)).problems == []
+
+
+async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """Tools that agents start in sessions of their own, agents that ignore every signal: all gone as well."""
+    script = f"@deaf\n@daemon\n@local {TOOL}; trap '' TERM HUP INT; sleep 1000"
+    with supervisor_of(tmp_path, roll, anyio_backend, 3, script) as supervisor:
+        await roll.here(9)
+        supervisor.send_signal(signal.SIGKILL)
+        await roll.all_gone(GONE_S)
+    await reap_all()
+
+
+@pytest.mark.parametrize("seen", [1, 2, 4])
+async def test_while_it_starts_them(tmp_path: Path, roll: Roll, anyio_backend: str, seen: int) -> None:
+    """Killed at the first signs of six agents: neither those that have come nor those that were coming stay."""
+    with supervisor_of(tmp_path, roll, anyio_backend, 6, f"@run {TOOL}; sleep 1000") as supervisor:
+        await roll.here(seen)
+        supervisor.send_signal(signal.SIGKILL)
+        await roll.all_gone(GONE_S)
+        with anyio.fail_after(DEADLINE_S):
+            await anyio.to_thread.run_sync(supervisor.wait)
+        await gone(*[pid for _, pid in roll.seen])
+    await reap_all()
+
+
+async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """Embedded it has no signal handlers: SIGTERM ends it like any program, and nothing is left either."""
+    with supervisor_of(tmp_path, roll, anyio_backend, 2, f"@run {TOOL}; sleep 1000") as supervisor:
+        await roll.here(6)
+        supervisor.send_signal(signal.SIGTERM)
+        await roll.all_gone(GONE_S)
+        assert supervisor.wait() == -signal.SIGTERM
+    await reap_all()
+
+
+def keeper_of(workdir: Path) -> int:
+    return int((workdir / "sd" / "runtime" / "keeper").read_text().split()[1])
+
+
+def kill_at_once(*pids: int) -> None:
+    """None of them sees another one's end: they are stopped before the first is killed."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        warden.send(pids, number)
+
+
+CLEAN = "exec 9>roll; (env -i setsid sh -c 'trap \"\" TERM HUP INT; echo clean $$ >&9; sleep 1000' &); echo tool $$ >&9"
+
+
+async def test_together_with_its_wardens(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """The supervisor and all of its wardens are killed at the same moment: the keeper ends what they had."""
+    with supervisor_of(tmp_path, roll, anyio_backend, 4, f"@run {TOOL}; sleep 1000") as supervisor:
+        await roll.here(12)
+        keeper = keeper_of(tmp_path)
+        kill_at_once(supervisor.pid, *warden.children(keeper))
+        await roll.all_gone(GONE_S)
+        await gone(keeper)
+    await reap_all()
+    await check_books(tmp_path, {f"s{number}" for number in range(4)})
+
+
+async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """Supervisor, wardens and keeper at the same moment: the next supervisor of the directory ends what they left,
+    what has thrown away its environment too where there can be a control group."""
+    grouped = bool(group_for("probe"))
+    script = f"@run {CLEAN if grouped else TOOL}; sleep 1000"
+    with supervisor_of(tmp_path, roll, anyio_backend, 4, script) as supervisor:
+        await roll.here(12)
+        keeper = keeper_of(tmp_path)
+        kill_at_once(supervisor.pid, keeper, *warden.children(keeper))
+        await gone(keeper, supervisor.pid)
+        assert any(Path(f"/proc/{pid}").exists() for name, pid in roll.seen if name in ("daemon", "clean"))
+        await check_books(tmp_path, {f"s{number}" for number in range(4)})
+        await roll.all_gone(GONE_S)
+    await reap_all()
+
+
+async def test_nobody_elses_are_swept(tmp_path: Path, anyio_backend: str) -> None:
+    """What another directory's supervisor runs, or nobody's, is not touched by a start."""
+    stranger = {"SUPERVISOR_STATE": "another", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(["sleep", "1000"], env=stranger) as other:  # noqa: ASYNC220 - it is started and left alone
+        async with open_supervisor(tmp_path / "sd"):
+            pass
+        async with open_supervisor(tmp_path / "sd"):
+            assert other.poll() is None
+        other.kill()

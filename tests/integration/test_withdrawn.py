@@ -1,0 +1,56 @@
+"""Hosts that are cancelled while they ask for something, or ask for what is not there any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.journal.memory import MemoryStore
+from supervisor.runtime.entity import Refused
+from supervisor.work.plan_runner import PlanRunner
+from tests.integration.test_task_commands import plan_of, task
+from tests.support import FrozenJournal, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def answers(turn: AgentTurn) -> str:
+    return "here"
+
+
+async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> None:
+    """Its first record waits for the disk, and whoever started it is gone by then: nobody would ever close it."""
+    disks: list[FrozenJournal] = []
+
+    def frozen(store: MemoryStore) -> FrozenJournal:
+        disks.append(FrozenJournal(store, freeze_at="Born"))
+        return disks[0]
+
+    async with supervising(tmp_path, journal=frozen) as run:
+
+        async def start() -> None:
+            await run.sup.start_session("s", agent=answers)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(start)
+            await disks[0].frozen.wait()
+            group.cancel_scope.cancel()
+        disks[0].thaw.set()
+        await until(run.sup, "Ended", "s")
+        assert run.sup.sessions() == []
+    stopped = next(one for one in run.events("s") if one.to_status == "Stopped")
+    assert stopped.reason == "whoever started it was cancelled"
+
+
+async def test_a_plan_that_is_done_has_nothing_to_resume(tmp_path: Path) -> None:
+    """Whoever wants it resumed hears so, in words, and nothing more is on record of it."""
+    plan = plan_of(task("a", "true"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        assert (await PlanRunner(run.sup).run(plan)).ok
+        records = len(run.events())
+        with pytest.raises(Refused, match="plan 'plan' is not resumed: nothing of it was cancelled, or given up"):
+            await PlanRunner(run.sup).run(plan, resume=True)
+        assert len(run.events()) == records

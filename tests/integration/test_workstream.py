@@ -1,0 +1,173 @@
+"""The workstream of the examples: six tasks on a real repository, by real processes, and a person.
+
+One is not accepted and tried again, one trips its circuit and recovers, one is split, one waits for an approval, one is
+in conflict at its merge. The command is killed at any point of it, and run again. Every wait is for a line of output.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import LifecycleEvent
+from tests.support import check_records, path_of
+
+ROOT = Path(__file__).parents[2]
+PLAN = ROOT / "examples" / "workstream.yaml"
+DEADLINE_S = 120
+
+WHOLE = {"add", "subtract", "scale", "multiply", "divide", "news", "manual", "release"}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    subprocess.run(["sh", ROOT / "examples" / "workstream.sh", "calculator"], cwd=tmp_path, check=True)
+    return tmp_path / "calculator"
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "supervisor", *words]
+
+
+@contextmanager
+def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
+    """The run, and whatever happens, its end."""
+    run = command("run", str(PLAN), "--json")
+    with subprocess.Popen(run, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def approved(repository: Path) -> None:
+    """What a person types at a second terminal."""
+    subprocess.run(command("approve", "manual"), cwd=repository, check=True, capture_output=True)
+
+
+def seen_through(process: subprocess.Popen[str], repository: Path) -> dict[str, str]:
+    """Read to the end, and approve what waits for it: how each task ended."""
+    assert process.stdout is not None
+    last: dict[str, object] = {}
+    asked = False
+    for line in process.stdout:
+        last = json.loads(line)
+        waits = last.get("to_status") == "PENDING_APPROVAL" and last.get("event") == "approval_requested"
+        if waits and not asked:
+            approved(repository)
+            asked = True
+    assert process.wait(DEADLINE_S) == 0, process.stderr.read() if process.stderr else ""
+    tasks = last["tasks"]
+    assert isinstance(tasks, list)
+    return {task["id"]: task["outcome"] for task in tasks}
+
+
+def books(repository: Path) -> list[LifecycleEvent]:
+    """The journal, which is as every journal must be; so is the log."""
+    state = StateDir(repository / ".sdd")
+    with JournalReader(state.journal) as journal:
+        events = list(journal.events())
+        check_records(events, journal.entities(), [], refused=True)
+    problems = validate_lines(state.transitions.read_bytes().splitlines(keepends=True)).problems
+    assert not problems, problems[:3]
+    return events
+
+
+def check_result(repository: Path) -> None:
+    """What was merged passes its tests, and the repository is clean."""
+    tests = [sys.executable, "-m", "unittest", "discover", "-q"]
+    assert subprocess.run(tests, cwd=repository, capture_output=True, check=False).returncode == 0
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert status.stdout == ""
+
+
+def test_the_example(repository: Path) -> None:
+    """Everything happens that the example promises, and in the end the tests of the repository pass."""
+    with started(repository) as process:
+        assert seen_through(process, repository) == dict.fromkeys(WHOLE, "completed")
+    events = books(repository)
+    check_result(repository)
+    again = ["FAILED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert path_of(events, "task:add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
+    run = path_of(events, "run:subtract")
+    assert run.count("RETRYING") == 2
+    assert run[run.index("CIRCUIT_OPEN") :] == ["CIRCUIT_OPEN", "HALF_OPEN", "IN_PROGRESS", "VALIDATING", "COMPLETED"]
+    assert path_of(events, "task:scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert path_of(events, "task:manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
+    rejected = next(one for one in events if one.entity_id == "task:news" and one.event == "verification_rejected")
+    assert "calculator/multiply.py" in rejected.reason
+    assert path_of(events, "workstream:calculator") == ["planned", "ready", "executing", "validating", "completed"]
+    dossier = repository / ".sdd" / "archive" / "workstream-calculator.jsonl"
+    kept = [json.loads(line) for line in dossier.read_text().splitlines()]
+    assert {one["entity_id"] for one in kept if one["entity_type"] == "task"} == {f"task:{name}" for name in WHOLE}
+    assert {one["entity_id"] for one in kept} >= {one.entity_id for one in events if one.entity_type == "run"}
+    assert all(earlier["seq"] < later["seq"] for earlier, later in pairwise(kept))
+
+
+KILLED_AT = (
+    ("tests_failed", "run:add"),
+    ("checkpoint_saved", "run:add"),
+    ("cooldown_expired", "run:subtract"),
+    ("approval_requested", "task:manual"),
+    ("completed", "task:release"),
+)
+"""Others are drawn by ``tests.crash.workstream``."""
+
+
+@pytest.mark.parametrize(("event", "who"), KILLED_AT, ids=lambda one: one.replace(":", "-"))
+def test_it_is_killed_and_run_again(repository: Path, event: str, who: str) -> None:
+    """kill -9 of the command at that record, and once more: the third one completes it, with the same result."""
+    for _ in range(2):
+        waits = waited_for(repository)
+        with started(repository) as process:
+            if waits and event != "approval_requested":
+                approved_by_and_by(process, repository)
+            if not (waits and event == "approval_requested"):
+                seen_until(process, repository, event, who)
+            process.send_signal(signal.SIGKILL)
+    waits = waited_for(repository)
+    with started(repository) as process:
+        if waits:
+            approved_by_and_by(process, repository)
+        assert set(seen_through(process, repository).values()) == {"completed"}
+    books(repository)
+    check_result(repository)
+
+
+def seen_until(process: subprocess.Popen[str], repository: Path, event: str, who: str) -> None:
+    """Read up to that record, or to the end, and approve what waits for it on the way."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        told = json.loads(line)
+        if (told.get("event"), told.get("entity_id")) == (event, who):
+            return
+        if told.get("event") == "approval_requested":
+            approved(repository)
+
+
+def waited_for(repository: Path) -> bool:
+    """An approval was waited for when the run was killed: the next one does not say so again."""
+    tree = subprocess.run(command("tree", "--json"), cwd=repository, capture_output=True, text=True, check=False)
+    return "PENDING_APPROVAL" in tree.stdout
+
+
+def approved_by_and_by(process: subprocess.Popen[str], repository: Path) -> None:
+    """As soon as the run hears it."""
+    until = time.monotonic() + DEADLINE_S
+    while subprocess.run(command("approve", "manual"), cwd=repository, capture_output=True, check=False).returncode:
+        assert time.monotonic() < until, "it does not take the approval"
+        assert process.poll() is None, "it has ended without the approval"

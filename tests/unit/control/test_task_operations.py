@@ -1,0 +1,388 @@
+"""Commands about work, from the command line through the socket to whoever carries the work out, and back.
+
+The work is a fake that remembers what it was asked; the door and the command line are the real ones.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from supervisor.__main__ import _plan, _run, _simulate
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+from supervisor.control.client import request
+from supervisor.control.error_messages import ControlError
+from supervisor.control.server import serve_control
+from supervisor.journal.statedir import StateDir
+from supervisor.plans import BadPlan, TaskConfig
+from supervisor.plans.task_control import Answer, Verb
+from supervisor.ports import JournalError
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
+from tests.unit.control.test_control import Played
+
+
+class Work:
+    """Work that remembers what was asked of it: ``open`` is refused, ``nobody`` is unknown, ``disk`` cannot be said."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.waiting: tuple[str, ...] = ("a", "b")
+        self.seen: set[str] = set()
+
+    async def planned(self) -> tuple[str, ...]:
+        return self.waiting
+
+    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return self._answer(Verb.APPROVE, task, by, reason, command_id)
+
+    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> Answer:
+        return self._answer(Verb.REJECT, task, by, reason, command_id)
+
+    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return self._answer(Verb.RESET, task, by, reason, command_id)
+
+    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return self._answer(Verb.REQUEUE, task, by, reason, command_id)
+
+    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return self._answer(Verb.UNCLAIM, task, by, reason, command_id)
+
+    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return self._answer(Verb.CANCEL, task, by, reason, command_id)
+
+    async def split(
+        self, task: str, subtasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> Answer:
+        if subtasks[0].id == task:
+            raise BadPlan(f"tasks[0].subtasks[0].id: {task!r} is the id of tasks[0] too; give it another")
+        made = tuple(f"task:{one.id}" for one in subtasks)
+        answer = self._answer(Verb.SPLIT, task, by, reason, command_id, subtasks)
+        return msgspec.structs.replace(answer, state="WAITING_FOR_SUBTASKS", subtasks=made)
+
+    async def block(
+        self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> Answer:
+        return self._answer(Verb.BLOCK, task, by, reason, command_id, on)
+
+    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return self._answer(Verb.UNBLOCK, task, by, reason, command_id)
+
+    def _answer(self, verb: Verb, task: str, *told: Any) -> Answer:
+        match task:
+            case "open":
+                raise Refused("task: approved in OPEN; allowed here: claimed, split, cancelled")
+            case "nobody":
+                raise NoSuchEntity(task)
+            case "disk":
+                raise JournalError("the disk is gone")
+            case "bug":
+                raise KeyError("an index of ours")
+        self.asked.append((verb.value, task, *told))
+        command_id = told[2]
+        repeated = command_id is not None and command_id in self.seen
+        self.seen.add(command_id or "")
+        return Answer(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
+
+
+class Told:
+    """What a command answered."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.out)
+
+
+Tell = Callable[..., Told]
+
+
+async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, started: threading.Event) -> None:
+    async def tell(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        path = StateDir.open(state_dir).control_socket
+        await serve_control(path, Played(), closing=closing, work=work, task_status=task_status)
+
+    async with anyio.create_task_group() as group:
+        await group.start(tell)
+        started.set()
+
+
+@contextmanager
+def served(state_dir: Path, work: Work | None, backend: str) -> Iterator[None]:
+    """A supervisor's socket, in a thread of its own."""
+    with start_blocking_portal(backend) as portal:
+        closing, started = portal.call(anyio.Event), threading.Event()
+        serving = portal.start_task_soon(_serve, state_dir, work, closing, started)
+        assert started.wait(30)
+        yield
+        portal.call(closing.set)
+        serving.result(30)
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def tell(
+    request: pytest.FixtureRequest,
+    work: Work,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Tell]:
+    """Run a command line against the work, whose socket is served on either backend."""
+    monkeypatch.setenv("SUPERVISOR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    monkeypatch.delenv("SUPERVISOR_TASK", raising=False)
+
+    def run(*arguments: object) -> Told:
+        capsys.readouterr()
+        group = commands(_run, lambda as_json, verbose: 7, _plan, _simulate)
+        status = execute(group, [str(one) for one in arguments])
+        return Told(status, *capsys.readouterr())
+
+    with served(tmp_path / "state", work, request.param):
+        yield run
+
+
+# ------------------------------------------------------------------------------------------------ what is asked
+@pytest.mark.parametrize(
+    ("command", "verb", "words"),
+    [
+        (("approve", "a"), "approve", "a: approved, now OPEN"),
+        (("reject", "a", "--reason", "no tests"), "reject", "a: rejected, now OPEN"),
+        (("task", "reset", "a"), "reset", "a: reset, now OPEN"),
+        (("task", "requeue", "a"), "requeue", "a: taken from its session, now OPEN"),
+        (("task", "unclaim", "a"), "unclaim", "a: taken from its session, now OPEN"),
+        (("task", "cancel", "a"), "cancel", "a: cancelled, now OPEN"),
+        (("task", "unblock", "a"), "unblock", "a: unblocked, now OPEN"),
+    ],
+)
+def test_each_command_arrives(tell: Tell, work: Work, command: tuple[str, ...], verb: str, words: str) -> None:
+    """The verb, the task, who and why reach the work, and its answer is told."""
+    told = tell(*command)
+    assert (told.status, told.out, told.err) == (0, words + "\n", "")
+    reason = "no tests" if verb == "reject" else ""
+    assert work.asked == [(verb, "a", "operator:me", reason, None)]
+
+
+def test_what_a_task_is_blocked_on_arrives(tell: Tell, work: Work) -> None:
+    """Everything that was named; nothing is not enough."""
+    told = tell("task", "block", "a", "--on", "b", "--on", "a key", "--reason", "no access")
+    assert (told.status, told.out, told.err) == (0, "a: blocked, now OPEN\n", "")
+    assert work.asked == [("block", "a", "operator:me", "no access", None, ("b", "a key"))]
+    assert tell("task", "block", "a").status == 2
+
+
+def test_who_why_and_its_id_arrive(tell: Tell, work: Work) -> None:
+    """What the options say is what the work hears; a repetition is told as one."""
+    options = ("--by", "ada", "--reason", "looks good", "--command-id", "c1")
+    first, again = tell("approve", "a", *options), tell("approve", "a", *options)
+    assert work.asked[0] == ("approve", "a", "operator:ada", "looks good", "c1")
+    assert "given before" not in first.out
+    assert again.out == "a: approved, now OPEN (this command was given before, nothing was done now)\n"
+
+
+def test_several_tasks_are_several_commands(tell: Tell, work: Work) -> None:
+    """Each is asked once, in order, with an id of its own where the command has one."""
+    assert tell("approve", "a", "b", "a", "--command-id", "c").status == 0
+    assert [(one[1], one[4]) for one in work.asked] == [("a", "c/a"), ("b", "c/b")]
+
+
+def test_what_one_is_refused_does_not_keep_the_others(tell: Tell, work: Work) -> None:
+    """The refusal is told with its task, the rest is done, and the exit status is 2."""
+    told = tell("approve", "a", "open", "nobody", "b")
+    assert told.status == 2
+    assert told.out == "a: approved, now OPEN\nb: approved, now OPEN\n"
+    assert told.err == (
+        "supervisor: open: task: approved in OPEN; allowed here: claimed, split, cancelled\n"
+        "supervisor: nobody: nothing alive has the id 'nobody'; `supervisor tree` shows the ids\n"
+    )
+
+
+@pytest.mark.parametrize(("tasks", "status"), [(("disk",), 1), (("bug",), 1), (("disk", "open"), 2)])
+def test_what_failed_may_be_granted_later(tell: Tell, tasks: tuple[str, ...], status: int) -> None:
+    """A failure of the journal, or of ours, is exit status 1; where something was refused too, 2."""
+    assert tell("approve", *tasks).status == status
+
+
+def test_all_that_are_planned(tell: Tell, work: Work) -> None:
+    """Those that wait are asked about, and where none does, that is said."""
+    assert tell("approve", "--all-planned").out == "a: approved, now OPEN\nb: approved, now OPEN\n"
+    assert tell("reject", "--all-planned", "--reason", "x").status == 0
+    assert [one[:2] for one in work.asked] == [("approve", "a"), ("approve", "b"), ("reject", "a"), ("reject", "b")]
+    work.waiting = ()
+    told = tell("approve", "--all-planned")
+    assert (told.status, told.out) == (0, "no task is planned and waits for approval\n")
+
+
+def test_answers_are_json_too(tell: Tell, work: Work) -> None:
+    """Each task with its answer, or with what it was refused, and of what kind."""
+    told = tell("approve", "a", "open", "--json")
+    assert (told.status, told.err) == (2, "")
+    answer = {
+        "verb": "approve",
+        "entity_id": "task:a",
+        "state": "OPEN",
+        "seq": 7,
+        "subtasks": [],
+        "repeated": False,
+    }
+    refused = {"kind": "refused", "message": "task: approved in OPEN; allowed here: claimed, split, cancelled"}
+    assert told.json == [{"task": "a", "answer": answer}, {"task": "open", "refused": refused}]
+
+
+# ------------------------------------------------------------------------------------------------------- splits
+SUBTASKS = "- {id: part, prompt: do it}\n- {id: rest, agent: b, depends_on: [part]}\n"
+
+
+def test_a_split_brings_its_subtasks_from_a_file(tell: Tell, work: Work, tmp_path: Path) -> None:
+    """They are read as tasks, and their ids come back."""
+    file = tmp_path / "parts.yaml"
+    file.write_text(SUBTASKS)
+    told = tell("task", "split", "a", "--from", file, "--reason", "too large")
+    assert (told.status, told.out) == (0, "a: split into task:part, task:rest, now WAITING_FOR_SUBTASKS\n")
+    ((verb, task, by, reason, command_id, subtasks),) = work.asked
+    assert (verb, task, by, reason, command_id) == ("split", "a", "operator:me", "too large", None)
+    assert subtasks == (
+        TaskConfig(id="part", prompt="do it"),
+        TaskConfig(id="rest", agent="b", depends_on=("part",)),
+    )
+
+
+def test_an_agent_splits_its_own_task_from_standard_input(
+    tell: Tell, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable names the task. Whether an agent asks, the supervisor finds out; its client does not say."""
+    monkeypatch.setenv("SUPERVISOR_TASK", "a")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SUBTASKS.encode())))
+    assert tell("task", "split").status == 0
+    assert work.asked[0][:3] == ("split", "a", "operator:me")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "parts.yaml: is empty; give a list of tasks, for example [{id: part, prompt: '@say hello'}]"),
+        ("[]", "parts.yaml:1: give a list of tasks"),
+        ("id: part", "parts.yaml:1: give a list of tasks"),
+        ("- id: part\n  promt: x", "parts.yaml:2: [0].promt: unknown key; did you mean 'prompt'?"),
+        ("- part", "parts.yaml:1: [0]: 'part' is text; give a task, for example"),
+        ("- id: [", "parts.yaml:1:8: not YAML"),
+        ("- {id: a}", "tasks[0].subtasks[0].id: 'a' is the id of tasks[0] too; give it another"),
+    ],
+)
+def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path: Path, text: str, words: str) -> None:
+    """What is wrong with them is told with file, line and field where there is one, and nothing is split."""
+    file = tmp_path / "parts.yaml"
+    file.write_text(text)
+    told = tell("task", "split", "a", "--from", file)
+    assert (told.status, told.out, work.asked) == (2, "", [])
+    assert words in told.err.replace(f"{tmp_path}/", "")
+
+
+# ---------------------------------------------------------------------------------------------------- bad input
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("approve",), "TASK: none is named; name the tasks to approve (`supervisor tree` shows them)"),
+        (("task", "cancel"), "TASK: none is named; name the tasks to cancel"),
+        (("approve", "a", "--all-planned"), "--all-planned: these are other tasks each time; leave it out"),
+        (("approve", "--all-planned", "--command-id", "c"), "--all-planned: these are other tasks each time"),
+        (("reject", "a"), "Missing option '--reason'"),
+        (("task", "split"), "TASK: none is named; name the task to split (for an agent, SUPERVISOR_TASK does)"),
+        (("task", "split", "a", "--from", "/nowhere.yaml"), "/nowhere.yaml: cannot be read: No such file or directory"),
+        (("task", "cancel", "a", "--all-planned"), "No such option"),
+    ],
+)
+def test_bad_input_asks_nothing(tell: Tell, work: Work, command: tuple[str, ...], words: str) -> None:
+    """What cannot be meant is one message and exit status 2, before anybody is asked."""
+    told = tell(*command)
+    assert (told.status, told.out, work.asked) == (2, "", [])
+    assert words in told.err
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"\xff", "not UTF-8 at position 0"), (b" " * 524_289, "is larger than 524288 bytes")]
+)
+def test_a_file_that_cannot_be_subtasks(tell: Tell, work: Work, tmp_path: Path, data: bytes, words: str) -> None:
+    """What is no text, or too much, is refused before it is sent."""
+    (tmp_path / "parts.yaml").write_bytes(data)
+    told = tell("task", "split", "a", "--from", tmp_path / "parts.yaml")
+    assert (told.status, work.asked) == (2, [])
+    assert words in told.err
+
+
+def test_without_a_supervisor_there_is_nobody_to_ask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That no supervisor runs is one message with exit status 2."""
+    group = commands(_run, lambda as_json, verbose: 7, _plan, _simulate)
+    assert execute(group, ["approve", "a", "--state-dir", str(tmp_path / "nix")]) == 2
+    assert "no supervisor runs on" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------- the socket
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        ({"do": "steer", "verb": "approve"}, "bad", "tasks: none is named; name at least one"),
+        ({"do": "steer", "verb": "dance", "tasks": ["a"]}, "bad", "Invalid enum value 'dance'"),
+        ({"do": "steer", "verb": "split", "tasks": ["a"]}, "bad", "split: give its subtasks too, with do: split"),
+        ({"do": "steer", "verb": "cancel", "all_planned": True}, "bad", "can be approved or rejected, not cancel"),
+        ({"do": "steer", "verb": "approve", "tasks": ["a"], "all_planned": True}, "bad", "these are other tasks"),
+        ({"do": "steer", "verb": "approve", "all_planned": True, "command_id": "c"}, "bad", "these are other tasks"),
+    ],
+)
+async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind: str, words: str) -> None:
+    """Whoever speaks to the socket directly is told what is wrong, and nothing is asked of the work."""
+    work = Work()
+    with pytest.raises(ControlError) as refused:
+        await asked(tmp_path, work, message)
+    assert refused.value.kind == kind
+    assert words in str(refused.value)
+    assert work.asked == []
+
+
+@pytest.mark.anyio
+async def test_where_no_plan_runs_there_is_nothing_to_steer(tmp_path: Path) -> None:
+    """An embedding program has a socket and no plan: that is a refusal."""
+    with pytest.raises(ControlError, match="no plan runs here") as refused:
+        await asked(tmp_path, None, {"do": "steer", "verb": "approve", "tasks": ["a"]})
+    assert refused.value.kind == "refused"
+
+
+async def asked(folder: Path, work: Work | None, message: Any) -> list[dict[str, Any]]:
+    closing, path = anyio.Event(), folder / "control.sock"
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+
+            async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+                await serve_control(path, Played(), closing=closing, work=work, task_status=task_status)
+
+            await group.start(serve)
+            try:
+                async with aclosing(request(path, message)) as lines:
+                    return [line async for line in lines]
+            except ControlError as error:
+                told = error
+            finally:
+                closing.set()
+    raise told

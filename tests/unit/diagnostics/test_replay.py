@@ -1,0 +1,617 @@
+"""``supervisor replay`` and ``supervisor validate`` on real journals: sound, alive, killed, tampered with, torn, gone.
+
+A journal is made by a real supervisor with in-process agents; what is tampered with is a copy of its file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import apsw
+import click
+import msgspec
+import pytest
+
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+from supervisor.diagnostics.replay import Replay
+from supervisor.diagnostics.tree_view import tree
+from supervisor.diagnostics.what_if import Outcome, what_if
+from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.journal.database import open_database
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
+from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
+from supervisor.runtime.journal_writer import Cause
+from supervisor.work.plan_runner import run_plan
+from tests.record_log import Log
+from tests.simulated import simulate
+from tests.support import supervising
+
+
+class Told:
+    """What a command answered."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Tell = Callable[..., Told]
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Run a command line in this process."""
+
+    def run(*arguments: object) -> Told:
+        capsys.readouterr()
+        status = execute(
+            commands(
+                lambda _: 0, lambda as_json, verbose: 0, lambda: click.Group("plan"), lambda: click.Group("simulate")
+            ),
+            [str(one) for one in arguments],
+        )
+        return Told(status, *capsys.readouterr())
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------ real journals
+SETTINGS = Settings(limits=LimitsConfig(backoff_base_ms=1, backoff_cap_ms=2, restarts_max=1), policy=PolicyConfig())
+
+
+async def work(turn: AgentTurn) -> str:
+    """What an agent here does: make a call, delegate and wait, hang in a call, or fail."""
+    if "fail" in turn.prompt:
+        raise RuntimeError("it broke")
+    if "hang" in turn.prompt:
+        with suppress(ToolAborted):
+            await turn.call("a call that hangs", anyio.sleep_forever)
+        await anyio.sleep_forever()  # also without its call
+    if "delegate" in turn.prompt:
+        await turn.delegate("helper", "hang")
+    await turn.call("a call", anyio.lowlevel.checkpoint)
+    return "done"
+
+
+async def play(sup: Supervisor) -> None:
+    """``lead`` has ``lead/a`` and ``lead/b``, who hang; a call of ``lead/a`` is aborted, then all of ``lead``; ``poor``
+    fails until it is given up."""
+    lead = await sup.start_session("lead", agent=work)
+    await lead.run("work")
+    children = [await lead.start_child(name) for name in ("a", "b")]
+    async with anyio.create_task_group() as group:
+        for child in children:
+            group.start_soon(child.run, "hang")
+        await _until_open(sup, "lead/a:t1:c1", "lead/b:t1:c1")
+        await sup.abort("lead/a:t1:c1", AbortScope.TOOL, reason="enough")
+        await lead.abort()
+    poor = await sup.start_session("poor", agent=work)
+    assert (await poor.run("fail")).outcome == "failed"
+
+
+async def _until_open(sup: Supervisor, *calls: str) -> None:
+    with anyio.fail_after(30):
+        while not all(sup.tree.is_open(call) for call in calls):
+            await anyio.lowlevel.checkpoint()
+
+
+async def _run(state_dir: Path) -> None:
+    async with open_supervisor(state_dir, settings=SETTINGS) as sup:
+        await play(sup)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory of a supervisor that has ended."""
+    state_dir = tmp_path_factory.mktemp("ended") / "state"
+    anyio.run(_run, state_dir)
+    return state_dir
+
+
+@pytest.fixture
+def copy(ended: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be tampered with."""
+    return Path(shutil.copytree(ended, tmp_path / "copy"))
+
+
+def events(state_dir: Path) -> list[LifecycleEvent]:
+    with JournalReader(StateDir(state_dir).journal) as reader:
+        return list(reader.events())
+
+
+def the(records: list[LifecycleEvent], event: str, entity_id: str) -> LifecycleEvent:
+    return next(one for one in records if (one.event, one.entity_id) == (event, entity_id))
+
+
+def change(state_dir: Path, statement: str, *values: object) -> None:
+    """Tamper with the journal."""
+    with closing(apsw.Connection(str(StateDir(state_dir).journal))) as db:
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute(statement, values)  # type: ignore[arg-type]
+        assert db.changes() > 0
+
+
+# ------------------------------------------------------------------------------------------------- nothing differs
+@pytest.mark.parametrize("command", ["replay", "validate"])
+@pytest.mark.parametrize("named", ["the directory", "the journal"])
+def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> None:
+    """A state directory or its journal: nothing differs, no invariant is broken, and every record was read."""
+    path = ended if named == "the directory" else StateDir(ended).journal
+    told = tell(command, path, "--json")
+    number = len(events(ended))
+    assert told.status == 0
+    if command == "replay":
+        found = {name: told.json[name] for name in ("same", "records", "differences", "violations", "omitted")}
+        assert found == {"same": True, "records": number, "differences": [], "violations": [], "omitted": 0}
+    else:
+        assert (told.json["valid"], told.json["report"]["records"]) == (True, number)
+    words = "0 differences, 0 violations" if command == "replay" else "valid ("
+    assert words in tell(command, path).out
+
+
+@pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check"), ("journal", "export")])
+@pytest.mark.parametrize("there", ["nothing", "a directory", "a circle of links", "no possible name"])
+def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[str, ...], there: str) -> None:
+    """The path that was given, and what to give: of a path, never an option that the command does not have."""
+    path = tmp_path / ("j" * 300 if there == "no possible name" else "j")
+    match there:
+        case "a directory":
+            path.mkdir()
+        case "a circle of links":
+            path.symlink_to(path)
+    told = tell(*command, path)
+    assert (told.status, told.out) == (2, "")
+    assert f"{path}: " in told.err
+    assert "give the path of a " in told.err
+    assert "--state-dir" not in told.err
+
+
+@pytest.mark.anyio
+async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
+    """Its journal may be replayed and validated meanwhile: what is under way differs from nothing."""
+    async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup:
+        await play(sup)
+        await sup.start_session("more", agent=work)
+        with JournalReader(StateDir(tmp_path / "state").journal) as reader:
+            replay = Replay(reader.entities(), reader.effects(), last_seq=reader.last_seq)
+            for record in reader.events():
+                replay.take(record)
+        replay.finish()
+        assert (replay.differences, replay.violations) == ([], [])
+
+
+@pytest.mark.anyio
+async def test_a_supervisor_that_died(tmp_path: Path, tell: Tell) -> None:
+    """What it left open is no difference; nor is what the next one made of it."""
+    async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent=work)
+        group.start_soon(session.run, "hang")
+        await _until_open(sup, "s:t1:c1")
+        dead = Path(shutil.copytree(tmp_path / "state", tmp_path / "dead"))
+        await session.abort()
+    assert tell("replay", dead).status == 0
+    async with open_supervisor(dead, settings=SETTINGS):
+        pass
+    assert tell("replay", dead).status == 0
+    assert tell("validate", dead).status == 0
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_seeded_runs_replay(backend: str) -> None:
+    """Whatever happens in a run, its records lead to the rows that the journal keeps: state, data, parents and ends."""
+    for seed in range(12):
+        ran = simulate(seed, backend)
+        for store in (ran.store, *([ran.crashed] if ran.crashed is not None else [])):
+            records = store.log.after(0, 1_000_000)
+            replay = Replay(store.entities.values())
+            for record in records:
+                replay.take(record)
+            replay.finish()
+            assert (replay.differences, replay.violations) == ([], []), seed
+            assert what_if(records).parts_at is None, seed
+
+
+# ------------------------------------------------------------------------------------------------------- what differs
+def test_a_tampered_state(tell: Tell, copy: Path) -> None:
+    """A record that says another state than its table is a violation, and named."""
+    record = the(events(copy), "SessionStarted", "lead")
+    change(copy, "UPDATE events SET to_status = 'Interrupting' WHERE seq = ?", record.seq)
+    for command in ("replay", "validate"):
+        told = tell(command, copy)
+        assert told.status == 1
+        assert f"record {record.seq}: legal: lead: SessionStarted takes it from Spawning to Running" in told.out
+    found = tell("replay", copy, "--json").json["violations"]
+    assert [(one["invariant"], one["seq"]) for one in found[:2]] == [("chain", record.seq), ("legal", record.seq)]
+    assert [one["invariant"] for one in tell("validate", copy, "--json").json["report"]["violations"]] == [
+        one["invariant"] for one in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "field"),
+    [
+        ("UPDATE entities SET state = 'Running' WHERE id = 'lead'", "state"),
+        ("UPDATE entities SET parent_id = NULL WHERE id = 'lead/a'", "parent"),
+        ("UPDATE entities SET ended = 0 WHERE id = 'lead'", "ended"),
+        ("UPDATE entities SET data = CAST(replace(data, 'broke', 'brake') AS BLOB) WHERE id = 'poor'", "data"),
+        ("UPDATE entities SET entity_seq = entity_seq + 9 WHERE id = 'lead'", "records"),
+        ("UPDATE effects SET payload = x'7b7d' WHERE rowid = 1", "effect"),
+        ("DELETE FROM effects WHERE rowid = 1", "effect"),
+        ("INSERT INTO effects VALUES ('1.7', 'lead', 1, x'7b7d', 1)", "effect"),
+    ],
+)
+def test_a_tampered_row(tell: Tell, copy: Path, statement: str, field: str) -> None:
+    """What the journal keeps beside its records is compared, too: here it is exactly one thing."""
+    change(copy, statement)
+    told = tell("replay", copy, "--json")
+    assert told.status == 1
+    assert [one["field"] for one in told.json["differences"]] == [field]
+    assert f": {field}: the journal has " in tell("replay", copy).out
+
+
+def test_a_missing_record(tell: Tell, copy: Path) -> None:
+    """A record that was taken out leaves a gap, and the entity's later records do not go on from it."""
+    record = the(events(copy), "WorktreeReady", "lead")
+    change(copy, "DELETE FROM events WHERE seq = ?", record.seq)
+    found = tell("replay", copy, "--json").json["violations"]
+    assert {one["invariant"] for one in found} >= {"legal"}
+    assert (found[0]["invariant"], found[0]["seq"]) == ("chain", record.seq + 1)
+    assert found[1]["message"] == f"record {record.seq + 1} comes after {record.seq - 1}"
+
+
+@pytest.mark.parametrize("command", ["replay", "validate"])
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE events SET actor = 'mallory' WHERE seq = 3", "record 3: chain: journal: it is not what was written"),
+        ("UPDATE events SET chain = zeroblob(16) WHERE seq = 4", "record 4: chain: journal: it is not what was"),
+        ("UPDATE entities SET changed_at = 1.5 WHERE id = 'lead'", "at the end: chain: lead: it is not as its last"),
+        ("DELETE FROM entities WHERE id = 'lead'", " records more than the entities have"),
+        ("UPDATE snapshot SET records = records + 1", "is not what its snapshot says"),
+    ],
+)
+def test_what_breaks_no_law_and_was_not_written(
+    tell: Tell, copy: Path, command: str, statement: str, words: str
+) -> None:
+    """A forged row that every invariant would let pass is told by its hash: the first such record, or the entity."""
+    change(copy, statement)
+    before = StateDir(copy).journal.read_bytes()
+    told = tell(command, copy)
+    assert (told.status, words in told.out) == (1, True)
+    assert StateDir(copy).journal.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE events SET metadata = '{' WHERE seq = 3", "record 3"),
+        ("UPDATE events SET actor = CAST(x'f0' AS TEXT) WHERE seq = 3", "'utf-8' codec"),
+        ("UPDATE entities SET state = CAST(x'f0' AS TEXT) WHERE id = 'lead'", "'utf-8' codec"),
+        ("DROP TABLE effects", "no such table: effects"),
+    ],
+)
+def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: str) -> None:
+    """Metadata that are no JSON, a text that is not UTF-8, a table that is gone: damage as the check calls it, with its
+    status and no traceback."""
+    with closing(apsw.Connection(str(StateDir(copy).journal))) as db:
+        db.execute(statement)
+    for command in ("replay", "validate"):
+        told = tell(command, copy)
+        assert told.status == 1
+        assert f"journal.db is damaged ({words}" in told.out + told.err
+        assert "Traceback" not in told.err
+    told = tell("journal", "check", copy)
+    assert told.status == 1
+    assert f"journal.db: is damaged ({words}" in told.out
+
+
+@pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
+def test_what_only_has_the_name_is_no_journal(tell: Tell, tmp_path: Path, held: bytes, words: str) -> None:
+    """A file of no byte is what a copy that failed leaves behind, one of zeros a disk: no command calls it sound, or
+    a log."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(held)
+    for command in (["validate"], ["replay"], ["journal", "check"]):
+        told = tell(*command, path)
+        assert (told.status, told.out) == (2, "")
+        assert words in told.err
+
+
+def test_a_journal_without_records_says_so(tell: Tell, tmp_path: Path) -> None:
+    """It is sound, and nobody may take it for a copy of a run."""
+    state = StateDir.open(tmp_path / "state")
+    open_database(state.journal, None).close()
+    assert tell("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
+    assert tell("journal", "check", state.root).out == f"{state.journal}: sound, but it holds no record\n"
+
+
+def test_a_forged_event_does_not_break_the_reader(tell: Tell, copy: Path) -> None:
+    """Metadata of the wrong form are a violation of that record, whatever the table's actions trust."""
+    record = the(events(copy), "tool_completed", "lead:t1")
+    change(
+        copy, "UPDATE events SET metadata = ? WHERE seq = ?", '{"call_id": "ghost", "outcome": "aborted"}', record.seq
+    )
+    told = tell("replay", copy)
+    assert told.status == 1
+    assert f"record {record.seq}: legal: lead:t1:" in told.out
+
+
+@pytest.mark.parametrize("command", [["replay"], ["validate"], ["journal", "check"], ["journal", "export"]])
+@pytest.mark.parametrize(("begin", "status"), [(b"", 1), (b"no database file", 2)])
+def test_a_torn_journal(tell: Tell, copy: Path, command: list[str], begin: bytes, status: int) -> None:
+    """A file that was cut is damaged; something else in a journal's clothes is bad input: one message that names it."""
+    journal = StateDir(copy).journal
+    journal.write_bytes(begin + journal.read_bytes()[len(begin) : 5000])
+    told = tell(*command, journal)
+    assert told.status == status
+    assert str(journal) in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["replay"], ["replay", "--at", "1"], ["validate"]])
+def test_what_is_not_there(tell: Tell, tmp_path: Path, arguments: list[str]) -> None:
+    """A missing file, or a directory that is no state directory: bad input, and nothing is made."""
+    for path in (tmp_path / "nix.db", tmp_path):
+        told = tell(*arguments, path)
+        assert told.status == 2
+        assert str(path) in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_is_no_journal(tell: Tell, ended: Path) -> None:
+    """``replay`` wants records; lines are for ``validate``."""
+    told = tell("replay", StateDir(ended).transitions)
+    assert told.status == 2
+    assert "is not a journal" in told.err
+
+
+# ---------------------------------------------------------------------------------------------------- as of a record
+def test_the_tree_at_a_record(tell: Tell, ended: Path) -> None:
+    """What was alive at the abort, with the open calls; what came later is not there."""
+    wish = the(events(ended), "AbortRecord", "lead/a:t1")
+    (lead,) = tell("replay", ended, "--at", wish.seq, "--json").json
+    below = {one["id"]: one for one in lead["children"]}
+    assert {"lead/a", "lead/b", "lead:a1"} == set(below)
+    (turn,) = [one for one in below["lead/a"]["children"] if one["kind"] == "turn"]
+    assert (turn["state"], [one["id"] for one in turn["children"]]) == ("TOOL_USE", ["lead/a:t1:c1"])
+    assert '"a call that hangs"' in tell("replay", ended, "--at", wish.seq).out
+    assert "poor" not in tell("replay", ended, "--at", wish.seq).out
+
+
+def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
+    """It is the tree that the journal keeps."""
+    records = events(ended)
+    replay = Replay()
+    for record in records:
+        replay.take(record)
+    with JournalReader(StateDir(ended).journal) as reader:
+        assert tree(replay.rows()) == tree(reader.entities())
+    kept = tell("tree", "--state-dir", ended, "--json").json
+    assert tell("replay", ended, "--at", len(records), "--json").json == kept
+
+
+def test_the_tree_of_a_plan_that_has_ended(tell: Tell, tmp_path: Path) -> None:
+    """Its tasks stand below their workstream, as in the tree that the journal keeps."""
+
+    async def run() -> None:
+        agents = {"sh": AgentConfig(adapter="command", command=("true",))}
+        plan = Plan(agents=agents, tasks=(TaskConfig(id="t", agent="sh"),))
+        async with open_supervisor(tmp_path / "state", agents=agents, workdir=tmp_path) as sup:
+            await run_plan(sup, plan)
+
+    anyio.run(run)
+    kept = tell("tree", "--state-dir", tmp_path / "state", "--json").json
+    assert [one["id"] for one in kept] == ["workstream:plan", "t"]
+    assert tell("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
+
+
+@pytest.mark.parametrize("at", [0, -1, 1_000_000])
+def test_a_record_that_is_none(tell: Tell, ended: Path, at: int) -> None:
+    """The message names the numbers that there are."""
+    told = tell("replay", ended, "--at", at)
+    assert told.status == 2
+    assert f"has no record {at}; give 1 to {len(events(ended))}" in told.err
+
+
+# ---------------------------------------------------------------------------------------------- under other policies
+def test_an_abort_that_would_have_crossed(tell: Tell, ended: Path) -> None:
+    """The abort of a call would have ended the sibling, too, and the runs part there."""
+    wish = the(events(ended), "AbortRecord", "lead/a:t1")
+    told = tell("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
+    assert told.status == 0
+    found = told.json
+    assert (found["parts_at"], found["ended"], found["lived"]) == (wish.seq, ["lead/b"], [])
+    assert found["aborts"][0]["would_end"] == ["lead/b"]
+    text = tell("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
+    assert text.startswith(f"the runs part at record {wish.seq} of ")
+    assert "  would have ended lead/b" in text.splitlines()
+
+
+def test_an_abort_that_would_have_gone_all_the_way(ended: Path) -> None:
+    """With both edges the parent goes, too; the later abort of it ends nobody any more."""
+    outcome = what_if(events(ended), edges={"tool_to_sibling": True, "sibling_to_session": True})
+    assert set(outcome.ended) == {"lead", "lead/a", "lead/b"}
+    [first] = outcome.aborts
+    assert set(first.would_end) == {"lead", "lead/a", "lead/b"}
+
+
+def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
+    """What an edge on record has ended would have lived without it."""
+
+    async def run() -> None:
+        policy = AbortPolicy(tool_to_sibling=True)
+        async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup, anyio.create_task_group() as group:
+            lead = await sup.start_session("lead", agent=work, policy=policy)
+            for name in ("a", "b"):
+                group.start_soon((await lead.start_child(name)).run, "hang")
+            await _until_open(sup, "lead/a:t1:c1", "lead/b:t1:c1")
+            await sup.abort("lead/a:t1:c1", AbortScope.TOOL, reason="enough")
+            await lead.abort()
+
+    anyio.run(run)
+    records = events(tmp_path / "state")
+    assert what_if(records).parts_at is None
+    outcome = what_if(records, edges={"tool_to_sibling": False})
+    assert (outcome.lived, outcome.ended) == (("lead/b",), ())
+    assert outcome.parts_at == the(records, "AbortRecord", "lead/a:t1").seq
+
+
+def test_giving_up_earlier(tell: Tell, ended: Path) -> None:
+    """With one error allowed the session gives up at its first failure: the second launch is saved."""
+    first = the(events(ended), "SessionExited", "poor")
+    found = tell("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
+    assert (found["parts_at"], found["ended"]) == (first.seq, ["poor"])
+    assert (found["sessions"][0]["would"], found["launches_spent"]) == ("give_up", 0)
+    assert found["restart_policy"] == {"max_total_errors": 1}
+    assert "poor would have given up (1 errors in a row, 1 in all)" in (
+        tell("replay", ended, "--restart-policy", "max_total_errors=1").out
+    )
+
+
+def test_giving_up_later(tell: Tell, ended: Path) -> None:
+    """With more restarts allowed it would have tried again where it was given up, and not have waited longer before."""
+    found = tell("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
+    assert (found["lived"], found["ended"], found["launches_spent"]) == (["poor"], [], 1)
+    assert found["waited_s"] == found["would_wait_s"]
+
+
+def test_waiting_longer(tell: Tell, ended: Path) -> None:
+    """Another backoff moves nobody, and shows what it would have cost."""
+    told = tell("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
+    assert told.status == 0
+    assert told.out.startswith("the runs do not part")
+    assert "backoff: 0.00 s as it was, 5.00 s as it would be" in told.out
+
+
+def test_both_policies_at_once(ended: Path) -> None:
+    """They are one other run: it parts where the first of them makes it."""
+    records = events(ended)
+    outcome = what_if(records, edges={"tool_to_sibling": True}, limits={"max_total_errors": 1})
+    assert set(outcome.ended) == {"lead/b", "poor"}
+    assert outcome.parts_at == outcome.aborts[0].seq < outcome.sessions[0].seq
+
+
+def test_what_comes_below_the_gone_is_saved() -> None:
+    """Once a session would have ended, its agents, and the children it would not have had, are launches saved."""
+    log = Log()
+    log.running("s", max_total_errors=2)
+    log.fail("s", "s:t1")
+    log.exit("s:a1")
+    log.open_turn("s", log.tell("s", "BackoffElapsed", at=200.0))
+    log.launch("s", "s:a2")
+    log.running("s/a")
+    outcome: Outcome = what_if(log.records, limits={"max_consecutive_errors": 1})
+    assert (outcome.ended, outcome.launches, outcome.launches_saved) == (("s", "s/a"), 3, 2)
+
+
+def test_who_would_be_abandoned_lives_on() -> None:
+    """Neither the end of its parent, where that gives up, nor an abort from above ends a child that it would leave."""
+    log = Log()
+    log.running("s")
+    for child in ("s/free", "s/tied", "s/tied/free"):
+        log.running(child)
+    for child in ("s/free", "s/tied/free"):
+        log.fact(child, "Placed", mode="abandon", policy=None)
+    log.abort("s/tied", "s/tied", "sibling")
+    log.fail("s", "s:t1")
+    assert what_if(log.records, limits={"max_total_errors": 1}).ended == ("s", "s/tied")
+    [abort] = what_if(log.records, edges={"sibling_to_session": True}).aborts
+    assert set(abort.would_end) == {"s", "s/tied"}
+
+
+def test_the_loss_of_a_supervisor_is_no_restart() -> None:
+    """A session that was lost with its supervisor tries again however few restarts there may be."""
+    log, reason = Log(), TransitionReason.ORPHAN_RECOVERED
+    log.running("s")
+    lost = {"exit": "Error", "error": "its supervisor ended", "transition_reason": reason.value}
+    failed = log.tell("s:t1", "task_failed", verdict=lost)
+    log.tell("s", "SessionExited", incarnation=1, verdict=lost, cause_id=failed)
+    log.records[-1] = msgspec.structs.replace(log.records[-1], transition_reason=reason)
+    assert log.records[-1].to_status == "CoolingDown"
+    assert what_if(log.records, limits={"restarts_max": 0}).parts_at is None
+
+
+@pytest.mark.anyio
+async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
+    """Whoever wants one try asks again by himself: such failures count as no restarts, also where fewer would do."""
+    async with supervising(tmp_path, settings=SETTINGS) as run:
+        session = await run.sup.start_session("s", agent=work)
+        for _ in range(3):
+            told = await run.sup.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
+            assert told.outcome == "failed"
+    assert len(run.transitions("SessionExited", "s")) == 3
+    assert what_if(run.events(), limits={"restarts_max": 0}).parts_at is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--abort-policy", "tool_to_sibling=maybe", "tool_to_sibling: 'maybe' is neither true nor false"),
+        ("--abort-policy", "tool_to_world=true", "'tool_to_world' is unknown; use tool_to_sibling, sibling_to_session"),
+        ("--abort-policy", "tool_to_sibling", "tool_to_sibling has no value; give tool_to_sibling=VALUE"),
+        ("--abort-policy", "", "'' is unknown; use tool_to_sibling"),
+        (
+            "--restart-policy",
+            "max_total_errors=0",
+            "max_total_errors: '0' cannot be it; give a whole number, 1 to 1000000000",
+        ),
+        ("--restart-policy", "max_total_errors=2.5", "'2.5' cannot be it; give a whole number"),
+        (
+            "--restart-policy",
+            "restarts_max=-1",
+            "restarts_max: '-1' cannot be it; give a whole number, 0 to 1000000000",
+        ),
+        ("--restart-policy", "max_total_errors=" + "9" * 400, "9…' cannot be it; give a whole number, 1 to 1000000000"),
+        (
+            "--restart-policy",
+            "max_total_errors=" + "9" * 5000,
+            "9…' cannot be it; give a whole number, 1 to 1000000000",
+        ),
+        ("--restart-policy", "restarts_within_s=1e10", "'1e10' cannot be it; give seconds, above 0"),
+        ("--restart-policy", "restarts_within_s=nan", "'nan' cannot be it; give seconds, above 0"),
+        ("--restart-policy", "restarts_within_s=0", "'0' cannot be it; give seconds, above 0"),
+        ("--restart-policy", "patience=1", "'patience' is unknown; use max_consecutive_errors"),
+        ("--restart-policy", "restarts_max=1,restarts_max=2", "restarts_max is given twice"),
+    ],
+)
+def test_a_policy_that_is_none(tell: Tell, ended: Path, option: str, value: str, words: str) -> None:
+    """Bad input: one message with the key, the value and what would be right, and exit status 2."""
+    told = tell("replay", ended, option, value)
+    assert (told.status, told.out) == (2, "")
+    assert words in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+def test_a_policy_and_a_record_at_once(tell: Tell, ended: Path) -> None:
+    """One shows what was, the other what would have been."""
+    told = tell("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
+    assert told.status == 2
+    assert "give one of them" in told.err
+
+
+def test_only_named_fields_of_a_policy_change(ended: Path) -> None:
+    """What is not named stays as it was: naming the limits that were in force changes nothing."""
+    limits = msgspec.to_builtins(SETTINGS.limits.value())
+    same = {name: limits[name] for name in ("max_total_errors", "restarts_max", "backoff_base_ms", "backoff_cap_ms")}
+    assert what_if(events(ended), limits=same, edges={"tool_to_sibling": False}).parts_at is None

@@ -1,0 +1,160 @@
+"""The two implementations of the port, each with what a case needs to know of its world."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+from trio.testing import MockClock
+
+from supervisor.ports import Launch, Process, ProcessHost
+from supervisor.processes import WardenHost, WardenProcess
+from supervisor.processes import shim as warden
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.process import SimulatedProcess
+from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
+from tests.simulated import VirtualLoop
+from tests.support import gone
+from tests.unit.processes.contract.scripts import script_of, simulated
+
+__all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
+
+DEADLINE_S = 60.0
+VIRTUAL_DEADLINE_S = 1e6
+SEEDS = range(5)
+
+Case = Callable[[], Awaitable[None]]
+
+
+class Port(Protocol):
+    """A host, and the facts of its world."""
+
+    host: ProcessHost
+
+    def run(self, case: Case) -> None:
+        """Run *case*, and show that nothing is left after it."""
+        ...
+
+    def lose_warden(self, process: Process) -> None:
+        """Its warden is killed."""
+        ...
+
+    async def orphans_dead(self, process: Process) -> None:
+        """Until whatever its warden has adopted so far is dead, be it reaped or not."""
+        ...
+
+
+# -------------------------------------------------------------------------------------------------------- simulated
+def run_virtually(backend: str, case: Case) -> None:
+    """Run *case* in virtual time."""
+
+    async def bounded() -> None:
+        with anyio.fail_after(VIRTUAL_DEADLINE_S):
+            await case()
+
+    options: dict[str, Any] = {"loop_factory": VirtualLoop}
+    if backend == "trio":
+        options = {"clock": MockClock(autojump_threshold=0)}
+    anyio.run(bounded, backend=backend, backend_options=options)
+
+
+class SimulatedPort:
+    """Simulated processes in virtual time; a case runs with several seeds, and no faults but its own."""
+
+    host: SimulatedProcesses
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self.events: list[ProcessEvent] = []
+
+    def run(self, case: Case) -> None:
+        for seed in SEEDS:
+            run_virtually(self._backend, partial(self._world, Chance(seed), case))
+
+    async def _world(self, chance: Chance, case: Case) -> None:
+        async with anyio.create_task_group() as group:
+            faults = FaultPlan(chance, intensity=0.0)
+            self.host = SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=self.events.append)
+            await case()
+            assert self.host.alive() == []
+
+    def lose_warden(self, process: Process) -> None:
+        assert isinstance(process, SimulatedProcess)
+        process.warden.lose()
+
+    async def orphans_dead(self, process: Process) -> None:
+        while any(not one.zombie for one in self.host.alive() if one.pid != process.pid):
+            await anyio.lowlevel.checkpoint()
+
+
+def program_for(launch: Launch) -> Program:
+    """What a real kernel would run, or why not; its disk is the real one."""
+    if not os.path.isdir(launch.cwd):
+        os.listdir(launch.cwd)
+    steps = script_of(launch.argv)
+    if steps is None:
+        path = shutil.which(launch.argv[0], os.F_OK, launch.env.get("PATH"))
+        raise PermissionError(13, "not executable") if path else FileNotFoundError(2, "missing")
+    return simulated(steps)
+
+
+# ------------------------------------------------------------------------------------------------------------- real
+class RealPort:
+    """Real processes. This process adopts what escapes a warden meanwhile, and finds nothing."""
+
+    host: WardenHost
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+
+    def run(self, case: Case) -> None:
+        adopt(True)
+        before, family = descriptors(), children()
+        try:
+            anyio.run(self._bounded, case, backend=self._backend)
+        finally:
+            escaped = children() - family
+            collect(escaped)
+            adopt(False)
+        assert not escaped
+        assert descriptors() == before
+
+    async def _bounded(self, case: Case) -> None:
+        with anyio.fail_after(DEADLINE_S):
+            async with WardenHost() as self.host:
+                await case()
+
+    def lose_warden(self, process: Process) -> None:
+        assert isinstance(process, WardenProcess)
+        os.kill(process.lifeline.pid, signal.SIGKILL)
+
+    async def orphans_dead(self, process: Process) -> None:
+        assert isinstance(process, WardenProcess)
+        await gone(*set(warden.children(process.lifeline.pid)) - {process.pid})
+
+
+def adopt(orphans: bool) -> None:
+    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+
+
+def children() -> set[int]:
+    return set(warden.children(os.getpid()))
+
+
+def collect(pids: set[int]) -> None:
+    warden.send(pids, signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def descriptors() -> set[str]:
+    return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}

@@ -1,0 +1,356 @@
+"""Programs in pid namespaces of their own: whoever dies, the kernel ends all of it, and nobody is told of the init.
+
+Where this machine gives none, the same tests hold for what stands in for it: everything is as without.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.lifecycles.types import AbortScope
+from supervisor.plans import Settings
+from supervisor.ports import Launch
+from supervisor.processes import WardenHost, WardenProcess
+from supervisor.processes import fork_server as keeper
+from supervisor.processes import pid_namespace as namespace
+from supervisor.processes import shim as warden
+from supervisor.processes.containment import Containment
+from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
+
+PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+ROOT = Path(__file__).parents[3]
+VICTIMS = str(Path(__file__).with_name("victims.py"))
+KINDS = ("child", "session", "daemon", "scrubbed", "stubborn", "hopper")
+PROGRAM = namespace.__file__
+ALLOWED = subprocess.run([sys.executable, "-I", "-S", PROGRAM], check=False).returncode == 0
+ENCLOSED = Containment(pid_namespaces=True)
+PLAIN = Containment()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
+    roll = Roll(tmp_path)
+    yield roll
+    roll.close()
+
+
+def zoo(roll: Roll, mode: str, *kinds: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", VICTIMS, roll.path, mode, *kinds)
+
+
+def python(code: str) -> Launch:
+    return Launch(argv=(sys.executable, "-I", "-S", "-c", code), cwd="/", env=PATH)
+
+
+@asynccontextmanager
+async def running(
+    roll: Roll, mode: str, *kinds: str, containment: Containment = ENCLOSED
+) -> AsyncIterator[WardenProcess]:
+    """The victims, all of them there."""
+    launch = Launch(argv=zoo(roll, mode, *kinds), cwd="/", env=PATH)
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost(containment) as host, host.spawn(launch, terminate_s=0.05) as process:
+            await roll.here(len(kinds) + 1)
+            yield process
+
+
+def inits_of(warden_pid: int) -> list[int]:
+    """The inits of the namespaces that a warden's children are born in."""
+    return [pid for pid in warden.children(warden_pid) if namespace.is_init(pid)]
+
+
+def within(pid: int) -> int:
+    """What a process is called by those in its own namespace."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
+
+
+@contextmanager
+def held(pids: list[int]) -> Iterator[list[int]]:
+    """A pidfd of each that is there."""
+    fds: list[int] = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            fds.append(os.pidfd_open(pid))
+    try:
+        yield fds
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+async def all_dead(fds: list[int]) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        for fd in fds:
+            await anyio.wait_readable(fd)
+
+
+# ------------------------------------------------------------------------------------------------- an ordinary life
+async def test_what_a_program_sees() -> None:
+    """Its own pid is the one that its /proc shows, and ours is the one that we are told; the init is its only elder."""
+    code = "import os; print(os.getpid(), os.readlink('/proc/self'), os.getppid(), flush=True); input()"
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost(ENCLOSED) as host, host.spawn(python(code)) as process:
+            mine, shown, parent = (int(word) for word in (await process.receive()).split())
+            assert mine == shown == within(process.pid)
+            assert (mine != process.pid, parent == 0, len(inits_of(process.lifeline.pid))) == (ALLOWED,) * 3
+            await process.send(b"\n")
+            assert await process.wait_exit() == 0
+
+
+async def test_nothing_of_ours_is_in_the_init() -> None:
+    """An init holds no descriptor, so it keeps no pipe open; and it ends with its program."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost(ENCLOSED) as host, host.spawn(python("print('up', flush=True); input()")) as process:
+            assert await process.receive() == b"up\n"
+            inits = inits_of(process.lifeline.pid)
+            assert [os.listdir(f"/proc/{init}/fd") for init in inits] == [[]] * ALLOWED
+            with held(inits) as fds:
+                await process.send(b"\n")
+                assert await process.receive() == b""
+                await process.wait_ended()
+                await all_dead(fds)
+
+
+async def test_a_program_that_does_not_start_leaves_no_init() -> None:
+    """A refusal says the same as without a namespace, and its init is gone (see also nothing_left)."""
+    launch = Launch(argv=("/no/such/program",), cwd="/", env={})
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost(ENCLOSED) as host:
+            with pytest.raises(Exception, match="there is no such file"):
+                async with host.spawn(launch):
+                    pass
+
+
+@pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
+async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> None:
+    """A kill counts every descendant but the main process, exactly, with a namespace or without; never the init."""
+    async with running(roll, "stay", "child", "session", "daemon", "stubborn", containment=containment) as process:
+        process.kill()
+        report = await process.wait_ended()
+        assert (report.status, report.ended_by, report.killed, report.survivors) == (-9, "kill", 4, 0)
+
+
+@pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
+async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -> None:
+    """SIGTERM goes to all that heed it, also to whom the init has adopted: then nobody needs a kill."""
+    async with running(roll, "defy", "child", "session", "daemon", containment=containment) as process:
+        victims = [pid for pid in warden.descendants(process.lifeline.pid) if pid != process.pid]
+        with held([pid for pid in victims if not namespace.is_init(pid)]) as fds:
+            process.terminate()
+            await all_dead(fds)
+        process.signal(signal.SIGKILL)
+        report = await process.wait_ended()
+        assert (report.ended_by, report.killed, report.survivors) == ("terminate", 0, 0)
+
+
+async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
+    """What the program has started is told of by our pids, and struck; the program goes on, and so does its init."""
+    async with running(roll, "stay", "daemon") as process:
+        inits = inits_of(process.lifeline.pid)
+        main, daemon = await process.look() or ()
+        assert (main.pid, main.session) == (process.pid, process.pid)
+        assert daemon.session not in (process.pid, *inits)
+        process.strike([daemon], signal.SIGKILL)
+        await gone(daemon.pid)
+        assert inits_of(process.lifeline.pid) == inits
+        process.signal(signal.SIGUSR1)
+        assert await process.wait_exit() == -signal.SIGUSR1
+        assert (await process.wait_ended()).killed == 0
+
+
+# ------------------------------------------------------------------------------------------------- violence
+async def test_a_killed_warden(roll: Roll) -> None:
+    """kill -9 of the warden alone: deaf daemons without session or environment are gone, and the host is told."""
+    async with running(roll, "defy", *KINDS) as process:
+        with held(warden.descendants(process.lifeline.pid)) as fds:
+            os.kill(process.lifeline.pid, signal.SIGKILL)
+            report = await process.wait_ended()
+            assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
+            await all_dead(fds)
+        await roll.all_gone()
+
+
+SUPERVISOR = """
+import sys, anyio
+from supervisor.ports import Launch
+from supervisor.processes import WardenHost
+from supervisor.processes.containment import Containment
+
+async def main():
+    async with WardenHost(Containment(pid_namespaces=True)) as host:
+        async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
+            print(host.keeping.pid, process.lifeline.pid, process.pid, flush=True)
+            await anyio.sleep_forever()
+
+backend, *argv = sys.argv[1:]
+anyio.run(main, backend=backend)
+"""
+
+
+@contextmanager
+def supervisor_of(roll: Roll, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*before, sys.executable, "-c", SUPERVISOR, backend, *zoo(roll, "defy", *KINDS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
+        try:
+            yield supervisor
+        finally:
+            supervisor.kill()
+
+
+async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
+    """Its keeper's, its warden's and its program's."""
+    assert supervisor.stdout is not None
+    with anyio.fail_after(DEADLINE_S):
+        await anyio.wait_readable(supervisor.stdout)
+    return [int(word) for word in supervisor.stdout.readline().split()]
+
+
+def end_our_own() -> None:
+    """Whoever has fallen to us, until nobody does."""
+    while left := set(warden.children(os.getpid())) - FAMILY:
+        warden.send(left, signal.SIGKILL)
+        for pid in left:
+            collect(pid)
+
+
+def kill_at_once(*pids: int) -> None:
+    """None of them sees another one's end: they are stopped before the first is killed."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        warden.send(pids, number)
+
+
+async def test_the_supervisor_with_its_warden(roll: Roll, anyio_backend: str) -> None:
+    """kill -9 of both at the same moment: everybody is gone, and the keeper goes when it has seen to that."""
+    with supervisor_of(roll, anyio_backend) as supervisor:
+        keeping, one, _ = await pids_of(supervisor)
+        await roll.here(len(KINDS) + 1)
+        with held(warden.descendants(one)) as fds:
+            kill_at_once(supervisor.pid, one)
+            await all_dead(fds)
+        await roll.all_gone()
+        await gone(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
+        collect(keeping)
+
+
+async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> None:
+    """kill -9 of supervisor, keeper and warden at the same moment: the kernel alone ends what they had, if it may."""
+    with supervisor_of(roll, anyio_backend) as supervisor:
+        keeping, one, main = await pids_of(supervisor)
+        await roll.here(len(KINDS) + 1)
+        inits, everybody = inits_of(one), warden.descendants(one)
+        kill_at_once(supervisor.pid, keeping, one)
+        await gone(supervisor.pid)
+        for pid in (keeping, one, main):  # they have fallen to us; an init is dead when we have reaped its own
+            await gone(pid)
+            collect(pid)
+        if not ALLOWED:
+            assert [pid for pid in everybody if warden.lives(pid)]
+            end_our_own()
+            return
+        await gone(*inits)
+        await roll.all_gone()
+        for init in inits:
+            collect(init)
+
+
+def test_the_keeper_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who falls to the keeper with a lost warden is counted when it is reaped, and an init is not."""
+    ours = keeper.Keeper.__new__(keeper.Keeper)
+    ours.wardens, ours.killed = {}, 0
+    for is_init in (True, False):
+        monkeypatch.setattr(namespace, "is_init", lambda _, is_init=is_init: is_init)
+        with subprocess.Popen(["true"]) as child:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            ours.bury(*ours.tell_apart(-1, os.WNOHANG))
+            child.returncode = 0
+    assert ours.killed == 1
+
+
+# ------------------------------------------------------------------------------------------------- where it is denied
+DENY = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+"""PR_CAPBSET_DROP of CAP_SYS_ADMIN: what is executed then has it no more, whoever runs it."""
+
+
+async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
+    """A supervisor without CAP_SYS_ADMIN runs its programs as it always did, and its keeper ends them all."""
+    with supervisor_of(roll, anyio_backend, sys.executable, "-c", DENY) as supervisor:
+        keeping, one, main = await pids_of(supervisor)
+        await roll.here(len(KINDS) + 1)
+        assert (inits_of(one), within(main)) == ([], main)
+        with held(warden.descendants(one)) as fds:
+            kill_at_once(supervisor.pid, one)
+            await all_dead(fds)
+        await roll.all_gone()
+        await gone(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
+        collect(keeping)
+
+
+HALF = """
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import pid_namespace as namespace
+
+def denied(self):
+    raise PermissionError(1, "no mounts here")
+
+namespace.PidNamespace.enter = denied
+assert namespace.enclose() is None
+child = os.fork()
+if child == 0:
+    os._exit(os.getpid() < 3)
+assert os.waitpid(-1, 0) == (child, 0)
+assert os.readlink("/proc/self/ns/pid_for_children") == os.readlink("/proc/self/ns/pid")
+"""
+
+
+def test_half_a_namespace_is_none() -> None:
+    """Where a namespace may be made and its /proc may not, children are born where they always were, with no init."""
+    subprocess.run([sys.executable, "-I", "-S", "-c", HALF, PROGRAM], check=True)
+
+
+# ------------------------------------------------------------------------------------------------- the setting
+def enclosed(settings: Settings, *, really: bool) -> Settings:
+    return settings.model_copy(update={"pid_namespaces": really})
+
+
+async def test_it_is_off_unless_asked_for() -> None:
+    """No plan gets namespaces by itself."""
+    assert not Settings().pid_namespaces
+
+
+@pytest.mark.parametrize("really", [False, True], ids=["plain", "enclosed"])
+async def test_a_turn_and_an_abort(tmp_path: Path, roll: Roll, really: bool) -> None:
+    """An ordinary turn works, its tool is where the setting says, and the receipt of an abort is as ever."""
+    async with supervising(tmp_path, settings=enclosed(quick(), really=really)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run(f"@run readlink /proc/self/ns/pid > {tmp_path}/ns")
+        assert result.outcome == "completed"
+        ours = os.readlink("/proc/self/ns/pid")
+        assert ((tmp_path / "ns").read_text().strip() != ours) == (really and ALLOWED)
+        async with anyio.create_task_group() as group:
+            group.start_soon(
+                session.run, f"@run exec 9>{roll.path}; (setsid sleep 1000 &); echo tool $$ >&9; sleep 1000"
+            )
+            await roll.here(1)
+            receipt = await session.abort(AbortScope.SESSION, reason="enough")
+        assert receipt.survivors == 0
+        assert sorted((fate.owner, fate.survivors) for fate in receipt.processes) == [("s:a1", 0), ("s:t2:c1", 0)]
+        await roll.all_gone()

@@ -1,0 +1,882 @@
+"""Processes under wardens: bytes, statuses, and above all that nothing is ever left.
+
+*Gone* is proved by a fact: every victim holds the write end of a FIFO, and the test waits for its end of file. The
+test process is a subreaper meanwhile, so that whatever escapes a warden falls to it, and every test ends by showing
+that it has no child and no descriptor more than before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import pytest
+
+from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
+from supervisor.processes import WardenHost, WardenProcess, descent, host
+from supervisor.processes import fork_server_client as keeping
+from supervisor.processes import shim as warden
+from supervisor.processes.pipes import Descriptor, Output
+from supervisor.processes.spawn_errors import refusal
+from tests.support import gone
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
+
+PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+VICTIMS = str(Path(__file__).with_name("victims.py"))
+ZOO = tuple(runpy.run_path(VICTIMS)["KINDS"])
+ROOT = Path(__file__).parents[3]
+DEADLINE_S = 30.0
+
+
+def descriptors() -> set[str]:
+    """Those that are open, without the one that the listing itself needs."""
+    return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+
+
+FAMILY: set[int] = set()
+"""Children of this process that no test has started, such as what ``multiprocessing`` keeps."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Whatever a test starts is gone, reaped and closed when it ends."""
+    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before, family = descriptors(), set(warden.children(os.getpid()))
+    FAMILY.update(family)
+    yield
+    escaped = first = set(warden.children(os.getpid())) - family
+    while escaped:
+        warden.send(escaped, signal.SIGKILL)
+        for pid in escaped:
+            collect(pid)
+        escaped = set(warden.children(os.getpid())) - family
+    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    assert not first
+    assert descriptors() == before
+
+
+class Roll:
+    """Who of the victims has come, and that all have gone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "roll")
+        os.mkfifo(self.path)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self._heard = b""
+        self.seen: dict[str, int] = {}
+
+    async def _hear(self) -> bool:
+        await anyio.wait_readable(self._fd)
+        with suppress(BlockingIOError):
+            data = os.read(self._fd, 65536)
+            *lines, self._heard = (self._heard + data).split(b"\n")
+            for line in lines:
+                kind, pid = line.decode().split()
+                self.seen[kind] = int(pid)
+            return bool(data)
+        return True
+
+    async def all_here(self, *kinds: str) -> None:
+        while not self.seen.keys() >= {*kinds, "main"}:
+            await self._hear()
+
+    async def somebody_here(self) -> None:
+        while not self.seen:
+            await self._hear()
+
+    async def all_gone(self) -> None:
+        """End of file: nobody who ever opened it, and nobody they forked, exists any more."""
+        while await self._hear():
+            pass
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.fixture
+def roll(tmp_path: Path, nothing_left: None) -> Iterator[Roll]:
+    roll = Roll(tmp_path)
+    yield roll
+    roll.close()
+
+
+def launch(*argv: str, cwd: str = "/", env: dict[str, str] | None = None) -> Launch:
+    return Launch(argv=argv, cwd=cwd, env=PATH if env is None else env)
+
+
+def python(code: str, *argv: str) -> Launch:
+    return launch(sys.executable, "-I", "-S", "-c", code, *argv)
+
+
+def zoo(roll: Roll, mode: str, *kinds: str) -> Launch:
+    return launch(sys.executable, "-I", "-S", VICTIMS, roll.path, mode, *kinds)
+
+
+async def all_output(process: Process) -> bytes:
+    chunks = []
+    while chunk := await process.receive():
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def output_of(wanted: Launch) -> bytes:
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(wanted) as process:
+            return await all_output(process)
+
+
+def collect(pid: int) -> None:
+    os.waitpid(pid, 0)
+
+
+@asynccontextmanager
+async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) -> AsyncIterator[WardenProcess]:
+    """The victims, all of them there."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
+            await roll.all_here(*kinds)
+            yield process
+
+
+# ------------------------------------------------------------------------------------------------- bytes
+async def test_input_comes_back_as_output() -> None:
+    """What is sent to cat is received, and the end of its input is its end."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+            await process.send(b"one\n")
+            assert await process.receive() == b"one\n"
+            process.close_input()
+            assert await process.receive() == b""
+            assert await process.wait_exit() == 0
+
+
+async def test_standard_error_is_a_stream_of_its_own() -> None:
+    """Standard error arrives by receive_err only."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "echo out; echo err >&2")) as process:
+            assert (await process.receive_err(), await process.receive_err()) == (b"err\n", b"")
+            assert await all_output(process) == b"out\n"
+
+
+async def test_ten_megabytes_pass_through_whole() -> None:
+    """A program that echoes more than any pipe holds gets and gives every byte, in order."""
+    data = bytes(range(256)) * 40_000
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            WardenHost() as wardens,
+            wardens.spawn(launch("cat")) as process,
+            anyio.create_task_group() as nursery,
+        ):
+
+            async def feed() -> None:
+                await process.send(data)
+                process.close_input()
+
+            nursery.start_soon(feed)
+            assert await all_output(process) == data
+
+
+async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
+    """Send returns only when the program has made room."""
+    code = (
+        "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print('up', flush=True);"
+        "signal.sigwait([signal.SIGUSR1]); print(len(sys.stdin.buffer.read()))"
+    )
+    sent = anyio.Event()
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            WardenHost() as wardens,
+            wardens.spawn(python(code)) as process,
+            anyio.create_task_group() as nursery,
+        ):
+
+            async def feed() -> None:
+                await process.send(bytes(10_000_000))
+                sent.set()
+                process.close_input()
+
+            nursery.start_soon(feed)
+            assert await process.receive() == b"up\n"
+            assert not sent.is_set()
+            process.signal(signal.SIGUSR1)
+            assert await all_output(process) == b"10000000\n"
+            assert sent.is_set()
+
+
+async def test_two_senders_do_not_mix() -> None:
+    """What one task sends stays in one piece, however large."""
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            WardenHost() as wardens,
+            wardens.spawn(launch("cat")) as process,
+            anyio.create_task_group() as nursery,
+        ):
+
+            async def feed() -> None:
+                async with anyio.create_task_group() as senders:
+                    senders.start_soon(process.send, b"a" * 300_000)
+                    senders.start_soon(process.send, b"b" * 300_000)
+                process.close_input()
+
+            nursery.start_soon(feed)
+            output = await all_output(process)
+    assert output in (b"a" * 300_000 + b"b" * 300_000, b"b" * 300_000 + b"a" * 300_000)
+
+
+async def test_sending_to_the_deaf_is_nothing() -> None:
+    """A program that has exited, and an input that we closed, drop what is sent."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("true")) as process:
+            await process.wait_exit()
+            await process.send(bytes(1_000_000))
+            process.close_input()
+            await process.send(b"more")
+
+
+async def test_the_warden_holds_no_pipe() -> None:
+    """A program that closes its standard output is heard to, while it lives."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
+            assert (await process.receive(), await process.receive_err()) == (b"", b"")
+            process.terminate()
+            assert await process.wait_exit() == -15
+
+
+async def test_output_is_still_there_after_the_exit() -> None:
+    """What a program wrote before it exited can be read after its status is known."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
+            assert (await process.wait_ended()).status == 4
+            assert await all_output(process) == b"last words\n"
+
+
+async def test_leaving_ends_a_receive_that_waits() -> None:
+    """Another task's receive sees the end when the context is left, and no error."""
+    received: list[bytes] = []
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            WardenHost() as wardens,
+            anyio.create_task_group() as nursery,
+            wardens.spawn(launch("sleep", "60")) as process,
+        ):
+
+            async def listen() -> None:
+                received.append(await process.receive())
+
+            nursery.start_soon(listen)
+            await anyio.wait_all_tasks_blocked()
+            assert not received
+    assert received == [b""]
+
+
+async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
+    """Where a pipe is closed under a waiter and its number is given out again, the new one still works."""
+    reading, writing = os.pipe()
+    old, ended = Output(reading), anyio.Event()
+
+    async def wait_on_old(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        task_status.started()
+        assert await old.receive() == b""
+        ended.set()
+
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as nursery:
+            await nursery.start(wait_on_old)
+            await anyio.wait_all_tasks_blocked()
+            old.close()
+            reused, into_reused = os.pipe()
+            new = Descriptor(reused)
+            nursery.start_soon(new.readable)
+            await ended.wait()
+            os.write(into_reused, b"x")
+    new.close()
+    for fd in (writing, into_reused):
+        os.close(fd)
+
+
+# ------------------------------------------------------------------------------------------------- beginnings and ends
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill -TERM $$", -15)]
+)
+async def test_exit_status(script: str, status: int) -> None:
+    """The status is the main process's own, in Python's form, and nobody of us ended it."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", script)) as process:
+            assert await process.wait_exit() == status
+            report = await process.wait_ended()
+    assert report == process.report
+    assert (report.status, report.ended_by, report.killed, report.survivors) == (status, "exit", 0, 0)
+    assert report.pid == process.pid
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "sentence"),
+    [
+        (("no-such-program",), "/", "no such program on PATH '/usr/local/bin:/usr/bin:/bin'; install it"),
+        (("./no-such-program",), "/", "no such file; install it, or correct argv"),
+        (("/etc/passwd",), "/", "not an executable file; chmod"),
+        (("/",), "/", "not an executable file; chmod"),
+        (("true",), "/no/such", "working directory '/no/such' does not exist; create it"),
+        (("true",), "/etc/passwd", "working directory '/etc/passwd' is not a directory"),
+        (("true", "x" * 5_000_000), "/", "argv and env are too large"),
+        (("true", "a\0b"), "/", r"argv\[1\] contains a NUL byte"),
+        ((), "/", "argv is empty"),
+    ],
+)
+async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
+    """What cannot start is a SpawnError that names the program, the value and the fix."""
+    with anyio.fail_after(DEADLINE_S):
+        with pytest.raises(SpawnError, match=sentence) as caught:
+            async with WardenHost() as wardens, wardens.spawn(launch(*argv, cwd=cwd)):
+                pytest.fail("it started")
+        assert repr(argv[0]) in str(caught.value) if argv else True
+
+
+@pytest.mark.parametrize(
+    ("first_line", "sentence"), [("#!/no/such/interpreter\n", "the interpreter named in its #! line"), ("", "no #!")]
+)
+async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Path) -> None:
+    """A script without a usable interpreter is not called missing."""
+    script = tmp_path / "script"
+    script.write_text(first_line + "echo hello\n")
+    script.chmod(0o755)
+    with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=sentence):
+        async with WardenHost() as wardens, wardens.spawn(launch("./script", cwd=str(tmp_path))):
+            pytest.fail("it started")
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+async def test_refusal_of_a_variable_name(name: str) -> None:
+    """An environment that no kernel takes is refused before anything starts."""
+    with pytest.raises(SpawnError, match="a variable named"):
+        async with WardenHost() as wardens, wardens.spawn(launch("true", env={name: "x"})):
+            pytest.fail("it started")
+
+
+def test_refusal_where_no_process_can_be_made() -> None:
+    """A full process table is said in words."""
+    assert "raise the limit" in str(refusal(launch("true"), "fork", errno.EAGAIN))
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
+    """What a broken Python leaves on standard error is in the sentence, also where it is gone before it is asked."""
+    monkeypatch.setattr(keeping, "KEEPER", Path("/no/such/fork_server.py"))
+    if is_gone:
+        send = keeping.Keeping._send
+
+        def send_late(ours: keeping.Keeping, message: bytes, descriptors: Sequence[int]) -> None:
+            assert ours._keeper is not None
+            ours._keeper.wait()
+            send(ours, message, descriptors)
+
+        monkeypatch.setattr(keeping.Keeping, "_send", send_late)
+    with (
+        anyio.fail_after(DEADLINE_S),
+        pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/fork_server\.py"),
+    ):
+        async with WardenHost() as wardens, wardens.spawn(launch("true")):
+            pytest.fail("it started")
+
+
+async def test_no_python_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even a warden can be executed nothing stays open."""
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(SpawnError, match="no warden for it"):
+        async with WardenHost() as wardens, wardens.spawn(launch("true")):
+            pytest.fail("it started")
+
+
+def test_windows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that cannot keep its promise is not made."""
+    monkeypatch.setattr("supervisor.processes.host.os.name", "nt")
+    with pytest.raises(RuntimeError, match="Linux"):
+        WardenHost()
+
+
+# ------------------------------------------------------------------------------------------------- what a program sees
+async def test_environment_is_exact() -> None:
+    """Nothing is inherited, and odd values arrive as they are."""
+    env = {"GREETING": "grüß\ndich = 1", "EMPTY": "", "BYTES": "\udcff"}
+    output = await output_of(launch("/usr/bin/env", "-0", env=env))
+    assert output == b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
+
+
+async def test_arguments_and_directory_are_exact(tmp_path: Path) -> None:
+    """argv arrives word by word, the working directory as given, and a relative program is found there."""
+    tmp_path = tmp_path.resolve()
+    (tmp_path / "tool").write_text('#!/bin/sh\npwd -P\nprintf "<%s>" "$@"\n')
+    (tmp_path / "tool").chmod(0o755)
+    output = await output_of(launch("./tool", "", "a b", "\n", cwd=str(tmp_path)))
+    assert output.decode() == f"{tmp_path}\n<><a b><\n>"
+
+
+async def test_a_large_environment_arrives() -> None:
+    """A launch larger than any socket buffer gets through."""
+    env = {f"V{index}": "x" * 100_000 for index in range(10)}
+    assert await output_of(launch("/bin/sh", "-c", "echo ${#V0} ${#V9}", env=env)) == b"100000 100000\n"
+
+
+async def test_no_descriptor_leaks_into_a_program() -> None:
+    """A program has its three standard streams and nothing else of ours, our other programs' pipes included."""
+    code = "import os; print([fd for fd in range(3, 300) if os.path.exists(f'/proc/self/fd/{fd}')])"
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")), wardens.spawn(python(code)) as process:
+            assert await all_output(process) == b"[]\n"
+
+
+async def test_signals_and_session_are_a_fresh_programs() -> None:
+    """Whatever the host ignores or blocks, the program does not; and it leads a session and a group of its own."""
+    ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        with anyio.fail_after(DEADLINE_S):
+            async with (
+                WardenHost() as wardens,
+                wardens.spawn(launch("grep", "-E", "Sig(Blk|Ign)|NS[ps]", "/proc/self/status")) as process,
+            ):
+                told = dict(line.split(b":\t") for line in (await all_output(process)).splitlines())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGUSR1, ignored)
+    reserved = 1 << 31 | 1 << 32  # signals 32 and 33 are the C library's own: no program can change them
+    assert int(told[b"SigBlk"], 16) & ~reserved == 0
+    assert int(told[b"SigIgn"], 16) & ~reserved == 0
+    assert {int(told[name].split()[-1]) for name in (b"NSpid", b"NSpgid", b"NSsid")} == {process.pid}
+
+
+async def test_a_warden_is_discreet_and_steady() -> None:
+    """Its command line does not show the program's, and short of memory the kernel prefers the program."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat", "-")) as process:
+            home = Path(f"/proc/{process.lifeline.pid}")
+            assert b"cat" not in (home / "cmdline").read_bytes()
+            assert (home / "environ").read_bytes().count(b"\0") <= 2
+            mine, its = (int((path / "oom_score_adj").read_text()) for path in (home, Path(f"/proc/{process.pid}")))
+            assert mine < its
+
+
+# ------------------------------------------------------------------------------------------------- nothing is left
+async def test_leaving_leaves_nothing(roll: Roll) -> None:
+    """Leaving the context ends every kind of descendant."""
+    async with running(roll, "stay", *ZOO) as process:
+        pass
+    with anyio.fail_after(DEADLINE_S):
+        await roll.all_gone()
+        report = await process.wait_ended()
+    assert (report.status, report.ended_by, report.survivors) == (-15, "terminate", 0)
+    assert report.killed >= 1, "the stubborn one at least"
+
+
+async def test_kill_leaves_nothing(roll: Roll) -> None:
+    """A kill ends every kind of descendant, and is answered with the report."""
+    async with running(roll, "stay", *ZOO) as process:
+        process.kill()
+        report = await process.wait_ended()
+        assert (report.status, report.ended_by, report.survivors) == (-9, "kill", 0)
+        assert report.killed >= len(ZOO)
+        await roll.all_gone()
+
+
+async def test_exit_leaves_nothing(roll: Roll) -> None:
+    """A main process that exits by itself takes every kind of descendant with it, and keeps its status."""
+    async with running(roll, "exit", *ZOO) as process:
+        await process.send(b"go\n")
+        assert await process.wait_exit() == 3
+        report = await process.wait_ended()
+        await roll.all_gone()
+        assert (report.status, report.ended_by, report.survivors) == (3, "exit", 0)
+
+
+async def test_defiance_is_killed(roll: Roll) -> None:
+    """A main process that ignores SIGTERM is killed after terminate_s, with every kind of descendant."""
+    async with running(roll, "defy", *ZOO, terminate_s=0.05) as process:
+        pass
+    with anyio.fail_after(DEADLINE_S):
+        await roll.all_gone()
+    assert process.report is not None
+    assert (process.report.status, process.report.ended_by, process.report.survivors) == (-9, "kill", 0)
+
+
+@pytest.mark.parametrize("kind", ZOO)
+async def test_each_kind_is_killed(kind: str, roll: Roll) -> None:
+    """No kind needs another to be found."""
+    async with running(roll, "stay", kind) as process:
+        process.kill()
+        assert (await process.wait_ended()).survivors == 0
+        await roll.all_gone()
+
+
+async def test_what_was_killed_is_counted(roll: Roll) -> None:
+    """The count is of descendants, exactly, without the main process."""
+    async with running(roll, "stay", "child", "session", "daemon", "stubborn", "stopped") as process:
+        process.kill()
+        assert (await process.wait_ended()).killed == 5
+
+
+async def test_terminate_reaches_the_whole_tree(roll: Roll) -> None:
+    """SIGTERM and SIGCONT go to every descendant: those that heed them, even a stopped one, need no kill."""
+    async with running(roll, "defy", "child", "session", "daemon", "stopped") as process:
+        process.terminate()
+        for kind in ("child", "session", "daemon", "stopped"):
+            await gone(roll.seen[kind])
+        process.signal(signal.SIGKILL)
+        report = await process.wait_ended()
+        assert (report.status, report.ended_by, report.killed, report.survivors) == (-9, "terminate", 0, 0)
+
+
+async def test_end_of_output_needs_no_descendants_leave(roll: Roll) -> None:
+    """A child that holds standard output does not keep the reader waiting once the main process has exited."""
+    async with running(roll, "exit", "child") as process:
+        process.close_input()
+        assert await all_output(process) == b""
+        assert await process.wait_exit() == 3
+
+
+# ------------------------------------------------------------------------------------------------- leaving
+async def test_an_exception_leaves_as_it_is(roll: Roll) -> None:
+    """What the body raises is not wrapped, and nothing is left."""
+    with pytest.raises(ZeroDivisionError):
+        async with running(roll, "stay", "daemon"):
+            raise ZeroDivisionError
+    with anyio.fail_after(DEADLINE_S):
+        await roll.all_gone()
+
+
+async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
+    """A cancelled body still sees its whole tree off, and the report is there."""
+    with anyio.CancelScope() as scope:
+        async with running(roll, "stay", *ZOO) as process:
+            scope.cancel()
+            await process.wait_exit()
+    assert scope.cancelled_caught
+    assert process.report is not None
+    assert process.report.survivors == 0
+    with anyio.fail_after(DEADLINE_S):
+        await roll.all_gone()
+
+
+async def test_orders_after_the_end_are_nothing() -> None:
+    """Neither a late order nor a number that is no signal raises, or does anything."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+            process.signal(2**32 + signal.SIGKILL)
+            process.close_input()
+            report = await process.wait_ended()
+            process.terminate()
+        for order in (process.terminate, process.kill, process.close_input, lambda: process.signal(15)):
+            order()
+        await process.send(b"late")
+        assert await process.receive() == b""
+        assert (report, await process.wait_exit()) == (await process.wait_ended(), 0)
+
+
+async def test_a_signal_reaches_the_main_process_only(roll: Roll) -> None:
+    """A signal is the main process's; a number that is no signal is nobody's."""
+    async with running(roll, "stay", "child") as process:
+        process.signal(2**32 + signal.SIGKILL)
+        process.signal(signal.SIGUSR1)
+        assert await process.wait_exit() == -signal.SIGUSR1
+        assert (await process.wait_ended()).killed == 1
+
+
+async def test_a_killed_tree_is_not_waited_for_politely(roll: Roll) -> None:
+    """After a kill, leaving spends nothing of terminate_s."""
+    async with running(roll, "defy", terminate_s=10 * DEADLINE_S) as process:
+        process.kill()
+    assert process.report is not None
+    assert process.report.ended_by == "kill"
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 3, 6, 10, 15, 20, 30])
+async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> None:
+    """Whenever the scope is cancelled while a program starts, nothing of it stays (see also nothing_left)."""
+    keeper = os.open(roll.path, os.O_WRONLY)
+    with anyio.fail_after(DEADLINE_S):
+        with anyio.move_on_after(delay_ms / 1000):
+            async with WardenHost() as wardens, wardens.spawn(zoo(roll, "defy", *ZOO), terminate_s=0):
+                await anyio.sleep_forever()
+        os.close(keeper)
+        await roll.all_gone()
+
+
+async def test_twenty_at_once(tmp_path: Path) -> None:
+    """Twenty programs start, speak and end side by side, each with its own status."""
+    statuses: dict[int, int | None] = {}
+
+    async def one(number: int) -> None:
+        async with processes.spawn(launch("sh", "-c", f"echo {number}; read word; exit {number}")) as process:
+            assert await process.receive() == b"%d\n" % number
+            await process.send(b"go\n")
+            statuses[number] = await process.wait_exit()
+            assert (await process.wait_ended()).survivors == 0
+
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as processes, anyio.create_task_group() as nursery:
+            for number in range(20):
+                nursery.start_soon(one, number)
+    assert statuses == {number: number for number in range(20)}
+
+
+# ------------------------------------------------------------------------------------------------- violence
+async def test_a_killed_warden_takes_its_program_along(roll: Roll) -> None:
+    """Without its warden a program dies, and the keeper ends and counts everything that it had started."""
+    async with running(roll, "defy", *ZOO) as process:
+        os.kill(process.lifeline.pid, signal.SIGKILL)
+        assert await process.wait_exit() is None
+        report = await process.wait_ended()
+        assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
+        assert report.killed >= len(ZOO)
+        await roll.all_gone()
+
+
+async def test_a_lost_warden_costs_no_other_its_program(roll: Roll) -> None:
+    """What the keeper ends is what the lost one had; its siblings, and the next to come, notice nothing."""
+    async with WardenHost() as wardens, wardens.spawn(launch("cat")) as other:
+        async with wardens.spawn(zoo(roll, "defy", *ZOO)) as process:
+            await roll.all_here(*ZOO)
+            os.kill(process.lifeline.pid, signal.SIGKILL)
+            assert (await process.wait_ended()).survivors == 0
+            await roll.all_gone()
+        async with wardens.spawn(launch("sh", "-c", "exit 3")) as third:
+            assert await third.wait_exit() == 3
+        await other.send(b"still here")
+        assert await other.receive() == b"still here"
+
+
+async def test_a_killed_keeper_is_replaced(roll: Roll) -> None:
+    """Without the keeper what runs goes on and ends as it should, and the next program gets a new one."""
+    async with WardenHost() as wardens, wardens.spawn(zoo(roll, "defy", *ZOO)) as process:
+        await roll.all_here(*ZOO)
+        lost = wardens.keeping.pid
+        os.kill(lost, signal.SIGKILL)
+        await gone(lost)
+        async with wardens.spawn(launch("sh", "-c", "exit 3")) as other:
+            assert await other.wait_exit() == 3
+        assert wardens.keeping.pid != lost
+        process.kill()
+        assert (await process.wait_ended()).survivors == 0
+        await roll.all_gone()
+    await reap_all()
+
+
+def wait_until_stopped(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
+
+
+async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
+    """A program that stops its warden gains nothing."""
+    async with running(roll, "defy", *ZOO) as process:
+        os.kill(process.lifeline.pid, signal.SIGSTOP)
+        wait_until_stopped(process.lifeline.pid)
+        process.kill()
+        assert (await process.wait_ended()).survivors == 0
+        await roll.all_gone()
+
+
+async def test_an_order_that_is_lost_shifts_no_look() -> None:
+    """A look whose order does not fit into the lifeline of a stopped warden fails; the next one has its own reply."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+            os.kill(process.lifeline.pid, signal.SIGSTOP)
+            while process.lifeline.order(b"signal 0"):
+                pass
+            assert await process.look() is None
+            os.kill(process.lifeline.pid, signal.SIGCONT)
+            while (seen := await process.look()) is None:
+                await anyio.lowlevel.checkpoint()
+            assert [one.pid for one in seen] == [process.pid]
+
+
+async def test_a_warden_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor knows pid and birth of a warden although it has no descriptor left to look."""
+    monkeypatch.setattr(descent, "see_process", lambda pid: None)
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+            assert process.lifeline.warden == (process.lifeline.pid, warden.born(process.lifeline.pid))
+
+
+async def test_what_outlived_its_program_is_told_in_short() -> None:
+    """Of a program that leaves 120 processes and a marked server 100 are told, and no server."""
+    code = f"""
+        import os, subprocess
+        start = lambda **env: subprocess.Popen(["sleep", "1000"], env={{**os.environ, **env}})
+        start({SERVER_VARIABLE}="1")
+        for _ in range(120): start()
+    """
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(python(textwrap.dedent(code))) as process:
+            report = await process.wait_ended()
+    assert (report.killed, len(report.outlived)) == (121, 100)
+    assert not any(one.server for one in report.outlived)
+
+
+async def test_a_warden_shrugs_off_polite_signals(roll: Roll) -> None:
+    """SIGINT, SIGTERM and SIGHUP to a warden do not end it."""
+    async with running(roll, "exit", "daemon") as process:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(process.lifeline.pid, number)
+        await process.send(b"go\n")
+        assert (await process.wait_ended()).survivors == 0
+        await roll.all_gone()
+
+
+DEAF_WARDEN = """
+import array, os, signal, socket, sys
+_, extra, _, _ = socket.socket(fileno=int(sys.argv[1])).recvmsg(32, 64)
+lifeline = array.array("i", extra[0][2])[0]
+os.write(lifeline, b'{"event":"spawned","pid":%d}\\n' % os.getpid())
+signal.alarm(60)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["left", "killed"])
+async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A warden that never finishes does not hold the leaver: survivors are unknown, and its keeper is reaped later.
+
+    After a kill nothing of terminate_s is spent on it.
+    """
+    (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
+    monkeypatch.setattr(keeping, "KEEPER", tmp_path / "deaf.py")
+    monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens:
+            async with wardens.spawn(
+                launch("true"), terminate_s=10 * DEADLINE_S if killed else 0.01, kill_s=0.01
+            ) as process:
+                if killed:
+                    process.kill()
+            report = await process.wait_ended()
+            assert (report.status, report.ended_by, report.survivors) == (None, "kill", -1)
+            os.kill(process.pid, signal.SIGKILL)
+    assert process.pid not in warden.children(os.getpid())
+
+
+SUPERVISOR = """
+import os, signal, sys, anyio
+from supervisor.ports import Launch
+from supervisor.processes import WardenHost
+
+def hold_copies():
+    print(os.getpid(), flush=True)
+    signal.alarm(60)
+    signal.pause()
+
+async def one(host, argv):
+    async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
+        print(process.lifeline.pid, flush=True)
+        if forked and not os.fork():
+            hold_copies()
+        await anyio.sleep_forever()
+
+async def main():
+    async with WardenHost() as host, anyio.create_task_group() as nursery:
+        for _ in range(int(count)):
+            nursery.start_soon(one, host, argv)
+
+backend, count, forked, *argv = sys.argv[1:]
+anyio.run(main, backend=backend)
+"""
+
+
+@contextmanager
+def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor in a process of its own; what it leaves behind falls to us, and is waited for."""
+    command = [sys.executable, "-c", SUPERVISOR, backend, str(count), forked, *wanted.argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
+        try:
+            yield supervisor
+        finally:
+            supervisor.kill()
+
+
+async def reap_all() -> None:
+    with anyio.fail_after(DEADLINE_S):
+        for pid in set(warden.children(os.getpid())) - FAMILY:
+            await gone(pid)
+            collect(pid)
+
+
+async def test_a_killed_supervisor_leaves_nothing(roll: Roll, anyio_backend: str) -> None:
+    """SIGKILL to the supervisor leaves nothing of any kind, wardens included, within five seconds."""
+    with supervisor_of(zoo(roll, "defy", *ZOO), anyio_backend, 1) as supervisor:
+        with anyio.fail_after(DEADLINE_S):
+            await roll.all_here(*ZOO)
+        supervisor.kill()
+        with anyio.fail_after(5):
+            await roll.all_gone()
+    await reap_all()
+
+
+async def test_a_supervisor_killed_while_it_starts_leaves_nothing(roll: Roll, anyio_backend: str) -> None:
+    """SIGKILL to the supervisor at the first sign of the first of five trees leaves nothing of the others either."""
+    with supervisor_of(zoo(roll, "defy", *ZOO), anyio_backend, 5) as supervisor:
+        with anyio.fail_after(DEADLINE_S):
+            await roll.somebody_here()
+        supervisor.kill()
+        with anyio.fail_after(5):
+            await roll.all_gone()
+    await reap_all()
+
+
+async def test_without_warden_and_supervisor_a_program_dies(roll: Roll, anyio_backend: str) -> None:
+    """The main process dies with its warden even where nobody else is left to see to it."""
+    with supervisor_of(zoo(roll, "defy"), anyio_backend, 1) as supervisor:
+        assert supervisor.stdout is not None
+        with anyio.fail_after(DEADLINE_S):
+            await roll.all_here()
+        its_warden = int(supervisor.stdout.readline())
+        supervisor.send_signal(signal.SIGSTOP)
+        os.kill(its_warden, signal.SIGKILL)
+        with anyio.fail_after(5):
+            await roll.all_gone()
+    await reap_all()
+
+
+async def test_a_copied_lifeline_does_not_deceive(roll: Roll, anyio_backend: str) -> None:
+    """Where the host forked, and the child still holds the lifeline, its death is noticed all the same."""
+    with supervisor_of(zoo(roll, "defy", "daemon"), anyio_backend, 1, "forked") as supervisor:
+        assert supervisor.stdout is not None
+        with anyio.fail_after(DEADLINE_S):
+            await roll.all_here("daemon")
+        _, copy = (int(supervisor.stdout.readline()) for _ in range(2))
+        supervisor.kill()
+        with anyio.fail_after(5):
+            await roll.all_gone()
+        os.kill(copy, signal.SIGKILL)
+    await reap_all()
+
+
+# ------------------------------------------------------------------------------------------------- the warden's own
+def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scan for kernels without a children file finds the same."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        listed = warden.children(os.getpid())
+        monkeypatch.setattr(warden, "LISTED", False)
+        assert process.pid in listed
+        assert sorted(warden.children(os.getpid())) == sorted(listed)
+        process.kill()
+
+
+def test_the_warden_needs_little() -> None:
+    """It starts for every program, so it must not import what is slow: json, re, typing, socket, subprocess."""
+    code = "import sys; sys.path.append(sys.argv[1]); import shim; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(Path(warden.__file__).parent)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"json", "re", "typing", "socket", "subprocess"} & set(loaded)
