@@ -10,7 +10,7 @@ import click
 
 from supervisor.policies.redaction import printable
 
-__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "warn"]
+__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "verbose_option", "warn"]
 
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
@@ -49,6 +49,10 @@ def state_dir_option(command: Any) -> Any:
 
 def json_option(command: Any) -> Any:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def verbose_option(command: Any) -> Any:
+    return click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does to standard error.")(command)
 
 
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:

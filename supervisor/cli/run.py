@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
+import click
 from anyio.abc import TaskStatus
 
-from supervisor.cli.commands import RunRequest
 from supervisor.cli.live_view import TICK_S, Reporter, teller_for
-from supervisor.cli.options import warn
+from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.run_controller import Attendant
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.control.server import serve_control
@@ -35,7 +37,87 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import before
 from supervisor.work.results import PlanResult
 
-__all__ = ["configure_logging", "run"]
+__all__ = ["RunRequest", "configure_logging", "run", "run_command"]
+
+
+class RunRequest(NamedTuple):
+    """What ``supervisor run`` was asked."""
+
+    plan: Path
+    state_dir: Path
+    workdir: Path
+    backend: str
+    as_json: bool
+    verbose: bool
+    fresh: bool = False
+    resume: bool = False
+    plugins: bool = True
+    instead: Mapping[str, str] = {}
+    """Agents of the catalogue that take the place of agents of the plan."""
+
+
+@click.command("run")
+@click.argument("plan", type=PATH)
+@state_dir_option
+@json_option
+@click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
+@click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Where the agents work.")
+@click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Do what the last run of the plan did not close: what was cancelled or given up, from its checkpoint.",
+)
+@click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
+@click.option(
+    "--agent",
+    "instead",
+    multiple=True,
+    metavar="NAME=KNOWN",
+    help="A known agent in the place of one of the plan: worker=codex; or worker=gemini:jsonl, to say which way.",
+)
+@verbose_option
+def run_command(
+    plan: Path,
+    state_dir: Path,
+    as_json: bool,
+    backend: str,
+    workdir: Path,
+    fresh: bool,
+    resume: bool,
+    no_plugins: bool,
+    instead: tuple[str, ...],
+    verbose: bool,
+) -> int:
+    """Run the tasks of a plan (a YAML file).
+
+    They run in the order of their dependencies. The first Ctrl-C drains: no task starts, those under way may
+    finish. The second stops everything. Where an earlier run of this plan was interrupted, it goes on with that.
+    """
+    if not workdir.is_dir():
+        raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
+    if fresh and resume:
+        raise BadInput("--fresh, --resume: one begins anew, the other goes on; give one of them")
+    where = workdir.resolve()
+    asked = RunRequest(plan, state_dir, where, backend, as_json, verbose, fresh, resume, not no_plugins)
+    return run(asked._replace(instead=replacements(instead)))
+
+
+def replacements(given: Sequence[str]) -> Mapping[str, str]:
+    """Which agents of the catalogue take the place of which of a plan.
+
+    Raises:
+        BadInput: one of *given* is no ``NAME=KNOWN``, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, _, known = one.partition("=")
+        if not (name and known):
+            raise BadInput(f"--agent {one}: give NAME=KNOWN, for example worker=codex")
+        if name in found:
+            raise BadInput(f"--agent {one}: {name} is {found[name]} already; give it once")
+        found[name] = known
+    return found
 
 
 def run(request: RunRequest) -> int:

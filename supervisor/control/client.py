@@ -22,7 +22,7 @@ from supervisor.control.server import reach
 from supervisor.journal.statedir import StateDirError, not_ours
 from supervisor.runtime.availability import Outage, Shortage
 
-__all__ = ["is_running", "request", "troubles_of"]
+__all__ = ["answers_to", "is_running", "request", "troubles_of"]
 
 ANSWER_S: Final = 5.0
 """How long a supervisor is waited for that is only asked what it waits for."""
@@ -50,6 +50,12 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
                 return
             yield answer
     raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
+
+
+async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every line of the answer, once it is whole; raises what :func:`request` does."""
+    async with aclosing(request(path, message)) as answers:
+        return [answer async for answer in answers]
 
 
 class _Lines:
@@ -97,9 +103,7 @@ def troubles_of(path: Path) -> list[str]:
 
 async def _ping(path: Path) -> dict[str, Any]:
     with anyio.fail_after(ANSWER_S):
-        async with aclosing(request(path, {"do": "ping"})) as answers:
-            told = [answer async for answer in answers]
-    return told[0]
+        return (await answers_to(path, {"do": "ping"}))[0]
 
 
 async def _connect(path: Path) -> ByteStream:
