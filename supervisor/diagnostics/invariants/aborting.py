@@ -19,7 +19,6 @@ __all__ = ["EDGES", "Aborting"]
 
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """The policy edges that an abort may cross."""
-"""The names of the policy edges."""
 RETURN_S: Final = 1.0
 """How long the result of a call that has returned may be on its way to its turn; it waits for nothing."""
 _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.value})
@@ -27,21 +26,6 @@ _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.va
 
 class _Abort:
     """One abort: its target's session and that one's parent when it was asked for, and the edges it has crossed."""
-
-    __slots__ = (
-        "above",
-        "at",
-        "branches",
-        "edges",
-        "heard",
-        "hits",
-        "records",
-        "scope",
-        "scopes",
-        "seq",
-        "session",
-        "target",
-    )
 
     def __init__(self, record: LifecycleEvent, session: SessionBook | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
