@@ -207,10 +207,9 @@ class Aborting:
             if aborted and session.status == "Running":
                 self._say("tool_stays_tool", book.id, "was aborted with one of its calls, and nobody asked for that")
 
-    def call_completed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def call_completed(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         if record.abort_id is not None and record.abort_id not in self._aborts:
             self._unknown(record, book)
-        assert isinstance(book, TurnBook)
         for abort_id in book.aborted.pop(str(record.metadata.get("call_id")), ()):
             abort = self._aborts[abort_id]
             after_s = record.monotonic_s - abort.at
