@@ -218,7 +218,7 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
     with _journal(state_dir) as (state, reader):
         if not is_running(state.control_socket):
             return []
-        rows = reader.entities(live_only=True)
+        rows = reader.live.entities(live_only=True)
     names = entity_id.partition(":")[0].split("/")
     return [row.id for row in rows if row.kind == Kind.SESSION and _is_namesake(row.id.split("/"), names)]
 

@@ -75,7 +75,7 @@ def _replay_all(path: Path, *, as_json: bool) -> bool:
     with History(path) as reader:
         _refuse_part(path, reader)
         changed = changed_since(reader)
-        last_seq = reader.last_seq
+        last_seq = reader.live.last_seq
         replay = Replay(reader.entities(), reader.effects(), last_seq=last_seq)
         for record in reader.events():
             replay.take(record)
@@ -126,7 +126,7 @@ def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
     replay, told = Replay(), list[LifecycleEvent]()
     with History(path) as reader:
         _refuse_part(path, reader)
-        last_seq = reader.last_seq
+        last_seq = reader.live.last_seq
         if not 1 <= at <= last_seq:
             raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
         for record in reader.events():
