@@ -47,7 +47,7 @@ class Probe:
         self.resume_id: str | None = None
 
     def _tell(self, case: str, found: str, good: bool | None = None) -> None:
-        self._tell(case, found, good)
+        self.found.append(Case(case, found, good))
 
     # ------------------------------------------------------------------ a turn
     async def turn(self) -> None:
