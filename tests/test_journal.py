@@ -19,12 +19,14 @@ import apsw
 import msgspec
 import pytest
 
-from supervisor.journal import JournalReader, MemoryJournal, MemoryStore, SqliteJournal
 from supervisor.journal.chain import check_chain
 from supervisor.journal.database import open_database
 from supervisor.journal.files import Files
 from supervisor.journal.jsonl import TransitionLog
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import EVENT_FIELDS
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalError
@@ -680,7 +682,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import anyio
-from supervisor.journal import SqliteJournal
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.ports import Append
 from supervisor.lifecycles.types import LifecycleEvent
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.agents import AcpCodec, CommandCodec, adapters
+from supervisor.agents.codecs import adapters
+from supervisor.agents.protocols.acp.codec import AcpCodec
+from supervisor.agents.protocols.command import CommandCodec
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, BadPlan, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest

@@ -118,7 +118,7 @@ class Aborting:
         abort_id = str(record.metadata.get("id"))
         if abort_id in self._aborts or abort_id in self._joins:
             self._say("once", book.id, f"the abort {abort_id} is asked for a second time")
-        session = self._session_of(book)
+        session = book if isinstance(book, SessionBook) else book.parent
         abort = self._aborts[abort_id] = _Abort(record, session)
         abort.records[abort_id] = record.seq
         abort.scopes[record.seq] = abort.scope
@@ -126,9 +126,6 @@ class Aborting:
             self._await_results(abort_id, abort, book)
             if isinstance(book, TurnBook):
                 self._lost_calls.add(book.id)
-
-    def _session_of(self, book: Book) -> SessionBook | None:
-        return book if isinstance(book, SessionBook) else book.parent
 
     def _await_results(self, abort_id: str, abort: _Abort, book: Book) -> None:
         """The calls that it names and that are open now, as far as is on record."""
