@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from msgspec import to_builtins
@@ -74,8 +74,7 @@ def _journal(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
 
 
 # ------------------------------------------------------------------------------------------------- what there is
-def _all(command: Any) -> Any:
-    return click.option("--all", "all_of_it", is_flag=True, help="Also agents and turns that have ended.")(command)
+_all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and turns that have ended.")
 
 
 @click.command("ps")

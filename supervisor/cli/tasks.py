@@ -38,17 +38,15 @@ _SUBTASKS_BYTES_MAX: Final = 512 * 1024
 """A request has at most twice as much."""
 
 
-def _by(command: Any) -> Any:
-    return click.option("--by", metavar="NAME", help="Who says so, for the record; by default your user name.")(command)
-
-
-def _id(command: Any) -> Any:
-    told = "An id of your own: with it the command takes effect once, however often it is given."
-    return click.option("--command-id", metavar="ID", help=told)(command)
-
-
-def _reason(command: Any) -> Any:
-    return click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")(command)
+_by = click.option("--by", metavar="NAME", help="Who says so, for the record; by default your user name.")
+_id = click.option(
+    "--command-id",
+    metavar="ID",
+    help="An id of your own: with it the command takes effect once, however often it is given.",
+)
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+_tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...")
+_all = click.option("--all-planned", is_flag=True, help="All that wait to be approved before they begin.")
 
 
 def _told(command: Any) -> Any:
@@ -56,13 +54,9 @@ def _told(command: Any) -> Any:
     return _by(_id(state_dir_option(json_option(command))))
 
 
-_TASKS: Final = click.argument("tasks", nargs=-1, metavar="[TASK]...")
-_ALL: Final = click.option("--all-planned", is_flag=True, help="All that wait to be approved before they begin.")
-
-
 @click.command()
-@_TASKS
-@_ALL
+@_tasks
+@_all
 @_reason
 @_told
 def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
@@ -74,8 +68,8 @@ def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
 
 
 @click.command()
-@_TASKS
-@_ALL
+@_tasks
+@_all
 @click.option("--reason", required=True, metavar="TEXT", help="Why not, for the record and for the next try.")
 @_told
 def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
@@ -92,7 +86,7 @@ def task() -> None:
 
 
 def _command(verb: str, words: str) -> Callable[..., Any]:
-    @_TASKS
+    @_tasks
     @_reason
     @_told
     def command(tasks: tuple[str, ...], **how: Any) -> int:
@@ -109,7 +103,7 @@ _command("unblock", "Let tasks that were blocked go on: what they waited for is 
 
 
 @task.command("block")
-@_TASKS
+@_tasks
 @click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; may be given repeatedly.")
 @_reason
 @_told
