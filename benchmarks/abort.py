@@ -27,7 +27,7 @@ import msgspec
 from benchmarks.harness import BACKENDS, Missing, options
 from benchmarks.peers import ask_peer
 from supervisor import AbortScope, AgentTurn, Session, Supervisor, open_supervisor
-from supervisor.journal import SqliteJournal
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.runtime.journal_writer import BATCH_MAX

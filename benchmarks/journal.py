@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from benchmarks.harness import options
-from supervisor.journal import SqliteJournal
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 

@@ -15,7 +15,7 @@ import anyio
 
 from benchmarks.harness import BACKENDS, options
 from supervisor.ports import Launch
-from supervisor.processes import WardenHost, WardenProcess
+from supervisor.processes.host import WardenHost, WardenProcess
 
 __all__ = ["main"]
 

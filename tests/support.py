@@ -11,7 +11,8 @@ import ctypes
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.agents.codecs import scripted_command
+from supervisor.cli.commands import supervisor
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.embedding import runtime
@@ -334,6 +336,22 @@ class Roll:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def said(*words: object) -> str:
+    """Return what a command line prints on standard output; what it raises is raised here."""
+    return _printed(words)[0]
+
+
+def warned(*words: object) -> str:
+    """Return what a command line prints on standard error; what it raises is raised here."""
+    return _printed(words)[1]
+
+
+def _printed(words: tuple[object, ...]) -> tuple[str, str]:
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        supervisor.main([str(one) for one in words], prog_name="supervisor", standalone_mode=False)
+    return out.getvalue().rstrip("\n"), err.getvalue().rstrip("\n")
 
 
 class Gate:

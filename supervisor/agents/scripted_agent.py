@@ -22,7 +22,7 @@ import subprocess
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 __all__ = ["STEPS", "Agent", "BadScript", "Refused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
 
@@ -598,19 +598,15 @@ async def _refuse(turn: Turn, step: Step) -> None:
     raise Stop("refusal")
 
 
-def _leave(code: int) -> NoReturn:
-    os._exit(code)
-
-
 async def _exit(turn: Turn, step: Step) -> None:
-    _leave(int(step.rest))
+    os._exit(int(step.rest))
 
 
 async def _crash_once(turn: Turn, step: Step) -> None:
     path, _, code = step.rest.partition(" ")
     if not (turn.cwd / path).exists():
         (turn.cwd / path).touch()
-        _leave(int(code))
+        os._exit(int(code))
 
 
 async def _hang(turn: Turn, step: Step) -> None:
@@ -655,7 +651,7 @@ async def _longline(turn: Turn, step: Step) -> None:
 
 async def _halfline(turn: Turn, step: Step) -> None:
     turn.agent.write(b'{"jsonrpc":"2.0","method":"session/upd')
-    _leave(0)
+    os._exit(0)
 
 
 async def _wait(turn: Turn, step: Step) -> None:
@@ -755,15 +751,11 @@ STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
 """What each word does. The script language is this table."""
 
 
-async def _serve() -> None:
-    await Agent().run()
-
-
 def main() -> None:
     """Serve one client. SIGINT ends the agent as it ends any program, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.set_blocking(1, True)
-    asyncio.run(_serve())
+    asyncio.run(Agent().run())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from supervisor.agents.probe.conformance import CASES, Case, probe
 from supervisor.agents.probe.discovery import Found, find, find_all
 from supervisor.agents.probe.sandbox import place_for
 from supervisor.cli.options import json_option, say
-from supervisor.cli.rendering import json_text
+from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import WardenHost
 
@@ -40,7 +40,7 @@ def agents_group(context: click.Context, as_json: bool) -> int:
         if as_json:
             say(json_text([_listed(one) for one in found]))
         else:
-            say("\n".join(_lines(found)))
+            say(columns(("NAME", "VERSION", "ADAPTERS", "WHERE"), map(_row, found)))
     return DONE
 
 
@@ -141,13 +141,6 @@ def _listed(found: Found) -> dict[str, object]:
         "asks": {way.adapter: way.asks for way in agent.ways},
         "install": agent.install.command if agent.install else "",
     }
-
-
-def _lines(found: list[Found]) -> Iterator[str]:
-    rows = [("NAME", "VERSION", "ADAPTERS", "WHERE"), *map(_row, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _row(found: Found) -> tuple[str, str, str, str]:

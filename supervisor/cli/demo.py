@@ -16,10 +16,13 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import click
 import msgspec
 
+from supervisor.cli.options import json_option, verbose_option
 from supervisor.cli.options import say as print_text
 from supervisor.cli.rendering import event_line, json_line, receipt_text, tree_text, why_text
+from supervisor.cli.run import configure_logging
 from supervisor.diagnostics.causal_trace import roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree
 from supervisor.diagnostics.validate import validate_lines
@@ -31,7 +34,7 @@ from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConf
 from supervisor.policies.abort_plan import Receipt, total_survivors
 from supervisor.processes.orphan_check import adopt_orphans, children_left
 
-__all__ = ["play", "repository", "run_demo", "summary"]
+__all__ = ["demo", "play", "repository", "run_demo", "summary"]
 
 DEADLINE_S = 55.0
 """The whole demo, with everything it waits for."""
@@ -78,6 +81,18 @@ FOREST = """Explore two ideas that lead nowhere.
 
 Say = Callable[[str], None]
 Wanted = Callable[[LifecycleEvent], bool]
+
+
+@click.command("demo")
+@json_option
+@verbose_option
+def demo(as_json: bool, verbose: bool) -> int:
+    """Show what supervision is, with real processes.
+
+    They work in a scratch git repository. It needs no network and no account.
+    """
+    configure_logging(verbose=verbose)
+    return run_demo(as_json=as_json)
 
 
 def run_demo(*, as_json: bool) -> int:

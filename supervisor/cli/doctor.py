@@ -1,20 +1,27 @@
-"""``supervisor doctor``: which promises about processes this machine can keep, and how to get the missing ones."""
+"""``supervisor doctor``: which promises about processes this machine can keep, and how to get the missing ones.
+
+JSON: ``abilities`` is a list of ``{name, there, used_for, fix}``; ``guarantees`` one of ``{dies, given, missing}`` with
+``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
+import click
+
+from supervisor.cli.options import json_option, say
 from supervisor.processes.capabilities import Ability, Guarantee, abilities, guarantees
 
-__all__ = ["examine"]
+__all__ = ["doctor"]
 
 
-def examine(say: Callable[[str], object], *, as_json: bool) -> None:
-    """Try everything and say what came of it.
+@click.command("doctor")
+@json_option
+def doctor(as_json: bool) -> None:
+    """Say which promises about processes this machine can keep.
 
-    JSON: ``abilities`` is a list of ``{name, there, used_for, fix}``; ``guarantees`` one of ``{dies, given, missing}``
-    with ``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``.
+    Tries what is needed for them; says how to get what is missing. Nothing is left of the tries.
     """
     found = abilities()
     promised = guarantees(found)

@@ -6,14 +6,16 @@ knows first. A tool call has no log of its own: its records are those of its tur
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import anyio
+import click
 import msgspec
 
 from supervisor.cli.calls import Calls
+from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.client import request
 from supervisor.control.error_messages import NotRunning, UnknownId
@@ -24,18 +26,31 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Records"]
-
-Say = Callable[[str], None]
-"""Prints text, and a newline."""
+__all__ = ["events"]
 
 
-class Records:
-    """Prints the records of *entity_id*, or of everything that the journal has, with *say*; *warn* is told how many it
-    has not any more."""
+@click.command("events")
+@click.argument("entity_id", metavar="[ID]", required=False)
+@click.option("--follow", is_flag=True, help="Go on until the supervisor ends.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
+@state_dir_option
+@json_option
+def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
+    """Print the records of everything, or of ID.
 
-    def __init__(self, state_dir: Path, entity_id: str | None, say: Say, warn: Say, *, as_json: bool) -> None:
-        self._state_dir, self._id, self._say, self._warn, self._as_json = state_dir, entity_id, say, warn, as_json
+    ID is that of a session, turn, agent, task or tool call.
+    """
+    records = _Records(state_dir, entity_id, as_json=as_json)
+    last = records.read(after=after, follow=follow)
+    if follow:
+        anyio.run(records.follow, last)
+
+
+class _Records:
+    """Prints the records of *entity_id*, or of everything that the journal has; says how many it has not any more."""
+
+    def __init__(self, state_dir: Path, entity_id: str | None, *, as_json: bool) -> None:
+        self._state_dir, self._id, self._as_json = state_dir, entity_id, as_json
         self._entity: str | None = None
         self._call: int | None = None
         if entity_id is not None:
@@ -58,7 +73,7 @@ class Records:
             archived = reader.live.elsewhere(after) if self._entity is None else 0  # what is lost is no part of it
         if archived:
             words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
-            self._warn(f"{archived} records are in an archive: {words}")
+            warn(f"{archived} records are in an archive: {words}")
         return last
 
     def _where(self, history: History) -> History | JournalReader:
@@ -89,4 +104,4 @@ class Records:
         label = self._calls.label(event)
         about_it = self._call is None or self._calls.take(event) == self._call
         if about_it and event.seq > after:
-            self._say(json_line(event) if self._as_json else event_line(event, call=label))
+            say(json_line(event) if self._as_json else event_line(event, call=label))

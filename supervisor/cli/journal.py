@@ -7,16 +7,19 @@ else here, under its lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
+from supervisor.cli.options import PATH, json_option, say, state_dir_option
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import ask
 from supervisor.cli.validate import journal_at
-from supervisor.control.error_messages import BadInput, NotRunning, WorkFailed
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, NotRunning, WorkFailed
 from supervisor.journal.archive import compacting
 from supervisor.journal.database import open_database
 from supervisor.journal.history import Checked, History, checked
@@ -27,26 +30,35 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, JournalError, Retention
 
-__all__ = ["check", "compact", "export"]
+__all__ = ["journal"]
 
-Say = Callable[[str], None]
-"""Prints text, and a newline."""
 _encode = msgspec.json.Encoder().encode
 
 
-# ---------------------------------------------------------------------------------------------------------- check
-def check(path: Path, say: Say, *, as_json: bool) -> bool:
-    """Check all there is to check of a journal, of an archive, or of a state directory with its archives; whether it is
-    sound.
+@click.group("journal")
+def journal() -> None:
+    """Check, compact or export the journal of a state directory."""
 
-    Raises:
-        JournalDamaged: it is one, and too damaged to be opened.
-        JournalError, StateDirError: there is none.
+
+def _which(command: Any) -> Any:
+    return click.argument("path", type=PATH, metavar="[JOURNAL]", required=False)(state_dir_option(command))
+
+
+# ---------------------------------------------------------------------------------------------------------- check
+@journal.command("check")
+@_which
+@json_option
+def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
+    """Check everything: pages, the chain of hashes, entities, the snapshot.
+
+    JOURNAL is a journal.db, an archive, or a state directory; without it, that of --state-dir, with all its archives.
+    A start verifies only what came after the last snapshot, unless the machine was booted since. Damage is exit status
+    1.
     """
-    found = list(_checked(path))
+    found = list(_checked(path or state_dir))
     sound = all(one.problem is None for one in found)
     say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_told, found)))
-    return sound
+    return DONE if sound else WORK_FAILED
 
 
 def _checked(path: Path) -> Iterator[Checked]:
@@ -70,15 +82,21 @@ def _told(one: Checked) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- compact
-def compact(state_dir: Path, retention: Retention | None, say: Say, *, as_json: bool) -> None:
-    """Move what *retention* does not keep to the archive; by default what the settings of the supervisor that runs, or
-    else the defaults, do not.
+@journal.command("compact")
+@click.option("--keep-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep what ended since then.")
+@click.option("--records-max", type=click.IntRange(min=1), metavar="N", help="Keep at most so many records.")
+@state_dir_option
+@json_option
+def _compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_json: bool) -> None:
+    """Move what ended long ago from the journal to the archive.
 
-    Raises:
-        StateDirError: there is no state directory, or a supervisor without a control socket has it.
-        JournalError: the journal cannot be opened.
-        WorkFailed, ControlError: it could not be done to the end; the next one goes on.
+    The supervisor that runs does it, and meanwhile goes on; by default as its plan's retention says. Without one it is
+    done here. What is given counts alone: --keep-s without --records-max has no bound in records.
     """
+    if keep_s is not None and not isfinite(keep_s):
+        raise BadInput(f"--keep-s: {keep_s} is no time; give seconds, 0 or more")
+    given = keep_s is not None or records_max is not None
+    retention = Retention(keep_s=keep_s, records_max=records_max) if given else None
     state = StateDir.open(state_dir, create=False)
     try:
         answer = ask(state_dir, {"do": "compact", "retention": msgspec.to_builtins(retention)})
@@ -115,15 +133,13 @@ def _moved(told: Compacted) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- export
-def export(path: Path, out: Path | None, say: Say, *, as_json: bool) -> None:
-    """Write every transition that the journal and its archives know as a line of JSON, as in ``transitions.jsonl``.
-
-    Raises:
-        BadInput: *out* is there already, or cannot be written.
-        JournalDamaged: it is damaged, or an archive is missing; then there is no *out*.
-        JournalError, StateDirError: there is no journal.
-    """
-    with History(journal_at(path)) as history:
+@journal.command("export")
+@_which
+@click.option("--out", type=PATH, metavar="FILE", help="Write to this file, which must not be there yet.")
+@json_option
+def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool) -> None:
+    """Write every transition as a line of JSON, in the format of transitions.jsonl; archived ones too."""
+    with History(journal_at(path or state_dir)) as history:
         lines = _lines(history.events())
         if out is None:
             for line in lines:

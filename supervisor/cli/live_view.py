@@ -30,8 +30,9 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import JournalUnavailable
 from supervisor.runtime.availability import Outage
+from supervisor.work.results import TaskResult
 
-__all__ = ["Reporter", "TaskEnd", "Teller", "results_json", "results_text", "teller_for"]
+__all__ = ["Reporter", "Teller", "results_json", "results_text", "teller_for"]
 
 TICK_S: Final = 0.2
 """How often the journal is looked at, and the table on a terminal drawn again."""
@@ -40,39 +41,18 @@ TICK_S: Final = 0.2
 RECOVERED: Final = "recovered: the journal can be written again"
 
 
-class TaskEnd(Protocol):
-    """How a task of a plan ended."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def session_id(self) -> str | None: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def took_s(self) -> float: ...
-    @property
-    def unmerged(self) -> str: ...
-    @property
-    def remarks(self) -> tuple[str, ...]: ...
-
-
 # ------------------------------------------------------------------------------------------------------- results
-def results_text(results: Sequence[TaskEnd]) -> str:
+def results_text(results: Sequence[TaskResult]) -> str:
     """The table that a run ends with, and below it what is to be known of a task beside its outcome."""
     heads = ("TASK", "OUTCOME", "TOOK", "SESSION", "ERROR")
-    table = columns(
-        heads, ((one.id, one.outcome, duration(one.took_s), one.session_id or "", one.error) for one in results)
-    )
+    rows = ((one.id, one.outcome, duration(one.took_s), one.session_id, one.error) for one in results)
+    table = columns(heads, rows)
     return "\n".join([table, *(printable(f"{one.id}: {remark}") for one in results for remark in one.remarks)])
 
 
-def results_json(results: Iterable[TaskEnd], *, ok: bool) -> str:
+def results_json(results: Iterable[TaskResult], *, ok: bool) -> str:
     """The last line of ``supervisor run --json``."""
-    names = ("id", "session_id", "outcome", "error", "took_s", "unmerged", "remarks")
-    return json_line({"ok": ok, "tasks": [{name: getattr(one, name) for name in names} for one in results]})
+    return json_line({"ok": ok, "tasks": [one._asdict() for one in results]})
 
 
 # ------------------------------------------------------------------------------------------------------- tellers
@@ -89,7 +69,7 @@ class Teller(Protocol):
         """Everything new has been told: time to draw."""
         ...
 
-    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None: ...
+    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None: ...
 
     def close(self) -> None:
         """Leave standard output as it was found."""
@@ -122,7 +102,7 @@ class JsonTeller(_Lines):
     def outage(self, outage: Outage | None) -> None:
         self._write(json_line({"outage": outage}))
 
-    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
+    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
         self._write(results_json(results, ok=ok))
         self._out.flush()
 
@@ -136,7 +116,7 @@ class PlainTeller(_Lines):
     def outage(self, outage: Outage | None) -> None:
         self._write(RECOVERED if outage is None else printable(outage.words))
 
-    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
+    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
         self._write(f"\n{results_text(results)}")
         self._out.flush()
 
@@ -170,7 +150,7 @@ class LiveTeller:
         words = [part for part in text.splitlines() if part.strip()]
         return words[-1].partition("| ")[2] or words[-1] if words else line.said
 
-    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
+    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
         self.close()
         self._live.console.print(f"\n{results_text(results)}", markup=False, highlight=False, soft_wrap=True)
 
@@ -226,7 +206,7 @@ class Reporter:
             self._down = outage is not None
             teller.outage(outage)
 
-    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> bool:
+    def end(self, results: Sequence[TaskResult], *, ok: bool) -> bool:
         """Tell what is still untold, and the result: there is one, so the journal could be written. Nothing is told
         after that.
 

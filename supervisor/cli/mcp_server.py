@@ -6,20 +6,21 @@ here. What cannot be granted is a tool error with the words of the command line.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import anyio
 import anyio.to_thread
+import msgspec
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field
 
-from supervisor.control.client import request
+from supervisor.cli.query import explained, seen_entities
+from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
@@ -97,26 +98,20 @@ class _Tools:
         self._state_dir = state_dir
 
     async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        async with _told(), aclosing(request(StateDir(self._state_dir).control_socket, message)) as answers:
-            told = [answer async for answer in answers]
-        return told[0]
-
-    async def _read(self, read: Callable[[Callable[[str], None]], None]) -> Any:
-        """What a command that reads the journal prints as JSON; it blocks, so it has a thread."""
-        said: list[str] = []
         async with _told():
-            await anyio.to_thread.run_sync(read, said.append)
-        return json.loads(said[0])
+            return (await answers_to(StateDir(self._state_dir).control_socket, message))[0]
+
+    async def _read(self, read: Callable[[], Any]) -> Any:
+        """What a command that reads the journal finds, as plain data; it blocks, so it has a thread."""
+        async with _told():
+            found = await anyio.to_thread.run_sync(read)
+        return msgspec.json.decode(msgspec.json.encode(found))
 
     async def listed(
         self, ended: Annotated[bool, Field(description="also agents and turns that have ended")] = False
     ) -> list[Entity]:
         """List the sessions, and their agents, turns and tasks."""
-        from supervisor.cli.query import read_ps
-
-        rows = await self._read(
-            lambda say: read_ps(self._state_dir, say, lambda _: None, all_of_it=ended, as_json=True)
-        )
+        rows = await self._read(lambda: seen_entities(self._state_dir, all_of_it=ended)[1])
         return [Entity.model_validate(row) for row in rows]
 
     async def inspect(self, id: Id) -> dict[str, Any]:
@@ -126,9 +121,7 @@ class _Tools:
 
     async def why(self, id: Id) -> dict[str, Any]:
         """Explain how something came to be as it is: the tree of causes, from the one root event to the end."""
-        from supervisor.cli.query import read_why
-
-        told: dict[str, Any] = await self._read(lambda say: read_why(self._state_dir, id, say, as_json=True))
+        told: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id)[0])
         return told
 
     async def send(

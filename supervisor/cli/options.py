@@ -10,7 +10,7 @@ import click
 
 from supervisor.policies.redaction import printable
 
-__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "warn"]
+__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "verbose_option", "warn"]
 
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
@@ -35,20 +35,17 @@ def _given_empty(param: click.Parameter | None, ctx: click.Context | None) -> bo
     return ctx.get_parameter_source(param.name or "") is not click.core.ParameterSource.COMMANDLINE
 
 
-def state_dir_option(command: Any) -> Any:
-    return click.option(
-        "--state-dir",
-        type=Named(path_type=Path),
-        default=DEFAULT,
-        envvar=STATE_DIR,
-        show_default=True,
-        show_envvar=True,
-        help="Where the supervisor keeps its journal.",
-    )(command)
-
-
-def json_option(command: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+state_dir_option = click.option(
+    "--state-dir",
+    type=Named(path_type=Path),
+    default=DEFAULT,
+    envvar=STATE_DIR,
+    show_default=True,
+    show_envvar=True,
+    help="Where the supervisor keeps its journal.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does to standard error.")
 
 
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import msgspec
 
+from supervisor.cli.options import json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import ask, operator
 from supervisor.policies.permissions import OpenPermission
@@ -14,11 +16,15 @@ from supervisor.policies.redaction import printable
 
 __all__ = ["answer", "permissions"]
 
-Say = Callable[[str], None]
 
+@click.command("permissions")
+@state_dir_option
+@json_option
+def permissions(state_dir: Path, as_json: bool) -> None:
+    """List what agents ask for and wait for.
 
-def permissions(state_dir: Path, say: Say, *, as_json: bool) -> None:
-    """Print the permissions that wait for an answer, oldest first."""
+    Only what a human is to answer: what a policy decides does not wait.
+    """
     told = ask(state_dir, {"do": "permissions"})["permissions"]
     say(json_text(told) if as_json else _text(msgspec.convert(told, list[OpenPermission])))
 
@@ -40,10 +46,19 @@ def _indented(detail: str) -> str:
     return "\n".join(f"  {printable(line)}" for line in detail.splitlines())
 
 
-def answer(
-    state_dir: Path, permission_id: str, say: Say, *, allow: bool, always: bool, because: str, as_json: bool
-) -> None:
-    """Answer one; whoever comes second is refused."""
+@click.command("answer")
+@click.argument("permission_id", metavar="ID")
+@click.argument("decision", type=click.Choice(["allow", "deny"]))
+@click.option("--always", is_flag=True, help="As often as the agent asks for the same in its session.")
+@click.option("--because", default="", metavar="TEXT", help="Why, for the record.")
+@state_dir_option
+@json_option
+def answer(permission_id: str, decision: str, always: bool, because: str, state_dir: Path, as_json: bool) -> None:
+    """Answer the permission ID that an agent waits for.
+
+    The first answer counts; a later one is refused. What nobody answers in time is denied.
+    """
+    allow = decision == "allow"
     asked = {"do": "answer", "permission": permission_id, "allow": allow, "always": always, "because": because}
     told = ask(state_dir, {**asked, "by": operator()})["answered"]
     for_good = " for good" if (told["kind"] or "").endswith("_always") else ""

@@ -5,35 +5,36 @@ One that cannot be used is listed with its problem: that is no error of the comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import click
 import msgspec
 
+from supervisor.cli.options import json_option, say
 from supervisor.cli.rendering import json_text
 from supervisor.plans.agents import ADAPTERS
 from supervisor.plugins import PluginReport, Plugins
 
-__all__ = ["show"]
-
-Say = Callable[[str], None]
+__all__ = ["plugins"]
 
 
-def show(say: Say, *, as_json: bool) -> None:
-    """Load the installed plug-ins, and list them."""
+@click.command("plugins")
+@json_option
+def plugins(as_json: bool) -> None:
+    """List the installed plug-ins, and what they add.
+
+    Each is loaded as a run would load it; what is wrong with one is told.
+    """
     found = Plugins.load(None, reserved=ADAPTERS)
     found.dismiss()
     reports = found.reports()
     if as_json:
-        say(json_text([{key: value for key, value in _told(one).items() if key != "counts"} for one in reports]))
+        told = msgspec.to_builtins(reports)
+        say(json_text([{key: value for key, value in one.items() if key != "counts"} for one in told]))
     elif not reports:
         say("no plug-in is installed")
     for one in () if as_json else reports:
         say("\n".join(_lines(one)))
-
-
-def _told(one: PluginReport) -> dict[str, object]:
-    told: dict[str, object] = msgspec.to_builtins(one)
-    return told
 
 
 def _lines(one: PluginReport) -> Iterator[str]:

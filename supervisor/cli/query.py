@@ -1,4 +1,4 @@
-"""The commands that only read: ``ps``, ``tree``, ``why`` and ``logs``.
+"""The commands that only read: ``ps``, ``tree``, ``why``, ``logs`` and ``dead-letters``.
 
 They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
 dead supervisor shows as alive is said to be so no longer, and what a living one cannot write now is said to be missing.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import click
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import (
     clock,
     dead_letters_text,
@@ -39,23 +41,21 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import Run
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.redaction import printable
 from supervisor.policies.usage import TOLD_IN, UsageBooks
 from supervisor.ports import EntityRow, JournalDamaged
 
 __all__ = [
+    "dead_letters_command",
     "ended",
+    "explained",
+    "logs_command",
     "namesakes",
-    "read_dead_letters",
-    "read_logs",
-    "read_ps",
-    "read_tree",
-    "read_why",
+    "ps_command",
+    "seen_entities",
+    "tree_command",
     "used_by",
+    "why_command",
 ]
-
-Say = Callable[[str], None]
-"""Prints text, and a newline."""
 
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
@@ -74,42 +74,51 @@ def _journal(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
 
 
 # ------------------------------------------------------------------------------------------------- what there is
-def read_ps(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
-    """One line for each session, and for each agent and turn that has not ended."""
-    with _journal(state_dir) as (state, reader):
-        running = as_json or is_running(state.control_socket)
-        rows = _wanted(reader.live.entities(), all_of_it)
-    seen = _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
+_all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and turns that have ended.")
+
+
+@click.command("ps")
+@_all
+@state_dir_option
+@json_option
+def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+    """List the sessions, and their agents and turns."""
+    state = StateDir.open(state_dir, create=False)
+    running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
+    rows, seen = seen_entities(state_dir, all_of_it=all_of_it)
     say(json_text(seen) if as_json else ps_text(seen))
-    if not running:
-        _tell_of_the_dead(state, rows, warn)
-    else:
-        for words in troubles_of(state.control_socket):
-            warn(words)
+    _tell_of_troubles(state, rows, running)
 
 
-def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
-    """Sessions under their parents, with their agents, turns and open tool calls."""
+def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[Seen]]:
+    """Each session, and each agent and turn that has not ended: as the journal has it, and as it is shown."""
     with _journal(state_dir) as (state, reader):
-        running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.live.entities(), all_of_it)
-        used = _used(reader, warn) if as_json else {}
+    return rows, _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
+
+
+@click.command("tree")
+@_all
+@state_dir_option
+@json_option
+def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+    """Show the sessions as a tree, with their open tool calls."""
+    with _journal(state_dir) as (state, reader):
+        running = as_json or is_running(state.control_socket)  # before the rows, as in ``ps``
+        rows = _wanted(reader.live.entities(), all_of_it)
+        used = _used(reader) if as_json else {}
     nodes = tree(rows, used)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
-    if not running:
-        _tell_of_the_dead(state, rows, warn)
-    else:
-        for words in troubles_of(state.control_socket):
-            warn(words)
+    _tell_of_troubles(state, rows, running)
 
 
-def used_by(state_dir: Path, entity_id: str, warn: Say) -> Amounts | None:
+def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
     """What agents say that it, and all below it, has used; ``None``: nothing."""
     with _journal(state_dir) as (_, reader):
-        return _used(reader, warn).get(entity_id)
+        return _used(reader).get(entity_id)
 
 
-def _used(reader: History, warn: Say) -> Mapping[str, Amounts]:
+def _used(reader: History) -> Mapping[str, Amounts]:
     """By the id of every entity that has used something, itself or below it. Where an archive is missing, what stands
     there is not counted: that keeps nobody from seeing what there is."""
     try:
@@ -128,9 +137,12 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
     return UsageBooks(reader.named(*TOLD_IN), parent_of).sums()
 
 
-def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None:
-    """No supervisor answers: what has not ended is what a killed one was doing."""
-    if any(not _settled(row) for row in rows):
+def _tell_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
+    """What a supervisor waits for; where none answers, what has not ended is what a killed one was doing."""
+    if running:
+        for words in troubles_of(state.control_socket):
+            warn(words)
+    elif any(not _settled(row) for row in rows):
         heard = max([*(row.changed_at for row in rows), *_spoken(state, rows).values()])
         warn(
             f"no supervisor runs on {state.root}: what looks alive was so when it died, at {clock(heard)[:8]};"
@@ -165,8 +177,14 @@ def _changed_at(transcript: Path) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------------- dead letters
-def read_dead_letters(state_dir: Path, say: Say, *, as_json: bool) -> None:
-    """The tasks that were given up, each with how to try it again."""
+@click.command("dead-letters")
+@state_dir_option
+@json_option
+def dead_letters_command(state_dir: Path, as_json: bool) -> None:
+    """List the tasks that were given up, and how to try again.
+
+    Each with its attempts in all its runs, and its last error.
+    """
     with _journal(state_dir) as (state, reader):
         running = is_running(state.control_socket)
         rows = reader.live.entities()
@@ -199,7 +217,7 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
     with _journal(state_dir) as (state, reader):
         if not is_running(state.control_socket):
             return []
-        rows = reader.entities(live_only=True)
+        rows = reader.live.entities(live_only=True)
     names = entity_id.partition(":")[0].split("/")
     return [row.id for row in rows if row.kind == Kind.SESSION and _is_namesake(row.id.split("/"), names)]
 
@@ -213,11 +231,25 @@ def _is_namesake(parts: list[str], names: list[str]) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------- why
-def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> None:
-    """Print the tree of causes.
+@click.command("why")
+@click.argument("entity_id", metavar="ID")
+@state_dir_option
+@json_option
+def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
+    """Explain how ID came to be as it is.
+
+    ID is that of a session, turn, agent, task or tool call. Prints the tree of causes, from the one root event to the
+    end: who asked, policy edges, rungs, and what came too late to matter.
+    """
+    explanation, events = explained(state_dir, entity_id)
+    say(json_text(explanation) if as_json else why_text(explanation, events))
+
+
+def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[LifecycleEvent]]:
+    """The causes of an entity, and the records that they were found in.
 
     Raises:
-        BadInput: no record is about that id.
+        UnknownId: no record is about that id.
     """
     with _journal(state_dir) as (_, reader):
         events = list(reader.live.events())
@@ -227,7 +259,7 @@ def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> Non
             explanation = _explained(events, entity_id)
     if explanation is None:
         raise UnknownId(entity_id)
-    say(json_text(explanation) if as_json else why_text(explanation, events))
+    return explanation, events
 
 
 def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
@@ -243,31 +275,22 @@ def _pause() -> None:
     time.sleep(_LOOK_AGAIN_S)
 
 
-def read_logs(
-    state_dir: Path,
-    entity_id: str,
-    say: Say,
-    *,
-    follow: bool,
-    as_json: bool,
-    pause: Callable[[], None] = _pause,
-) -> None:
-    """Print the transcript of a session (or of the one that an agent, turn or call belongs to).
-
-    With *follow* it goes on until the session has ended, or the supervisor.
-
-    Raises:
-        BadInput: there is no such session.
-    """
+@click.command("logs")
+@click.argument("entity_id", metavar="ID")
+@click.option("--follow", is_flag=True, help="Go on until the session ends.")
+@state_dir_option
+@json_option
+def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
+    """Print what the agents of the session ID said."""
     with _journal(state_dir) as (state, reader):
         session = _session_of(reader, entity_id)
-        lines = _Lines(state.transcript(session), session, say, as_json)
+        lines = _Lines(state.transcript(session), session, as_json)
         going_on = follow
         while going_on:
             going_on = _goes_on(reader, state, session)  # asked first: what was said before the end is still read
             lines.more()
             if going_on:
-                pause()
+                _pause()
         lines.end()
 
 
@@ -296,8 +319,8 @@ def _goes_on(reader: History, state: StateDir, session: str) -> bool:
 class _Lines:
     """The lines of a transcript, as they are finished."""
 
-    def __init__(self, path: Path, session: str, say: Say, as_json: bool) -> None:
-        self._path, self._session, self._say, self._as_json = path, session, say, as_json
+    def __init__(self, path: Path, session: str, as_json: bool) -> None:
+        self._path, self._session, self._as_json = path, session, as_json
         self._offset, self._held = 0, ""
 
     def more(self) -> None:
@@ -315,6 +338,6 @@ class _Lines:
         if self._as_json:
             said = _SAID.fullmatch(line)
             parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
-            self._say(json_line({"session": self._session, **parts}))
+            say(json_line({"session": self._session, **parts}))
         else:
-            self._say(printable(line, lines=True))
+            say(line)

@@ -6,15 +6,17 @@ that is none is bad input, and names what would be right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import msgspec
 
+from supervisor.cli.options import PATH, json_option, say
 from supervisor.cli.rendering import duration, json_text, tree_json, tree_text
 from supervisor.cli.validate import VIOLATIONS_MAX, changed_since, journal_at, violation_line
-from supervisor.control.error_messages import BadInput
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.diagnostics.invariants.aborting import EDGES
 from supervisor.diagnostics.replay import Difference, Replay
 from supervisor.diagnostics.tree_view import STAYING, tree
@@ -24,10 +26,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.policies.usage import TOLD_IN, UsageBooks
 
-__all__ = ["parse_edges", "parse_limits", "replay_all", "replay_tree", "replay_under"]
-
-Say = Callable[[str], None]
-"""Prints text, and a newline."""
+__all__ = ["replay"]
 
 _WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _VALUE_MAX: Final = 120
@@ -38,19 +37,45 @@ _MOST: Final = 10**9
 """The most that a limit can be: more than ever happens."""
 
 
-# ------------------------------------------------------------------------------------------------- all of it, again
-def replay_all(path: Path, say: Say, *, as_json: bool) -> bool:
-    """Run everything again and compare; whether nothing differs and no invariant is broken.
+@click.command("replay")
+@click.argument("journal", type=PATH, metavar="JOURNAL")
+@click.option("--at", type=int, metavar="SEQ", help="Only show the tree as it stood after that record.")
+@click.option("--abort-policy", metavar="KEY=BOOL,...", help="What if: tool_to_sibling, sibling_to_session.")
+@click.option(
+    "--restart-policy",
+    metavar="KEY=VALUE,...",
+    help="What if: max_consecutive_errors, max_total_errors, restarts_max, restarts_within_s, backoff_base_ms, "
+    "backoff_cap_ms.",
+)
+@json_option
+def replay(journal: Path, at: int | None, abort_policy: str | None, restart_policy: str | None, as_json: bool) -> int:
+    """Run what a journal tells again.
 
-    Raises:
-        BadInput, JournalError, StateDirError: it cannot be read.
-        JournalDamaged: it is damaged, and cannot be read to its end.
+    JOURNAL is a journal.db or a state directory; it is only read. Every recorded input goes through the lifecycles once
+    more: what comes out is compared with what was recorded, and the invariants are checked. A difference is exit status
+    1. With a policy, it shows how the run would have gone under that one.
     """
-    path = journal_at(path)
+    edges = _edges(abort_policy) if abort_policy is not None else {}
+    limits = _limits(restart_policy) if restart_policy is not None else {}
+    if at is not None and (edges or limits):
+        raise BadInput("--at: it shows what was, a policy what would have been; give one of them")
+    path = journal_at(journal)
+    if at is not None:
+        _replay_tree(path, at, as_json=as_json)
+    elif edges or limits:
+        _replay_under(path, edges, limits, as_json=as_json)
+    else:
+        return DONE if _replay_all(path, as_json=as_json) else WORK_FAILED
+    return DONE
+
+
+# ------------------------------------------------------------------------------------------------- all of it, again
+def _replay_all(path: Path, *, as_json: bool) -> bool:
+    """Run everything again and compare; whether nothing differs and no invariant is broken."""
     with History(path) as reader:
         _refuse_part(path, reader)
         changed = changed_since(reader)
-        last_seq = reader.last_seq
+        last_seq = reader.live.last_seq
         replay = Replay(reader.entities(), reader.effects(), last_seq=last_seq)
         for record in reader.events():
             replay.take(record)
@@ -96,17 +121,12 @@ def _short(text: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------- as of a record
-def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
-    """Print the tree as it stood after record *at*.
-
-    Raises:
-        BadInput: there is no such record, or the journal cannot be read.
-    """
-    path = journal_at(path)
+def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
+    """Print the tree as it stood after record *at*."""
     replay, told = Replay(), list[LifecycleEvent]()
     with History(path) as reader:
         _refuse_part(path, reader)
-        last_seq = reader.last_seq
+        last_seq = reader.live.last_seq
         if not 1 <= at <= last_seq:
             raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
         for record in reader.events():
@@ -127,13 +147,8 @@ def _empty(path: Path) -> str:
 
 
 # -------------------------------------------------------------------------------------------- under other policies
-def replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any], say: Say, *, as_json: bool) -> None:
-    """Print how the run would have gone under other policies.
-
-    Raises:
-        BadInput, JournalError, StateDirError: it cannot be read.
-    """
-    path = journal_at(path)
+def _replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print how the run would have gone under other policies."""
     with History(path) as reader:
         _refuse_part(path, reader)
         outcome = what_if(list(reader.events()), edges=edges, limits=limits)
@@ -175,7 +190,7 @@ def _names(ids: tuple[str, ...]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ reading policies
-def parse_edges(text: str) -> dict[str, bool]:
+def _edges(text: str) -> dict[str, bool]:
     """``tool_to_sibling=true,sibling_to_session=false``.
 
     Raises:
@@ -192,7 +207,7 @@ def parse_edges(text: str) -> dict[str, bool]:
     return found
 
 
-def parse_limits(text: str) -> dict[str, int | float]:
+def _limits(text: str) -> dict[str, int | float]:
     """``max_total_errors=3,restarts_within_s=30``.
 
     Raises:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
+import click
 from anyio.abc import TaskStatus
 
-from supervisor.cli.commands import RunRequest
 from supervisor.cli.live_view import TICK_S, Reporter, teller_for
-from supervisor.cli.options import warn
+from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.run_controller import Attendant
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.control.server import serve_control
@@ -27,7 +29,6 @@ from supervisor.embedding.runtime import Supervisor, close_sessions, open_superv
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
-from supervisor.plans.task_control import WorkControl
 from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.resumable import continued, heirs_of
@@ -35,22 +36,84 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import before
 from supervisor.work.results import PlanResult
 
-__all__ = ["configure_logging", "run"]
+__all__ = ["configure_logging", "run_command"]
 
 
-def run(request: RunRequest) -> int:
-    """Run a plan to its end; the exit status.
+class _Request(NamedTuple):
+    """What ``supervisor run`` was asked."""
 
-    Raises:
-        BadInput, StateDirError, JournalError: nothing was started.
-        WorkFailed: the run could not be finished.
+    plan: Path
+    state_dir: Path
+    workdir: Path
+    backend: str
+    as_json: bool
+    verbose: bool
+    fresh: bool
+    resume: bool
+    no_plugins: bool
+    instead: Mapping[str, str]
+    """Agents of the catalogue that take the place of agents of the plan."""
+
+    def load(self) -> Plan:
+        """Read and check the plan."""
+        return load_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+
+
+@click.command("run")
+@click.argument("plan", type=PATH)
+@state_dir_option
+@json_option
+@click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
+@click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Where the agents work.")
+@click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Do what the last run of the plan did not close: what was cancelled or given up, from its checkpoint.",
+)
+@click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
+@click.option(
+    "--agent",
+    "instead",
+    multiple=True,
+    metavar="NAME=KNOWN",
+    help="A known agent in the place of one of the plan: worker=codex; or worker=gemini:jsonl, to say which way.",
+)
+@verbose_option
+def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
+    """Run the tasks of a plan (a YAML file).
+
+    They run in the order of their dependencies. The first Ctrl-C drains: no task starts, those under way may
+    finish. The second stops everything. Where an earlier run of this plan was interrupted, it goes on with that.
     """
+    if not workdir.is_dir():
+        raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
+    if given["fresh"] and given["resume"]:
+        raise BadInput("--fresh, --resume: one begins anew, the other goes on; give one of them")
+    request = _Request(workdir=workdir.resolve(), instead=_replacements(instead), **given)
     try:
-        plan = load_plan(request.plan, installed=request.plugins, instead=request.instead)
+        plan = request.load()
     except BadPlan as error:
         raise BadInput(str(error)) from None
     configure_logging(verbose=request.verbose)
     return anyio.run(_run, request, plan, backend=request.backend)
+
+
+def _replacements(given: Sequence[str]) -> Mapping[str, str]:
+    """Which agents of the catalogue take the place of which of a plan.
+
+    Raises:
+        BadInput: one of *given* is no ``NAME=KNOWN``, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, _, known = one.partition("=")
+        if not (name and known):
+            raise BadInput(f"--agent {one}: give NAME=KNOWN, for example worker=codex")
+        if name in found:
+            raise BadInput(f"--agent {one}: {name} is {found[name]} already; give it once")
+        found[name] = known
+    return found
 
 
 def configure_logging(*, verbose: bool) -> None:
@@ -63,7 +126,7 @@ def configure_logging(*, verbose: bool) -> None:
     logger.propagate = False
 
 
-async def _run(request: RunRequest, plan: Plan) -> int:
+async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         _check_resumable(plan, state)
@@ -100,27 +163,30 @@ def _last_seq(state: StateDir) -> int:
     return last_seq_of(state.journal)
 
 
-async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
+async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
     """Run the plan, and print its result. The socket, the signals and the progress stay until the supervisor has ended.
 
     The result is printed when all sessions have ended, since it is the last line, and before the journal is closed:
     that it was printed is the journal's last record.
     """
     closing, closed = anyio.Event(), anyio.Event()
+
+    async def serve(*, task_status: TaskStatus[None]) -> None:
+        await serve_control(state.control_socket, sup, closing=closing, work=runner.operating, task_status=task_status)
+        closed.set()
+
     async with anyio.create_task_group() as around:
         async with open_supervisor(
             request.state_dir,
             agents=plan.agents,
             settings=plan.settings,
             workdir=request.workdir,
-            choose=_nobody if request.fresh else partial(heirs_of, plan),
+            choose=(lambda rows: ()) if request.fresh else partial(heirs_of, plan),
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
-            await around.start(_serve, state, sup, runner.operating, closing, closed)
-            apply = partial(_apply, sup, request)
-            load = partial(load_plan, request.plan, installed=request.plugins, instead=request.instead)
-            attendant = Attendant(sup, runner, load=load, apply=apply)
+            await around.start(serve)
+            attendant = Attendant(sup, runner, load=request.load, apply=partial(_apply, sup, request))
             attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter, sup)
             around.start_soon(_tell_taken_over, runner)
@@ -142,11 +208,6 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
     return result
 
 
-def _nobody(rows: Sequence[EntityRow]) -> Collection[str]:
-    """A fresh start: nothing of an earlier supervisor goes on."""
-    return ()
-
-
 async def _tell_taken_over(runner: PlanRunner) -> None:
     """Say what the run goes on with, once it has begun."""
     await runner.begun.wait()
@@ -161,22 +222,8 @@ async def _tell_taken_over(runner: PlanRunner) -> None:
         warn(f"begins anew; not shown is the result of {runner.unshown}")
 
 
-def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:
+def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
     reconfigure(sup, agents=plan.agents, settings=plan.settings, workdir=request.workdir)
-
-
-async def _serve(
-    state: StateDir,
-    sup: Supervisor,
-    work: WorkControl,
-    closing: anyio.Event,
-    closed: anyio.Event,
-    *,
-    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-) -> None:
-    path = state.control_socket
-    await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
-    closed.set()
 
 
 async def _report(reporter: Reporter, sup: Supervisor) -> None:

@@ -1,4 +1,4 @@
-"""The commands that speak to a running supervisor: ``abort``, ``send`` and ``stop``.
+"""The commands that speak to a running supervisor: ``abort``, ``send``, ``inspect`` and ``stop``.
 
 They go through the control socket and print the answer. Aborting what has ended is no error, and neither is it where
 the supervisor has ended with it: then the journal knows.
@@ -7,17 +7,19 @@ the supervisor has ended with it: then the journal knows.
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import anyio
+import click
 import msgspec
 
+from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, namesakes, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
-from supervisor.control.client import request
+from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
@@ -27,9 +29,10 @@ from supervisor.policies.redaction import sound
 from supervisor.ports import JournalError
 from supervisor.runtime.availability import Outage
 
-__all__ = ["abort", "inspect", "operator", "send", "stop"]
+__all__ = ["abort", "ask", "inspect", "operator", "send", "stop"]
 
-Say = Callable[[str], None]
+_POINTS = ("now", "tool_boundary", "turn_end")
+_SCOPES = ("tool", "sibling", "session")
 
 
 def operator() -> str:
@@ -42,26 +45,35 @@ def operator() -> str:
 
 def ask(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
     """The one line of an answer."""
-    return anyio.run(_first, StateDir(state_dir).control_socket, message)
+    return anyio.run(answers_to, StateDir(state_dir).control_socket, message)[0]
 
 
-async def _first(path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
-    async with aclosing(request(path, message)) as answers:
-        told = [answer async for answer in answers]
-    return told[0]
+@click.command("abort")
+@click.argument("target", metavar="ID")
+@click.option("--scope", type=click.Choice(_SCOPES), required=True, help="How far it reaches.")
+@click.option("--dry-run", is_flag=True, help="Only print the plan: whom it would end, by when, and its id.")
+@click.option("--plan", metavar="PLAN", help="Only if it would do exactly what the plan of that id said.")
+@click.option("--now", is_flag=True, help="Start at the kill rung, also where an earlier abort is still asking.")
+@click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS", help="End it all by then.")
+@click.option("--reason", default="aborted from the command line", show_default=True)
+@state_dir_option
+@json_option
+def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, **how: Any) -> None:
+    """End a tool call, a session or its siblings.
 
-
-def abort(
-    state_dir: Path, target: str, scope: AbortScope, say: Say, *, how: Mapping[str, Any], reason: str, as_json: bool
-) -> None:
-    """End *target* as far as *scope* reaches, or print what that would end; *how*: ``control.Abort``'s other fields."""
+    Prints the receipt: what was ended, how, and what is left of it.
+    """
+    if how["within_s"] is not None and not isfinite(how["within_s"]):
+        raise BadInput(f"--within: {how['within_s']} is no time to end in; give seconds, 0 or more")
+    if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
+        raise BadInput("--dry-run: it plans anew and ends nothing; leave out --plan and --within")
     message = {"do": "abort", "target": target, "scope": scope, **how}
     try:
         answer = ask(state_dir, {**message, "reason": reason, "actor": operator()})
     except (NotRunning, ControlError) as error:
         if not _over(state_dir, target, error):
             raise
-        gone = Receipt(abort_id="", target=target, scope=scope, reason=reason, already_ended=True)
+        gone = Receipt(abort_id="", target=target, scope=AbortScope(scope), reason=reason, already_ended=True)
         answer = {"receipt": msgspec.to_builtins(gone)}
     if as_json:
         say(json_text(answer.get("plan") or answer["receipt"]))
@@ -96,12 +108,20 @@ def _over(state_dir: Path, target: str, error: NotRunning | ControlError) -> boo
     return known is True
 
 
-def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, at: str | None, as_json: bool) -> None:
-    """Give a session a message: for its next prompt, or, if it is urgent, *at* a point of the turn that runs.
-
-    Raises:
-        BadInput: *at* is given for a message that is not urgent.
-    """
+@click.command("send")
+@click.argument("session", metavar="ID")
+@click.argument("text")
+@click.option("--urgent", is_flag=True, help="Do not wait for the next prompt: interrupt the turn.")
+@click.option(
+    "--at",
+    type=click.Choice(_POINTS),
+    help="When an urgent message interrupts: now (the default), when no tool call is open, or not at all, but in a "
+    "turn of its own right after this one.",
+)
+@state_dir_option
+@json_option
+def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
+    """Give the session ID a message."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     message = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at}
@@ -109,26 +129,37 @@ def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, at
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
-def inspect(state_dir: Path, entity_id: str, say: Say, warn: Say, *, as_json: bool) -> None:
-    """Print what goes on in a living entity, also in one that is stuck."""
+@click.command("inspect")
+@click.argument("entity_id", metavar="ID")
+@state_dir_option
+@json_option
+def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
+    """Show what goes on in ID right now.
+
+    ID is that of a living session, turn, agent, task or tool call. Also shows where one is stuck: its tasks' stacks.
+    """
     answer = ask(state_dir, {"do": "inspect", "entity": entity_id})
-    used = used_by(state_dir, entity_id, warn)
+    used = used_by(state_dir, entity_id)
     told = {**answer["inspected"], "used": used.told if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
     words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")
     say(json_text(told) if as_json else words)
-    _tell_of_the_disk(answer, warn)
+    _tell_of_the_disk(answer)
 
 
-def _tell_of_the_disk(answer: Mapping[str, Any], warn: Say) -> None:
+def _tell_of_the_disk(answer: Mapping[str, Any]) -> None:
     if answer["outage"] is not None:
         warn(msgspec.convert(answer["outage"], Outage).words)
 
 
-def stop(state_dir: Path, say: Say, warn: Say, *, now: bool, as_json: bool) -> None:
-    """Ask the supervisor to drain, or to abort everything."""
+@click.command("stop")
+@click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
+@state_dir_option
+@json_option
+def stop(now: bool, state_dir: Path, as_json: bool) -> None:
+    """End the supervisor in good order."""
     answer = ask(state_dir, {"do": "stop", "now": now, "actor": operator()})
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
     words = "everything is being aborted" if ending else "draining: no new turn begins, those under way may finish"
     say(json_text(answer) if as_json else words)
-    _tell_of_the_disk(answer, warn)
+    _tell_of_the_disk(answer)

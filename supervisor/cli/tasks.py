@@ -1,30 +1,52 @@
-"""The commands about work: ``approve``, ``reject``, ``task``, ``dead-letters``. What can be typed, and nothing else."""
+"""The commands about work: ``approve``, ``reject`` and ``task``; asked over the control socket, each answer printed.
+
+What is refused does not keep the rest: each task has an answer of its own. The exit status is that of the worst one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import click
 
 from supervisor.cli.options import PATH, TASK, json_option, say, state_dir_option, warn
-from supervisor.control.error_messages import BadInput
+from supervisor.cli.rendering import json_text
+from supervisor.cli.sessions import operator
+from supervisor.control.client import answers_to
+from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput
+from supervisor.journal.statedir import StateDir
+from supervisor.policies.redaction import printable
 
-__all__ = ["approve", "dead_letters", "reject", "task"]
+__all__ = ["approve", "reject", "task"]
+
+_DONE: Final[Mapping[str, str]] = {
+    "approve": "approved",
+    "reject": "rejected",
+    "reset": "reset",
+    "requeue": "taken from its session",
+    "unclaim": "taken from its session",
+    "cancel": "cancelled",
+    "block": "blocked",
+    "unblock": "unblocked",
+    "split": "split",
+}
+_SUBTASKS_BYTES_MAX: Final = 512 * 1024
+"""A request has at most twice as much."""
 
 
-def _by(command: Any) -> Any:
-    return click.option("--by", metavar="NAME", help="Who says so, for the record; by default your user name.")(command)
-
-
-def _id(command: Any) -> Any:
-    told = "An id of your own: with it the command takes effect once, however often it is given."
-    return click.option("--command-id", metavar="ID", help=told)(command)
-
-
-def _reason(command: Any) -> Any:
-    return click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")(command)
+_by = click.option("--by", metavar="NAME", help="Who says so, for the record; by default your user name.")
+_id = click.option(
+    "--command-id",
+    metavar="ID",
+    help="An id of your own: with it the command takes effect once, however often it is given.",
+)
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+_tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...")
+_all = click.option("--all-planned", is_flag=True, help="All that wait to be approved before they begin.")
 
 
 def _told(command: Any) -> Any:
@@ -32,19 +54,9 @@ def _told(command: Any) -> Any:
     return _by(_id(state_dir_option(json_option(command))))
 
 
-_TASKS: Final = click.argument("tasks", nargs=-1, metavar="[TASK]...")
-_ALL: Final = click.option("--all-planned", is_flag=True, help="All that wait to be approved before they begin.")
-
-
-def _steer(verb: str, tasks: tuple[str, ...], **how: Any) -> int:
-    from supervisor.cli import task_requests as steering_client
-
-    return steering_client.steer(verb, tasks, say, warn, **how)
-
-
 @click.command()
-@_TASKS
-@_ALL
+@_tasks
+@_all
 @_reason
 @_told
 def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
@@ -56,8 +68,8 @@ def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
 
 
 @click.command()
-@_TASKS
-@_ALL
+@_tasks
+@_all
 @click.option("--reason", required=True, metavar="TEXT", help="Why not, for the record and for the next try.")
 @_told
 def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
@@ -74,7 +86,7 @@ def task() -> None:
 
 
 def _command(verb: str, words: str) -> Callable[..., Any]:
-    @_TASKS
+    @_tasks
     @_reason
     @_told
     def command(tasks: tuple[str, ...], **how: Any) -> int:
@@ -91,7 +103,7 @@ _command("unblock", "Let tasks that were blocked go on: what they waited for is 
 
 
 @task.command("block")
-@_TASKS
+@_tasks
 @click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; may be given repeatedly.")
 @_reason
 @_told
@@ -115,21 +127,67 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     They are a list of tasks in YAML, with the keys that a task of a plan has; one that names no agent has the task's.
     The task is completed when they are. An agent that may split its own task need not name it.
     """
-    from supervisor.cli import task_requests as steering_client
-
     if not task_id:
         raise BadInput(f"TASK: none is named; name the task to split (for an agent, {TASK} does)")
-    return steering_client.split(task_id, file, say, warn, **how)
+    source, text = _read(file)
+    return _asked({"do": "split", "task": task_id, "subtasks": text, "source": source}, **how)
 
 
-@click.command("dead-letters")
-@state_dir_option
-@json_option
-def dead_letters(state_dir: Path, as_json: bool) -> None:
-    """List the tasks that were given up, and how to try again.
+# --------------------------------------------------------------------------------------------------------- asking
+def _steer(
+    verb: str, tasks: tuple[str, ...], *, all_planned: bool = False, on: tuple[str, ...] = (), **how: Any
+) -> int:
+    """Give the command *verb* about *tasks*; the exit status.
 
-    Each with its attempts in all its runs, and its last error.
+    Raises:
+        BadInput: no task is named, or none is meant.
     """
-    from supervisor.cli.query import read_dead_letters
+    if all_planned and (tasks or how["command_id"] is not None):
+        raise BadInput("--all-planned: these are other tasks each time; leave it out, or the tasks and --command-id")
+    if not all_planned and not tasks:
+        raise BadInput(f"TASK: none is named; name the tasks to {verb} (`supervisor tree` shows them)")
+    asked = {"do": "steer", "verb": verb, "tasks": tasks, "all_planned": all_planned, "on": on}
+    return _asked(asked, **how)
 
-    read_dead_letters(state_dir, say, as_json=as_json)
+
+def _read(file: Path | None) -> tuple[str, str]:
+    name = "standard input" if file is None else str(file)
+    try:
+        data = sys.stdin.buffer.read(_SUBTASKS_BYTES_MAX + 1) if file is None else file.read_bytes()
+        if len(data) > _SUBTASKS_BYTES_MAX:
+            raise BadInput(f"{name}: is larger than {_SUBTASKS_BYTES_MAX} bytes, the most that subtasks may have")
+        return name, data.decode("utf-8-sig")
+    except OSError as error:
+        raise BadInput(f"{name}: cannot be read: {error.strerror}; give a file that lists the subtasks") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name}: not UTF-8 at position {error.start}; save it as UTF-8") from None
+
+
+def _asked(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
+    """Ask, and print what came of it; the exit status. *how*: the reason and the command's id."""
+    asked = {**message, **how, "by": operator() if by is None else f"operator:{by}"}
+    told = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
+    if as_json:
+        say(json_text(told))
+    elif not told:
+        say("no task is planned and waits for approval")
+    for one in [] if as_json else told:
+        _tell(one)
+    return max((_status(one) for one in told), default=DONE)
+
+
+def _tell(one: Mapping[str, Any]) -> None:
+    if "refused" in one:
+        warn(f"{printable(one['task'])}: {one['refused']['message']}")
+        return
+    answer = one["answer"]
+    subtasks = f" into {', '.join(map(printable, answer['subtasks']))}" if answer["subtasks"] else ""
+    again = " (this command was given before, nothing was done now)" if answer["repeated"] else ""
+    say(f"{printable(one['task'])}: {_DONE[answer['verb']]}{subtasks}, now {answer['state']}{again}")
+
+
+def _status(one: Mapping[str, Any]) -> int:
+    """What cannot be as it was asked is bad input; what may be granted later is work that failed."""
+    if "refused" not in one:
+        return DONE
+    return WORK_FAILED if one["refused"]["kind"] in ("degraded", "failed") else BAD_INPUT

@@ -7,14 +7,16 @@ written, and a supervisor may run on it meanwhile: what has not ended is no viol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import click
 import msgspec
 
+from supervisor.cli.options import PATH, json_option, say
 from supervisor.cli.rendering import json_text, report_text
-from supervisor.control.error_messages import BadInput
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.diagnostics.invariants import RecordChecker, Violation
 from supervisor.diagnostics.validate import Report, split_lines, validate_lines
 from supervisor.journal.history import History
@@ -28,12 +30,9 @@ __all__ = [
     "changed_since",
     "check_records",
     "journal_at",
-    "validate_path",
+    "validate",
     "violation_line",
 ]
-
-Say = Callable[[str], None]
-"""Prints text, and a newline."""
 
 VIOLATIONS_MAX: Final = 1000
 """Violations that are kept; the others are counted."""
@@ -73,22 +72,24 @@ def journal_at(path: Path) -> Path:
     return StateDir.open(path, create=False).journal if is_directory else journal
 
 
-def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
-    """Check a log, a journal or a state directory; whether it is valid.
+@click.command("validate")
+@click.argument("file", type=PATH, metavar="FILE")
+@json_option
+def validate(file: Path, as_json: bool) -> int:
+    """Check what a run has written.
 
-    Raises:
-        BadInput: it cannot be read, or there is no journal.
-        JournalDamaged: it is a journal, and too damaged to be read to its end.
-        JournalError, StateDirError: it is no journal.
+    FILE is a transitions.jsonl (schema, order, legality, invariants of work), a journal.db, or a state directory (every
+    invariant that records can show). Problems are exit status 1.
     """
-    report = _read_lines(path)
-    if report is None:
-        return _validate_journal(journal_at(path), say, as_json=as_json)
-    if as_json:
-        say(json_text({"file": str(path), "valid": not report.problems, "report": report}))
+    report: Report | CheckedRecords
+    if (lines := _read_lines(file)) is not None:
+        report, valid, text = lines, not lines.problems, report_text(str(file), lines)
     else:
-        say(report_text(str(path), report))
-    return not report.problems
+        file = journal_at(file)
+        report = records = _checked_journal(file)
+        valid, text = not records.violations, _report_text(str(file), records)
+    say(json_text({"file": str(file), "valid": valid, "report": report}) if as_json else text)
+    return DONE if valid else WORK_FAILED
 
 
 def _read_lines(path: Path) -> Report | None:
@@ -110,14 +111,9 @@ def _unreadable(path: Path, error: OSError, which: str) -> BadInput:
 
 
 # --------------------------------------------------------------------------------------------------------- records
-def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
+def _checked_journal(path: Path) -> CheckedRecords:
     with History(path) as reader:
-        report = check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
-    if as_json:
-        say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
-    else:
-        say(_report_text(str(path), report))
-    return not report.violations
+        return check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
 
 
 def changed_since(reader: History) -> list[Violation]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -16,13 +17,14 @@ from typing import Any, Final
 import anyio
 import msgspec
 from anyio.abc import ByteStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.server import reach
 from supervisor.journal.statedir import StateDirError, not_ours
 from supervisor.runtime.availability import Outage, Shortage
 
-__all__ = ["is_running", "request", "troubles_of"]
+__all__ = ["answers_to", "is_running", "request", "troubles_of"]
 
 ANSWER_S: Final = 5.0
 """How long a supervisor is waited for that is only asked what it waits for."""
@@ -41,36 +43,22 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
     async with await _connect(path) as stream:
         with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
             await stream.send(msgspec.json.encode(message) + b"\n")
-        lines = _Lines(stream)
-        while (line := await lines.next()) is not None:
-            answer = msgspec.json.decode(line)
-            if "error" in answer:
-                raise ControlError(answer["error"]["kind"], answer["error"]["message"])
-            if "done" in answer:
-                return
-            yield answer
+        lines = BufferedByteReceiveStream(stream)
+        with suppress(anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                answer = msgspec.json.decode(await lines.receive_until(b"\n", sys.maxsize))
+                if "error" in answer:
+                    raise ControlError(answer["error"]["kind"], answer["error"]["message"])
+                if "done" in answer:
+                    return
+                yield answer
     raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
 
 
-class _Lines:
-    """The lines of an answer, of any length."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._held = bytearray()
-
-    async def next(self) -> bytes | None:
-        """The next whole line; ``None`` when there will be none."""
-        searched = 0
-        while (end := self._held.find(b"\n", searched)) < 0:
-            searched = len(self._held)
-            try:
-                self._held += await self._stream.receive()
-            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                return None
-        line = bytes(self._held[:end])
-        del self._held[: end + 1]
-        return line
+async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every line of the answer, once it is whole; raises what :func:`request` does."""
+    async with aclosing(request(path, message)) as answers:
+        return [answer async for answer in answers]
 
 
 def is_running(path: Path) -> bool:
@@ -97,9 +85,7 @@ def troubles_of(path: Path) -> list[str]:
 
 async def _ping(path: Path) -> dict[str, Any]:
     with anyio.fail_after(ANSWER_S):
-        async with aclosing(request(path, {"do": "ping"})) as answers:
-            told = [answer async for answer in answers]
-    return told[0]
+        return (await answers_to(path, {"do": "ping"}))[0]
 
 
 async def _connect(path: Path) -> ByteStream:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -43,20 +43,18 @@ from supervisor.control.protocol import (
     explained,
 )
 from supervisor.control.task_operations import steered
-from supervisor.diagnostics.visual_state import Inspected
-from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans.task_control import WorkControl
-from supervisor.policies.abort_plan import AbortPlan, Receipt, scope_of
-from supervisor.policies.caller_reach import Reach
-from supervisor.policies.permissions import Choice, OpenPermission
-from supervisor.ports import Caller, Compacted, Origin, Retention
+from supervisor.policies.abort_plan import AbortPlan, scope_of
+from supervisor.ports import Caller, Origin
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.descriptors import Reserve, clients_max
-from supervisor.runtime.availability import Outage, Shortage
 from supervisor.runtime.entity import Refused
 
-__all__ = ["Controlled", "peer", "reach", "serve_control"]
+if TYPE_CHECKING:  # clients of the socket do without
+    from supervisor.host.supervision import Supervisor
+
+__all__ = ["peer", "reach", "serve_control"]
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """The longest request."""
@@ -78,54 +76,6 @@ _NO_DESCRIPTOR: Final = (
 _UCRED: Final = struct.Struct("3i")
 """``struct ucred``: pid, uid, gid (unix(7))."""
 _log = get_logger()
-
-
-class Controlled(Protocol):
-    """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything; ``outage`` says why its
-    journal cannot be written now, ``shortage`` what programs wait for that cannot be started now."""
-
-    @property
-    def stop_now(self) -> anyio.Event: ...
-
-    @property
-    def outage(self) -> Outage | None: ...
-
-    @property
-    def shortage(self) -> Shortage | None: ...
-
-    def plan_abort(self, target: str, scope: AbortScope, *, now: bool) -> AbortPlan: ...
-
-    async def abort(
-        self,
-        target: str,
-        scope: AbortScope,
-        *,
-        reason: str,
-        actor: str,
-        now: bool,
-        within_s: float | None,
-        plan_id: str | None,
-    ) -> Receipt: ...
-
-    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str, at: str | None = None) -> str: ...
-
-    async def stop(self, *, now: bool, actor: str) -> None: ...
-
-    def inspect(self, entity_id: str) -> Inspected: ...
-
-    def permissions(self) -> list[OpenPermission]: ...
-
-    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> Choice: ...
-
-    async def compact(self, retention: Retention | None = None) -> Compacted: ...
-
-    def caller_at(self, connection: socket.socket, pid: int) -> Caller: ...
-
-    def reach_of(self, caller: Caller) -> Reach: ...
-
-    def note_refused(self, caller: Caller, asked: str, why: str) -> None: ...
-
-    def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
 
 
 # -------------------------------------------------------------------------------------------------------- server
@@ -172,8 +122,8 @@ class _Client:
 class _Door:
     """What is behind the socket."""
 
-    def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
-        self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
+    def __init__(self, sup: Supervisor, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
+        self._sup, self._work, self._closing, self._stall_s = sup, work, closing, stall_s
         self.reserve = Reserve()
         """Lent where a client is looked at, or refused, although no descriptor is left."""
 
@@ -191,7 +141,7 @@ class _Door:
 
     def _caller(self, connection: socket.socket) -> Caller:
         credentials = peer(connection)
-        return self._controlled.caller_at(connection, credentials[0] if credentials is not None else 0)
+        return self._sup.caller_at(connection, credentials[0] if credentials is not None else 0)
 
     async def refuse(self, stream: ByteStream, why: str) -> None:
         """Tell a client that it is not served now, and let go of it."""
@@ -217,23 +167,23 @@ class _Door:
         Raises:
             Refused: it is not for that caller.
         """
-        if why := refusal(caller, asked, self._controlled.reach_of(caller), self._plan):
-            self._controlled.note_refused(caller, str(asked.__struct_config__.tag), why)
+        if why := refusal(caller, asked, self._sup.reach_of(caller), self._plan):
+            self._sup.note_refused(caller, str(asked.__struct_config__.tag), why)
             raise Refused(why)
         return as_asked_by(caller, asked)
 
     def _plan(self, asked: Abort) -> AbortPlan:
-        return self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
+        return self._sup.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
 
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
-                trouble = {"outage": self._controlled.outage, "shortage": self._controlled.shortage}
+                trouble = {"outage": self._sup.outage, "shortage": self._sup.shortage}
                 await client.say({"pid": os.getpid(), **trouble})
             case Abort(dry_run=True):
                 await client.say({"plan": self._plan(asked)})
             case Abort():
-                receipt = await self._controlled.abort(
+                receipt = await self._sup.abort(
                     asked.target,
                     scope_of(asked.scope),
                     reason=asked.reason,
@@ -244,26 +194,26 @@ class _Door:
                 )
                 await client.say({"receipt": receipt})
             case Send():
-                message_id = await self._controlled.send(
+                message_id = await self._sup.send(
                     asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
                 )
                 await client.say({"message_id": message_id})
             case Stop():
-                await self._controlled.stop(now=asked.now, actor=asked.actor)
-                how = "now" if self._controlled.stop_now.is_set() else "drain"
-                await client.say({"stopping": how, "outage": self._controlled.outage})
+                await self._sup.stop(now=asked.now, actor=asked.actor)
+                how = "now" if self._sup.stop_now.is_set() else "drain"
+                await client.say({"stopping": how, "outage": self._sup.outage})
             case Inspect():
-                seen = self._controlled.inspect(asked.entity)
-                await client.say({"inspected": seen, "outage": self._controlled.outage})
+                seen = self._sup.inspect(asked.entity)
+                await client.say({"inspected": seen, "outage": self._sup.outage})
             case Permissions():
-                await client.say({"permissions": self._controlled.permissions()})
+                await client.say({"permissions": self._sup.permissions()})
             case Answer():
-                choice = await self._controlled.answer(
+                choice = await self._sup.answer(
                     asked.permission, allow=asked.allow, always=asked.always, because=asked.because, by=asked.by
                 )
                 await client.say({"answered": choice._asdict()})
             case Compact():
-                await client.say({"compacted": await self._controlled.compact(asked.retention)})
+                await client.say({"compacted": await self._sup.compact(asked.retention)})
             case Follow():
                 await self._follow(asked, client)
             case Steer() | Split():
@@ -275,7 +225,7 @@ class _Door:
             group.start_soon(_then_cancel, client.hung_up, group)
             group.start_soon(_then_cancel, self._closing.wait, group)
             with suppress(ClientGone):
-                async with self._controlled.subscribe(asked.after) as events, _closed(events):
+                async with self._sup.subscribe(asked.after) as events, aclosing(events):
                     async for event in events:
                         if asked.entity in (None, event.entity_id):
                             await client.say({"event": event})
@@ -339,16 +289,6 @@ class _Clients:
             self._left.set()
 
 
-@asynccontextmanager
-async def _closed(events: AsyncIterator[LifecycleEvent]) -> AsyncIterator[None]:
-    """A generator that is left before its end is closed here, and not by the garbage collector."""
-    try:
-        yield
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
-
-
 async def _then_cancel(wait: Any, group: TaskGroup) -> None:
     await wait()
     group.cancel_scope.cancel()
@@ -356,7 +296,7 @@ async def _then_cancel(wait: Any, group: TaskGroup) -> None:
 
 async def serve_control(
     path: Path,
-    controlled: Controlled,
+    sup: Supervisor,
     *,
     closing: anyio.Event,
     work: WorkControl | None = None,
@@ -373,7 +313,7 @@ async def serve_control(
     Raises:
         OSError: the socket cannot be made.
     """
-    door = _Door(controlled, work, closing, stall_s)
+    door = _Door(sup, work, closing, stall_s)
     try:
         async with await _listen(path) as listener, anyio.create_task_group() as clients:
             async with anyio.create_task_group() as accepting:

@@ -6,7 +6,7 @@ decided here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -63,22 +63,15 @@ async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: 
         from supervisor.plans.splitting import read_subtasks  # a client of the socket does without
 
         return await work.split(task, read_subtasks(asked.subtasks, asked.source), **how)
-    match asked.verb:
-        case Verb.APPROVE:
-            return await work.approve(task, **how)
-        case Verb.REJECT:
-            return await work.reject(task, **how)
-        case Verb.RESET:
-            return await work.reset(task, **how)
-        case Verb.REQUEUE:
-            return await work.requeue(task, **how)
-        case Verb.UNCLAIM:
-            return await work.unclaim(task, **how)
-        case Verb.CANCEL:
-            return await work.cancel(task, **how)
-        case Verb.BLOCK:
-            return await work.block(task, asked.on, **how)
-        case Verb.UNBLOCK:
-            return await work.unblock(task, **how)
-        case Verb.SPLIT:
-            raise AssertionError("a split comes with its subtasks")
+    if asked.verb is Verb.BLOCK:
+        return await work.block(task, asked.on, **how)
+    do: Mapping[Verb, Callable[..., Awaitable[Answer]]] = {
+        Verb.APPROVE: work.approve,
+        Verb.REJECT: work.reject,
+        Verb.RESET: work.reset,
+        Verb.REQUEUE: work.requeue,
+        Verb.UNCLAIM: work.unclaim,
+        Verb.CANCEL: work.cancel,
+        Verb.UNBLOCK: work.unblock,
+    }
+    return await do[asked.verb](task, **how)

@@ -62,8 +62,6 @@ def _never(data: Any, event: Event) -> bool:
 class KindOf:
     """One kind of entity as records spell it: its machine, its data, its states and edges as text."""
 
-    __slots__ = ("data", "edges", "ends_at_terminal", "events", "initial", "machine", "stale", "states", "terminal")
-
     def __init__(self, machine: Machine[Any, Any]) -> None:
         self.machine = machine
         self.data = _DATA[machine.name]
@@ -71,9 +69,14 @@ class KindOf:
         self.events = machine.events
         self.stale = _STALE.get(machine.name, _never)
         self.states: dict[str, Enum] = {str(state.value): state for state in machine.states}
-        self.initial = frozenset(str(state.value) for state in machine.initial)
+        self.initial = tuple(str(state.value) for state in machine.initial)
         self.terminal = frozenset(str(state.value) for state in machine.terminal)
         self.edges = frozenset((str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules)
+
+    def allowed(self, state: str) -> str:
+        """What may happen in a state, in words."""
+        edges = ((str(one.source.value), one.on.name(), str(one.target.value)) for one in self.machine.rules)
+        return ", ".join(dict.fromkeys(f"{on} to {to}" for source, on, to in edges if source == state)) or "nothing"
 
     def ends_with(self, step: Step[Any, Any]) -> bool:
         """True if this step ends the entity's log."""

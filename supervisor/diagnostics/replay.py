@@ -10,25 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from actors.machine import Effect, Event, Step
 from supervisor.diagnostics.invariants import RecordChecker, Violation
 from supervisor.diagnostics.invariants.shadow_state import Book
-from supervisor.diagnostics.tree_view import Row
 from supervisor.lifecycles.effects import StartTimer, SupervisorEffect, Tell, decoded, encoded
 from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.ports import EntityRow
 
-__all__ = ["Difference", "Kept", "Replay", "RowAt"]
-
-
-class Kept(Row, Protocol):
-    """An entity as the journal keeps it beside its records: after the record *entity_seq* of its log."""
-
-    @property
-    def entity_seq(self) -> int: ...
+__all__ = ["Difference", "Replay"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,20 +35,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     replayed: str
 
 
-class RowAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An entity as it was after some record; times are Unix times."""
-
-    kind: str
-    id: str
-    parent_id: str | None
-    state: str
-    data: bytes
-    ended: bool
-    born_seq: int
-    born_at: float
-    changed_at: float
-
-
 class Replay:
     """Give it the records in order.
 
@@ -67,9 +46,10 @@ class Replay:
     """
 
     def __init__(
-        self, rows: Iterable[Kept] = (), effects: Mapping[str, bytes] | None = None, *, last_seq: int = 0
+        self, rows: Iterable[EntityRow] = (), effects: Mapping[str, bytes] | None = None, *, last_seq: int = 0
     ) -> None:
         self.checker = RecordChecker(on_step=self._stepped)
+        self.books: Mapping[str, Book] = self.checker.books
         self.records = 0
         self.differences: list[Difference] = []
         self.violations: list[Violation] = []
@@ -77,10 +57,6 @@ class Replay:
         self._effects = None if effects is None else dict(effects)
         self._last_seq = last_seq
         self._times: dict[str, tuple[float, float]] = {}
-
-    @property
-    def books(self) -> Mapping[str, Book]:
-        return self.checker.books
 
     def take(self, record: LifecycleEvent) -> None:
         """One more record."""
@@ -111,7 +87,7 @@ class Replay:
             Difference(seq=seq, entity_id=entity_id, field=field, recorded=recorded, replayed=replayed)
         )
 
-    def _compare(self, row: Kept, record: LifecycleEvent) -> None:
+    def _compare(self, row: EntityRow, record: LifecycleEvent) -> None:
         book = self.books.get(row.id)
         if book is None:
             return
@@ -140,18 +116,19 @@ class Replay:
                 self._differs(record.seq, record.entity_id, "effect", recorded, owed.decode())
 
     # ------------------------------------------------------------------ the tree as it stood
-    def rows(self) -> list[RowAt]:
+    def rows(self) -> list[EntityRow]:
         """Every entity as it is after the last record that was taken, in the order of birth."""
         return [self._row(book) for book in self.books.values()]
 
-    def _row(self, book: Book) -> RowAt:
+    def _row(self, book: Book) -> EntityRow:
         born_at, changed_at = self._times[book.id]
-        return RowAt(
+        return EntityRow(
             kind=book.name,
             id=book.id,
             parent_id=_parent_of(book),
             state=book.status,
             data=msgspec.json.encode(book.data) if book.data is not None else b"",
+            entity_seq=book.entity_seq,
             ended=book.ended,
             born_seq=book.born_seq,
             born_at=born_at,

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import Run
 from supervisor.lifecycles.types import Kind
+from supervisor.ports import EntityRow
 
-__all__ = ["WORK", "DeadLetter", "Standing", "WorkRow", "checkpoint_name", "dead_letters", "plan_name", "settling"]
+__all__ = ["WORK", "DeadLetter", "Standing", "checkpoint_name", "data_of", "dead_letters", "plan_name", "settling"]
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
@@ -31,25 +32,6 @@ _ASKED: Final[Mapping[str, str]] = {
     Task.PLANNED.value: "waits to be approved",
     Task.PENDING_APPROVAL.value: "its result waits to be approved",
 }
-
-
-class WorkRow(Protocol):
-    """An entity as the journal, or a live supervisor, knows it; ``data`` is JSON."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def born_seq(self) -> int: ...
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,16 +53,16 @@ def plan_name(entity_id: str) -> str:
 class Standing:
     """What can be said of each of *rows*."""
 
-    def __init__(self, rows: Iterable[WorkRow]) -> None:
+    def __init__(self, rows: Iterable[EntityRow]) -> None:
         self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
-        self._data = {row.id: _decoded(row) for row in self._rows.values()}
+        self._data = {row.id: data_of(row) for row in self._rows.values()}
         self._named: dict[tuple[str, str], str] = {}
         self._runs: dict[str, list[str]] = {}
         self._tasks: dict[str, list[str]] = {}
         for row in self._rows.values():
             self._index(row, self._data[row.id])
 
-    def _index(self, row: WorkRow, data: Mapping[str, Any]) -> None:
+    def _index(self, row: EntityRow, data: Mapping[str, Any]) -> None:
         if row.kind == Kind.TASK:
             stream = str(data.get("workstream", ""))
             self._named[stream, str(data.get("name", ""))] = row.id
@@ -88,7 +70,7 @@ class Standing:
         elif row.kind == Kind.RUN and row.parent_id is not None:
             self._runs.setdefault(row.parent_id, []).append(row.id)
 
-    def note(self, row: WorkRow) -> str:
+    def note(self, row: EntityRow) -> str:
         """What a person wants to know of it beside its state."""
         data = self._data.get(row.id, {})
         match row.kind:
@@ -107,7 +89,7 @@ class Standing:
         return ", ".join(part for part in parts if part)
 
     # ------------------------------------------------------------------ workstream
-    def _of_workstream(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+    def _of_workstream(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
         tasks = data.get("tasks", 0)
         yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
@@ -120,7 +102,7 @@ class Standing:
         yield str(data.get("last_error", ""))
 
     # ------------------------------------------------------------------ tasks
-    def _of_task(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+    def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         yield _ASKED.get(row.state, "")
         if row.state in _HELD:
             yield f"held by {data.get('claimed_by')}"
@@ -135,7 +117,7 @@ class Standing:
         retries = data.get("retries") or 0
         yield f"retry {retries} of {data.get('max_retries')}" if retries and not row.ended else ""
 
-    def _unmet(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+    def _unmet(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         """Those it waits for that are not closed, by name. A task that is not there was closed in a run that this one
         resumes, or has gone to an archive; what is blocked may wait for what is no task."""
         for name in data.get("waiting_for") or ():
@@ -148,16 +130,16 @@ class Standing:
     def _find(self, stream: str, name: str) -> str | None:
         return name if name in self._rows else self._named.get((stream, name))
 
-    def _run(self, task: WorkRow) -> tuple[WorkRow, Mapping[str, Any]] | None:
+    def _run(self, task: EntityRow) -> tuple[EntityRow, Mapping[str, Any]] | None:
         """Its newest run."""
         runs = self._runs.get(task.id)
         return (self._rows[runs[-1]], self._data[runs[-1]]) if runs else None
 
-    def _attempt(self, task: WorkRow) -> str:
+    def _attempt(self, task: EntityRow) -> str:
         found = self._run(task)
         return _attempts(found[1]) if found is not None and found[1].get("attempts") else ""
 
-    def _next_attempt(self, task: WorkRow) -> str:
+    def _next_attempt(self, task: EntityRow) -> str:
         """Why a task that waits for nobody is not held: it was tried, and waits for another try."""
         found = self._run(task)
         if found is None or found[0].state not in (Run.RETRYING.value, *_CIRCUIT):
@@ -179,13 +161,13 @@ class Standing:
                 )
 
 
-def dead_letters(rows: Iterable[WorkRow]) -> tuple[DeadLetter, ...]:
+def dead_letters(rows: Iterable[EntityRow]) -> tuple[DeadLetter, ...]:
     """The tasks that were given up, in the order of their birth."""
     return tuple(Standing(rows).dead_letters())
 
 
 # ---------------------------------------------------------------------------------------------- runs, jobs, workers
-def _of_run(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+def _of_run(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("attempts"):
         yield _counted(data) if row.state in _CIRCUIT else _attempts(data)
     match row.state:
@@ -241,18 +223,19 @@ def _circuit(data: Mapping[str, Any]) -> str:
     return f"circuit open, probes left: {left}"
 
 
-def _of_job(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+def _of_job(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
     yield f"on worker {plan_name(data['worker_id'])}" if data.get("worker_id") else ""
     yield f"retry {data['retry_count']} of {data.get('max_retries')}" if data.get("retry_count") else ""
 
 
-def _of_worker(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+def _of_worker(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
     if not row.ended:
         yield f"{data.get('active_tasks', 0)} of {data.get('max_concurrent_tasks')} slots taken"
         yield "draining" if data.get("draining") else ""
     yield " ".join(one for one in data.get("capabilities") or () if one != _ANYTHING)
 
 
-def _decoded(row: WorkRow) -> Mapping[str, Any]:
+def data_of(row: EntityRow) -> Mapping[str, Any]:
+    """What the entity knows, as plain data; nothing, where that is no object."""
     data = msgspec.json.decode(row.data) if row.data else {}
     return data if isinstance(data, dict) else {}

@@ -6,30 +6,22 @@ Pure: rows come in, values for a renderer go out; *now* is an argument, and noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from supervisor.diagnostics.task_status import Standing, WorkRow
+from supervisor.diagnostics.task_status import Standing, data_of
 from supervisor.diagnostics.visual_state import VisualState, visual_state
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
+from supervisor.ports import EntityRow
 
-__all__ = ["STAYING", "Node", "Row", "Seen", "ps", "tool_calls", "tree"]
+__all__ = ["STAYING", "Node", "Seen", "ps", "tool_calls", "tree"]
 
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """What is shown when it has ended, too: now, and in the tree as of a record."""
-
-
-class Row(WorkRow, Protocol):
-    """The same with its times (Unix)."""
-
-    @property
-    def born_at(self) -> float: ...
-    @property
-    def changed_at(self) -> float: ...
 
 
 # --------------------------------------------------------------------------------------------------------- tree
@@ -46,12 +38,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[Node, ...] = ()
 
 
-def tree(rows: Iterable[Row], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
+def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
     """The roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
     standing = Standing(ordered)
     known = {row.id for row in ordered}
-    below: dict[str, list[Row]] = {}
+    below: dict[str, list[EntityRow]] = {}
     for row in ordered:
         parent = row.parent_id if row.parent_id in known and row.parent_id != row.id else ""
         below.setdefault(parent or "", []).append(row)
@@ -61,15 +53,15 @@ def tree(rows: Iterable[Row], used: Mapping[str, Amounts] = NOTHING) -> tuple[No
     return tuple(made[row.id] for row in below.get("", ()))
 
 
-def _parents_first(below: Mapping[str, list[Row]]) -> list[Row]:
+def _parents_first(below: Mapping[str, list[EntityRow]]) -> list[EntityRow]:
     order = list(below.get("", ()))
     for row in order:
         order += below.get(row.id, ())
     return order
 
 
-def _node(row: Row, children: tuple[Node, ...], standing: Standing, used: Amounts | None) -> Node:
-    data = _data(row)
+def _node(row: EntityRow, children: tuple[Node, ...], standing: Standing, used: Amounts | None) -> Node:
+    data = data_of(row)
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
     asked = () if row.ended else tuple(_permission_node(row, wish) for wish in _asked(data))
     return Node(
@@ -83,7 +75,7 @@ def _node(row: Row, children: tuple[Node, ...], standing: Standing, used: Amount
     )
 
 
-def _call_nodes(row: Row, calls: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
+def _call_nodes(row: EntityRow, calls: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
     """The open calls of a turn; those that are made within another open one stand below it."""
     numbers = {call["number"] for call in calls}
     below: dict[int, list[Node]] = {}
@@ -102,16 +94,16 @@ def _asked(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [wish for wish in data.get("asking") or () if wish.get("asked")]
 
 
-def _permission_node(row: Row, wish: dict[str, Any]) -> Node:
+def _permission_node(row: EntityRow, wish: dict[str, Any]) -> Node:
     return Node(id=f"{row.id}:p{wish['number']}", kind="permission", state="waits for a human", note=wish["title"])
 
 
-def tool_calls(row: Row) -> tuple[str, ...]:
+def tool_calls(row: EntityRow) -> tuple[str, ...]:
     """The ids of the calls that a turn has made so far."""
-    return tuple(f"{row.id}:c{number}" for number in range(1, int(_data(row).get("calls") or 0) + 1))
+    return tuple(f"{row.id}:c{number}" for number in range(1, int(data_of(row).get("calls") or 0) + 1))
 
 
-def _note(row: Row, data: Mapping[str, Any], standing: Standing) -> str:
+def _note(row: EntityRow, data: Mapping[str, Any], standing: Standing) -> str:
     """What a person wants to know beside the state."""
     match row.kind:
         case Kind.SESSION:
@@ -129,11 +121,6 @@ def _note(row: Row, data: Mapping[str, Any], standing: Standing) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _data(row: Row) -> dict[str, Any]:
-    data = msgspec.json.decode(row.data) if row.data else {}
-    return data if isinstance(data, dict) else {}
-
-
 # ----------------------------------------------------------------------------------------------------------- ps
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``supervisor ps``. ``age_s`` counts from its birth to *now*, or to its end."""
@@ -149,21 +136,21 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def ps(rows: Iterable[Row], *, now: float, active_at: Mapping[str, float] | None = None) -> tuple[Seen, ...]:
+def ps(rows: Iterable[EntityRow], *, now: float, active_at: Mapping[str, float] | None = None) -> tuple[Seen, ...]:
     """One line for each row, in the order of birth. *active_at* says when each session last said something."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
     said = dict(active_at or {})
     for row in ordered:  # whatever happens below a session is activity of it
         session = row.id if row.kind == Kind.SESSION else row.parent_id
         if session is not None:
-            active_at_s = now if row.kind == Kind.TURN and not row.ended and _asked(_data(row)) else row.changed_at
+            active_at_s = now if row.kind == Kind.TURN and not row.ended and _asked(data_of(row)) else row.changed_at
             said[session] = max(said.get(session, 0.0), active_at_s)
     standing = Standing(ordered)
     return tuple(_seen(row, now, said, standing) for row in ordered)
 
 
-def _seen(row: Row, now: float, said: Mapping[str, float], standing: Standing) -> Seen:
-    data = _data(row)
+def _seen(row: EntityRow, now: float, said: Mapping[str, float], standing: Standing) -> Seen:
+    data = data_of(row)
     visual = _visual(row, data, now, said) if row.kind == Kind.AGENT else None
     return Seen(
         id=row.id,
@@ -178,6 +165,6 @@ def _seen(row: Row, now: float, said: Mapping[str, float], standing: Standing) -
     )
 
 
-def _visual(row: Row, data: Mapping[str, Any], now: float, said: Mapping[str, float]) -> VisualState:
+def _visual(row: EntityRow, data: Mapping[str, Any], now: float, said: Mapping[str, float]) -> VisualState:
     heard = said.get(row.parent_id or "")
     return visual_state(row.state, spawned_at=row.born_at, now=now, last_heartbeat_at=heard, pid=data.get("pid"))

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.machine import Machine
+from supervisor.diagnostics.event_replay import KINDS, KindOf
 from supervisor.diagnostics.work_invariants import Say, WorkInvariants, count_of, is_text, moment_of, shortened
-from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import Severity
 
 __all__ = ["LINE_BYTES_MAX", "Problem", "Report", "split_lines", "validate_lines"]
@@ -66,24 +65,8 @@ def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> 
         yield bytes(held)
 
 
-# ----------------------------------------------------------------------------------------------------- the tables
-class _Table:
-    """One machine as text: its states, its edges, and what is allowed where."""
-
-    def __init__(self, machine: Machine[Any, Any]) -> None:
-        self.name = machine.name
-        self.states = tuple(str(state.value) for state in machine.states)
-        self.initial = tuple(str(state.value) for state in machine.initial)
-        self.terminal = frozenset(str(state.value) for state in machine.terminal)
-        edges = [(str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules]
-        self.edges = frozenset(edges)
-        self.allowed = {
-            state: ", ".join(dict.fromkeys(f"{on} to {to}" for source, on, to in edges if source == state)) or "nothing"
-            for state in self.states
-        }
-
-
-_TABLES: Final[Mapping[str, _Table]] = {f"{name}_state_transition": _Table(one) for name, one in MACHINES.items()}
+_KINDS: Final[Mapping[str, KindOf]] = {f"{name}_state_transition": kind for name, kind in KINDS.items()}
+"""By the type of event."""
 
 
 # ------------------------------------------------------------------------------------------------------ the lines
@@ -146,8 +129,8 @@ def _check_schema(fields: dict[str, Any], say: Say) -> None:
         say("metadata", f"must be an object, is {shortened(fields['metadata'])}")
     if is_text(fields.get("severity")) and fields["severity"] not in _SEVERITIES:
         say("severity", f"{shortened(fields['severity'])} is none of {', '.join(_SEVERITIES)}")
-    if is_text(fields.get("event_type")) and fields["event_type"] not in _TABLES:
-        say("event_type", f"{shortened(fields['event_type'])} is none of {', '.join(_TABLES)}")
+    if is_text(fields.get("event_type")) and fields["event_type"] not in _KINDS:
+        say("event_type", f"{shortened(fields['event_type'])} is none of {', '.join(_KINDS)}")
 
 
 class _Log:
@@ -180,9 +163,9 @@ class _Log:
         _check_schema(fields, self.say)
         self._check_time(_text(fields, "timestamp"))
         self._check_numbers(fields)
-        table = _TABLES.get(_text(fields, "event_type"))
-        if table and (entity_id := _text(fields, "entity_id")):
-            self._check_step(table, entity_id, fields)
+        kind = _KINDS.get(_text(fields, "event_type"))
+        if kind and (entity_id := _text(fields, "entity_id")):
+            self._check_step(kind, entity_id, fields)
 
     def _check_time(self, value: str) -> None:
         if not value:
@@ -203,41 +186,41 @@ class _Log:
             self.say("cause_id", f"must be less than the line's seq: {cause} in {'no seq' if seq is None else seq}")
         self._seq = max(self._seq, seq or 0)
 
-    def _check_step(self, table: _Table, entity_id: str, fields: dict[str, Any]) -> None:
-        source, target = self._state(table, fields, "from_state"), self._state(table, fields, "to_state")
-        key = (table.name, entity_id)
+    def _check_step(self, kind: KindOf, entity_id: str, fields: dict[str, Any]) -> None:
+        source, target = self._state(kind, fields, "from_state"), self._state(kind, fields, "to_state")
+        key = (kind.machine.name, entity_id)
         if source:
-            self._check_source(table, key, source)
+            self._check_source(kind, key, source)
         if source and target:
-            self._check_edge(table, source, _text(fields, "trigger"), target)
+            self._check_edge(kind, source, _text(fields, "trigger"), target)
         self.states[key] = target
         metadata = fields.get("metadata")
         if target:
-            self._work.take(table.name, entity_id, target, metadata if isinstance(metadata, dict) else {})
+            self._work.take(kind.machine.name, entity_id, target, metadata if isinstance(metadata, dict) else {})
 
-    def _state(self, table: _Table, fields: dict[str, Any], name: str) -> str | None:
+    def _state(self, kind: KindOf, fields: dict[str, Any], name: str) -> str | None:
         state = _text(fields, name)
         if not state:
             return None
-        if state not in table.allowed:
-            self.say(name, f"{table.name} has no state {shortened(state)}; it has {', '.join(table.states)}")
+        if state not in kind.states:
+            self.say(name, f"{kind.machine.name} has no state {shortened(state)}; it has {', '.join(kind.states)}")
             return None
         return state
 
-    def _check_source(self, table: _Table, key: tuple[str, str], source: str) -> None:
+    def _check_source(self, kind: KindOf, key: tuple[str, str], source: str) -> None:
         if key not in self.states:
-            if source not in table.initial:
-                start = " or ".join(table.initial)
-                self.say("from_state", f"{shortened(key[1])} begins in {source}; a {table.name} begins in {start}")
+            if source not in kind.initial:
+                start = " or ".join(kind.initial)
+                self.say("from_state", f"{shortened(key[1])} begins in {source}; a {key[0]} begins in {start}")
         elif (last := self.states[key]) is not None and source != last:
             self.say("from_state", f"is {source}, but {shortened(key[1])} was last in {last}")
 
-    def _check_edge(self, table: _Table, source: str, trigger: str, target: str) -> None:
-        if not trigger or (source, trigger, target) in table.edges:
+    def _check_edge(self, kind: KindOf, source: str, trigger: str, target: str) -> None:
+        if not trigger or (source, trigger, target) in kind.edges:
             return
-        what = f"{table.name}: {shortened(trigger)} does not take {source} to {target}"
-        ended = f"{source} is terminal; " if source in table.terminal else ""
-        self.say("trigger", f"{what}; {ended}allowed in {source}: {table.allowed[source]}")
+        what = f"{kind.machine.name}: {shortened(trigger)} does not take {source} to {target}"
+        ended = f"{source} is terminal; " if source in kind.terminal else ""
+        self.say("trigger", f"{what}; {ended}allowed in {source}: {kind.allowed(source)}")
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -26,18 +26,6 @@ INTEGER_MAX: Final = 2**63 - 1
 class _Job:
     """What the log has shown of a job."""
 
-    __slots__ = (
-        "completed_at",
-        "created_at",
-        "critical",
-        "max_retries",
-        "started_at",
-        "state",
-        "waits",
-        "where",
-        "who",
-    )
-
     def __init__(self) -> None:
         self.state: str | None = None
         self.where: str | None = None

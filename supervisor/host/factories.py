@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -144,15 +143,6 @@ class NoTranscript:
         return None
 
 
-def _no_transcript(session_id: str) -> TranscriptSink:
-    return NoTranscript()
-
-
-def _transcript_of(state_dir: StateDir, shelf: OpenTranscripts, session_id: str) -> TranscriptSink:
-    """Where a session's agent is heard: a file in the state directory."""
-    return Transcript(state_dir.transcript(session_id), shelf=shelf)
-
-
 class _Wall:
     def time(self) -> float:
         return time.time()
@@ -223,12 +213,16 @@ def real_parts(
         workspace=workspace,
         files=DiskFiles() if state_dir is None else DiskFiles(state_dir.root, state_dir.worktrees),
         wall=WALL,
-        transcript_of=_no_transcript,
+        transcript_of=lambda session_id: NoTranscript(),
         workdir=str(workdir),
         caller_at=host.caller_at,
     )
     if state_dir is None:
         return parts
     upkeep = JournalUpkeep(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
-    transcript_of = partial(_transcript_of, state_dir, OpenTranscripts(transcripts_max(), state_dir.possession.holds))
+    shelf = OpenTranscripts(transcripts_max(), state_dir.possession.holds)
+
+    def transcript_of(session_id: str) -> TranscriptSink:
+        return Transcript(state_dir.transcript(session_id), shelf=shelf)
+
     return parts._replace(transcript_of=transcript_of, state_dir=str(state_dir.root.absolute()), upkeep=upkeep)

@@ -4,19 +4,4 @@ What was acknowledged is here; everything else in the state directory can be mad
 worker threads of the journal are used in this package only, and nothing in it knows what a lifecycle is.
 """
 
-from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.journal.reader import JournalReader
-from supervisor.journal.sqlite import SqliteJournal
-from supervisor.journal.statedir import StateDir, StateDirBusy, StateDirError
-from supervisor.journal.transcript import Transcript
-
-__all__ = [
-    "JournalReader",
-    "MemoryJournal",
-    "MemoryStore",
-    "SqliteJournal",
-    "StateDir",
-    "StateDirBusy",
-    "StateDirError",
-    "Transcript",
-]
+__all__: list[str] = []

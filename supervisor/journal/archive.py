@@ -17,7 +17,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from supervisor.journal.chain import START, check_entities, walk
+from supervisor.journal.chain import START, check_entities, link_before, walk
 from supervisor.journal.database import Database
 from supervisor.journal.deletion import remove
 from supervisor.journal.files import DISK, Files
@@ -64,13 +64,6 @@ _RUNS: Final = """
 SELECT seq, (SELECT max(seq) FROM moving AS other WHERE other.seq < one.seq) FROM moving AS one
 WHERE NOT EXISTS (SELECT 1 FROM moving AS other WHERE other.seq = one.seq - 1) ORDER BY seq
 """
-_BEFORE: Final = """
-SELECT seq, chain FROM (SELECT seq, chain FROM live.events WHERE seq < ?1 ORDER BY seq DESC LIMIT 1)
-UNION ALL SELECT last_seq, after FROM (
-    SELECT last_seq, after FROM live.gaps WHERE first_seq < ?1 ORDER BY first_seq DESC LIMIT 1
-) ORDER BY 1 DESC LIMIT 1
-"""
-# Gaps are disjoint, so the last one that begins before a record also ends before it; that is what the index knows.
 _NAME: Final = "INSERT INTO archives VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
 _UNFINISHED: Final = "SELECT number, file, digest FROM archives WHERE done = 0 ORDER BY number"
 _NEXT: Final = "SELECT coalesce(max(number), 0) + 1 FROM archives"
@@ -227,11 +220,11 @@ _ITS_OWN: Final = ("generation", "vouched_after")
 
 def _bridge(db: apsw.Connection, seq: int, earlier: int | None) -> None:
     """A gap before record *seq*, behind the record *earlier* of the archive, if the journal has others between them."""
-    found = db.execute(_BEFORE, (seq,)).fetchone()
-    if found is None or found[0] == earlier:
+    last_seq, after = link_before(db, seq, schema="live")
+    if last_seq == (earlier or 0):
         return
     before = START if earlier is None else db.execute("SELECT chain FROM main.events WHERE seq = ?", (earlier,)).get
-    db.execute("INSERT INTO main.gaps VALUES (?, ?, ?, ?)", ((earlier or 0) + 1, found[0], before, found[1]))
+    db.execute("INSERT INTO main.gaps VALUES (?, ?, ?, ?)", ((earlier or 0) + 1, last_seq, before, after))
 
 
 def _described(number: int, path: Path) -> tuple[Any, ...]:

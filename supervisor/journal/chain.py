@@ -29,6 +29,7 @@ __all__ = [
     "check_entities",
     "entity_hash",
     "link_at",
+    "link_before",
     "read_end",
     "walk",
 ]
@@ -53,6 +54,13 @@ LEFT JOIN events AS last ON last.entity_id = one.id AND last.entity_seq = one.en
 """
 _END: Final = "SELECT seq, chain FROM events ORDER BY seq DESC LIMIT 1"
 _AT: Final = "SELECT chain FROM events WHERE seq = ?1 UNION ALL SELECT after FROM gaps WHERE last_seq = ?1"
+_BEFORE: Final = """
+SELECT seq, chain FROM (SELECT seq, chain FROM {0}.events WHERE seq < ?1 ORDER BY seq DESC LIMIT 1)
+UNION ALL SELECT last_seq, after FROM (
+    SELECT last_seq, after FROM {0}.gaps WHERE first_seq < ?1 ORDER BY first_seq DESC LIMIT 1
+) ORDER BY 1 DESC LIMIT 1
+"""
+# Gaps are disjoint: the last one that begins before a record also ends before it, and the index knows where they begin.
 _canonical = msgspec.msgpack.Encoder().encode
 """MessagePack: one encoding for each value, and a float is its eight bytes, so no version's way to print it matters."""
 
@@ -170,6 +178,12 @@ def link_at(db: apsw.Connection, seq: int) -> bytes | None:
         return START
     found = db.execute(_AT, (seq,)).fetchone()
     return found[0] if found is not None else None
+
+
+def link_before(db: apsw.Connection, seq: int, schema: str = "main") -> tuple[int, bytes]:
+    """The number and the hash of what record *seq* continues: the record before it, or the end of a gap."""
+    last_seq, link = db.execute(_BEFORE.format(schema), (seq,)).fetchone() or (0, START)
+    return last_seq, link
 
 
 def walk(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:

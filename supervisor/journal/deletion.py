@@ -12,7 +12,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from supervisor.journal.chain import START, entity_hash
+from supervisor.journal.chain import entity_hash, link_before
 from supervisor.journal.database import Database
 from supervisor.journal.integrity import read_snapshot
 from supervisor.journal.schema import ENTITY_FIELDS, MADE
@@ -30,13 +30,6 @@ _DELETE: Final = "DELETE FROM {} WHERE seq IN (SELECT value FROM json_each(?))"
 _BEFORE: Final = "SELECT seq FROM events WHERE seq < ? ORDER BY seq DESC LIMIT 1"
 _LEFT: Final = "SELECT first_seq, last_seq, before FROM gaps WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1"
 _RIGHT: Final = "SELECT first_seq, last_seq, after FROM gaps WHERE first_seq > ? ORDER BY first_seq LIMIT 1"
-_CHAIN_BEFORE: Final = """
-SELECT seq, chain FROM (SELECT seq, chain FROM events WHERE seq < ?1 ORDER BY seq DESC LIMIT 1)
-UNION ALL SELECT last_seq, after FROM (
-    SELECT last_seq, after FROM gaps WHERE first_seq < ?1 ORDER BY first_seq DESC LIMIT 1
-) ORDER BY 1 DESC LIMIT 1
-"""
-# Gaps are disjoint: the last one that begins before a record also ends before it, and the index knows where they begin.
 _AFTER: Final = "SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1"
 _KIND, _ID, _SEQ = (ENTITY_FIELDS.index(name) for name in ("kind", "id", "entity_seq"))
 _encode = msgspec.json.Encoder().encode
@@ -91,16 +84,10 @@ def _take_out(db: apsw.Connection, links: list[tuple[int, bytes]]) -> None:
     for table in ("effects", "strays"):
         db.execute(_DELETE.format(table), seqs)
     runs = list(_runs(links))
-    ends = [_chain_before(db, run[0][0]) for run in runs]
+    ends = [link_before(db, run[0][0])[1] for run in runs]
     db.execute(_DELETE.format("events"), seqs)
     for run, before in zip(runs, ends, strict=True):
         _gap(db, run[0][0], run[-1][0], before, run[-1][1])
-
-
-def _chain_before(db: apsw.Connection, seq: int) -> bytes:
-    """The hash that record *seq*, which is still there, continues."""
-    found = db.execute(_CHAIN_BEFORE, (seq,)).fetchone()
-    return found[1] if found is not None else START
 
 
 def _runs(links: Iterable[tuple[int, bytes]]) -> Iterable[list[tuple[int, bytes]]]:

@@ -6,11 +6,10 @@ places, because a compaction was cut short, is read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from heapq import merge
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -53,7 +52,8 @@ class History:
     def __init__(self, path: Path, folder: Path | None = None) -> None:
         self._path, self._folder = path, folder or archives_beside(path)
         self._open = ExitStack()
-        self._live = self._open.enter_context(JournalReader(path))
+        self.live = self._open.enter_context(JournalReader(path))
+        """The journal alone."""
         self._archives: dict[str, JournalReader] = {}
 
     def _readers(self) -> list[JournalReader]:
@@ -63,7 +63,7 @@ class History:
             JournalDamaged: an archive is missing, or is none.
             JournalUnavailable: it cannot be read now.
         """
-        for name in self._live.archives():
+        for name in self.live.archives():
             if name not in self._archives:
                 path = self._folder / name
                 if not path.is_file():
@@ -74,7 +74,7 @@ class History:
                     raise
                 except JournalError as error:
                     raise JournalDamaged(str(error)) from error
-        return [*self._archives.values(), self._live]
+        return [*self._archives.values(), self.live]
 
     @property
     def _missing(self) -> str:
@@ -82,57 +82,35 @@ class History:
         return f"is not there: {self._path} has records in it; put the file back"
 
     @property
-    def live(self) -> JournalReader:
-        """The journal alone."""
-        return self._live
-
-    @property
-    def last_seq(self) -> int:
-        return self._live.last_seq
-
-    @property
     def is_part(self) -> bool:
         """Whether this is an archive by itself: other files have records between those of this one."""
-        return self._live.gaps > 0 and not self._live.archives()
+        return self.live.gaps > 0 and not self.live.archives()
 
-    def events(
-        self, entity_id: str | None = None, after_seq: int = 0, limit: int | None = None
-    ) -> Iterator[LifecycleEvent]:
-        """Records after *after_seq* in order, those of *entity_id* only if it is given, at most *limit*."""
-        count, last = 0, 0
-        with self._live.moment():  # a record that leaves the journal meanwhile is in an archive that is not read yet
-            streams = [one.events(entity_id, after_seq, limit) for one in self._readers()]
-            for event in merge(*streams, key=lambda one: one.seq):
-                if event.seq != last and (limit is None or count < limit):
-                    count, last = count + 1, event.seq
-                    yield event
+    def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
+        """Records after *after_seq* in order, each once; those of *entity_id* only if it is given."""
+        with self.live.moment():  # a record that leaves the journal meanwhile is in an archive that is not read yet
+            yield from _each_once(one.events(entity_id, after_seq) for one in self._readers())
 
     def named(self, *names: str) -> Iterator[LifecycleEvent]:
         """The records of events with one of these names, in order, each once."""
-        last = 0
-        with self._live.moment():
-            for event in merge(*(one.named(*names) for one in self._readers()), key=lambda one: one.seq):
-                if event.seq != last:
-                    last = event.seq
-                    yield event
+        with self.live.moment():
+            yield from _each_once(one.named(*names) for one in self._readers())
 
-    def entities(self, *, live_only: bool = False) -> list[EntityRow]:
-        """Every entity, those of each file in the order of birth; or those that have not ended."""
-        if live_only:
-            return self._live.entities(live_only=True)
-        with self._live.moment():
+    def entities(self) -> list[EntityRow]:
+        """Every entity, those of each file in the order of birth."""
+        with self.live.moment():
             return list({row.id: row for one in self._readers() for row in one.entities()}.values())
 
     def entity(self, entity_id: str) -> EntityRow | None:
         """One entity, if anybody knows it."""
-        found = self._live.entity(entity_id)
-        if found is None and self._live.archives():
+        found = self.live.entity(entity_id)
+        if found is None and self.live.archives():
             found = next((row for one in self._readers() if (row := one.entity(entity_id)) is not None), None)
         return found
 
     def effects(self) -> dict[str, bytes]:
         """Every effect that was ever owed, by its id, as JSON; settled ones too."""
-        with self._live.moment():
+        with self.live.moment():
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
     def changed(self) -> list[Changed]:
@@ -143,7 +121,7 @@ class History:
         """Check the journal, then each archive: pages, chain, entities, snapshot; and that the archive is the file that
         the journal names."""
         yield checked(self._path)
-        for name, digest in self._live.archives().items():
+        for name, digest in self.live.archives().items():
             path = self._folder / name
             found = checked(path) if path.is_file() else Checked(file=str(path), problem=self._missing)
             if found.problem is None and digest_of(path) != digest:
@@ -156,10 +134,16 @@ class History:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ending: object) -> None:
         self.close()
+
+
+def _each_once(streams: Iterable[Iterator[LifecycleEvent]]) -> Iterator[LifecycleEvent]:
+    last = 0
+    for event in merge(*streams, key=lambda one: one.seq):
+        if event.seq != last:
+            last = event.seq
+            yield event
 
 
 def _closer(one: Checked) -> Changed:

@@ -89,12 +89,8 @@ class MemoryJournal:
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = MemoryStore() if store is None else store
         self._store.generation += 1
-        self._generation = self._store.generation
+        self.generation = self._store.generation
         self._closed = False
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     @property
     def last_seq(self) -> int:
@@ -145,5 +141,5 @@ class MemoryJournal:
 
     def _writable(self) -> MemoryStore:
         store = self._reading()
-        check_generation("the journal in memory", self._generation, store.generation)
+        check_generation("the journal in memory", self.generation, store.generation)
         return store

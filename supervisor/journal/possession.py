@@ -14,23 +14,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from supervisor.ports import JournalLost
 
 __all__ = ["Possession"]
 
 
-class _Inode(NamedTuple):
-    device: int
-    number: int
-
-
 class Possession:
     """The files of one state directory, as they were opened."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, tuple[str, _Inode]] = {}
+        self._held: dict[Path, tuple[str, os.stat_result]] = {}
         self._lost: JournalLost | None = None
 
     def hold(self, what: str, path: Path) -> None:
@@ -39,7 +33,7 @@ class Possession:
         Raises:
             OSError: none does.
         """
-        self._held[path.absolute()] = what, _inode(path)
+        self._held[path.absolute()] = what, os.stat(path)
 
     def check(self) -> None:
         """Compare each file with what lies at its path; of several that are lost, the one that was held last is named.
@@ -62,14 +56,9 @@ class Possession:
         return True
 
 
-def _inode(path: Path) -> _Inode:
-    found = os.stat(path)
-    return _Inode(found.st_dev, found.st_ino)
-
-
-def _gone(path: Path, known: _Inode) -> bool:
+def _gone(path: Path, known: os.stat_result) -> bool:
     try:
-        return _inode(path) != known
+        return not os.path.samestat(os.stat(path), known)
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:

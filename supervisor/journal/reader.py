@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import apsw
@@ -113,18 +112,15 @@ class JournalReader:
         with explaining(self._path):
             return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
 
-    def events(
-        self, entity_id: str | None = None, after_seq: int = 0, limit: int | None = None
-    ) -> Iterator[LifecycleEvent]:
-        """Records after *after_seq* in order, those of *entity_id* only if it is given, at most *limit*."""
-        while limit is None or limit > 0:
-            with explaining(self._path):
-                page = read_events(self._db, entity_id, after_seq, _PAGE if limit is None else min(limit, _PAGE))
-            if not page:
-                return
+    def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
+        """Records after *after_seq* in order, those of *entity_id* only if it is given."""
+        while page := self._page(entity_id, after_seq):
             yield from page
             after_seq = page[-1].seq
-            limit = None if limit is None else limit - len(page)
+
+    def _page(self, entity_id: str | None, after_seq: int) -> list[LifecycleEvent]:
+        with explaining(self._path):
+            return read_events(self._db, entity_id, after_seq, _PAGE)
 
     def named(self, *names: str) -> Iterator[LifecycleEvent]:
         """The records of events with one of these names, in order."""
@@ -180,7 +176,5 @@ class JournalReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ending: object) -> None:
         self.close()

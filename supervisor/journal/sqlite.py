@@ -45,9 +45,10 @@ class SqliteJournal:
         self._working = Lock()
         """The limiter lets the next one in when a wait has ended, which may be before the thread has."""
         self._database: Database | None = database
-        self._generation = database.generation
-        self._last_seq = database.last_seq
-        self._lines_error: str | None = None
+        self.generation = database.generation
+        self.last_seq = database.last_seq
+        self.lines_error: str | None = None
+        """Why ``transitions.jsonl`` is behind the journal, ``None`` if it is not. Each append tries again."""
 
     @classmethod
     async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
@@ -70,25 +71,12 @@ class SqliteJournal:
             raise
         return cls(path, opened[0])
 
-    @property
-    def generation(self) -> int:
-        return self._generation
-
-    @property
-    def last_seq(self) -> int:
-        return self._last_seq
-
-    @property
-    def lines_error(self) -> str | None:
-        """Why ``transitions.jsonl`` is behind the journal, ``None`` if it is not. Each append tries again."""
-        return self._lines_error
-
     async def append(self, batch: Sequence[Append]) -> None:
-        before = self._lines_error
+        before = self.lines_error
         await self._run(lambda database: database.append(batch))
-        if self._lines_error is not None and before is None:
-            _log.warning("transitions.jsonl cannot be written, and falls behind the journal", error=self._lines_error)
-        elif before is not None and self._lines_error is None:
+        if self.lines_error is not None and before is None:
+            _log.warning("transitions.jsonl cannot be written, and falls behind the journal", error=self.lines_error)
+        elif before is not None and self.lines_error is None:
             _log.warning("transitions.jsonl can be written again, and has caught up with the journal")
 
     async def recover(self) -> int:
@@ -132,8 +120,8 @@ class SqliteJournal:
         Raises:
             JournalError: what was to be moved is damaged, or an archive is missing; nothing more was moved.
         """
-        if self._lines_error is not None:
-            raise JournalError(f"transitions.jsonl is behind the journal ({self._lines_error}); see to that first")
+        if self.lines_error is not None:
+            raise JournalError(f"transitions.jsonl is behind the journal ({self.lines_error}); see to that first")
         apart, told = anyio.CapacityLimiter(1), Compacted()
         with closing(compacting(self._opened(), folder, retention, now, living=living)) as pieces:
             limiter, alone = apart, _NOBODY
@@ -172,7 +160,7 @@ class SqliteJournal:
                 with explaining(self._path):
                     return work(database)
             finally:
-                self._last_seq, self._lines_error = database.last_seq, database.lines_error
+                self.last_seq, self.lines_error = database.last_seq, database.lines_error
 
     def _close(self) -> None:
         with self._working:

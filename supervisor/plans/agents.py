@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, ValidationInfo, model_validator
+from pydantic import model_validator
 
 from supervisor.agent_catalogue import NO_QUIRKS, Asking, Quirks, UnknownAgent, Way, known, read_data
 from supervisor.agent_catalogue import Mapping as LineMapping
@@ -37,10 +37,6 @@ _UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {
 """The wishes that an adapter has no way to say."""
 
 
-def _there(name: str, info: ValidationInfo) -> str:
-    return plugged(name, info, "adapters", ADAPTERS)
-
-
 class McpServerConfig(Model):
     """A server of tools for an agent: a program (*command* and *env*), or an address (*url* and *headers*)."""
 
@@ -50,12 +46,10 @@ class McpServerConfig(Model):
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[Text, Text] = {}
 
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> McpServerConfig:
+    def problems(self) -> Iterator[Problem]:
         if bool(self.url) == bool(self.command and self.command[0]):
             wrong = "it has both a command and a url; give one" if self.url else "missing; give the argv, or a url"
-            raise Problems([(("command",), wrong)])
-        return self
+            yield ("command",), wrong
 
     def named(self, name: str) -> McpServer:
         """The same, as the adapters have it."""
@@ -82,7 +76,7 @@ class AgentConfig(Model):
     """
 
     known: Name | None = None
-    adapter: Annotated[Name, AfterValidator(_there)] = ""
+    adapter: Annotated[Name, plugged("adapters", ADAPTERS)] = ""
     command: tuple[Text, ...] = ()
     arguments: tuple[Text, ...] = ()
     mapping: Text | None = None
@@ -133,11 +127,8 @@ class AgentConfig(Model):
                 return {**given, "command": OWN_COMMANDS[adapter]}
         return given
 
-    @model_validator(mode="after")
-    def _command_fits_adapter(self) -> AgentConfig:
-        if found := list(_agent_problems(self)):
-            raise Problems(found)
-        return self
+    def problems(self) -> Iterator[Problem]:
+        yield from _agent_problems(self)
 
 
 def _known_parts(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,14 @@ link is found where the directory is known (``supervisor.plans.loading``).
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationInfo, model_validator
 
+from supervisor.plans.error_texts import Problem, Problems
 from supervisor.ports.path_safety import climbs
 
 __all__ = [
@@ -82,6 +84,16 @@ class Model(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, populate_by_name=True)
 
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong across its fields, each of which is as it should be."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        if found := list(self.problems()):
+            raise Problems(found)
+        return self
+
 
 def closest(word: str, known: Iterable[str], otherwise: str) -> str:
     """``did you mean 'build'?``, or the list of what there is."""
@@ -95,12 +107,13 @@ Plugged = Callable[[], Mapping[str, Sequence[str]]]
 Called only if one is needed."""
 
 
-def plugged(name: str, info: ValidationInfo, what: str, ours: Sequence[str]) -> str:
+def plugged(what: str, ours: Sequence[str] = ()) -> AfterValidator:
     """A name that is one of *ours*, or one of the plug-ins' where those are known: while a plan is read from a file.
+    What is neither is refused; the message lists those there are."""
+    return AfterValidator(partial(_plugged, what=what, ours=ours))
 
-    Raises:
-        ValueError: it is neither; the message lists those there are.
-    """
+
+def _plugged(name: str, info: ValidationInfo, *, what: str, ours: Sequence[str]) -> str:
     if name in ours or info.context is None:
         return name
     more: Plugged = info.context

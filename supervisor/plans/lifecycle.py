@@ -5,12 +5,11 @@ Its names have no units: times are in seconds. ``probes_max`` is ours, for a cir
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from pydantic import model_validator
-
 from supervisor.lifecycles.task_run import Run, RunData
-from supervisor.plans.error_texts import Problems
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
 
 __all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]
@@ -38,13 +37,12 @@ class CheckpointConfig(Model):
     enabled: Flag = True
     save_on_states: tuple[Run, ...] = (Run.COMPLETED, Run.FAILED, Run.CIRCUIT_OPEN)
 
-    @model_validator(mode="after")
-    def _something_ends_there(self) -> CheckpointConfig:
+    def problems(self) -> Iterator[Problem]:
         for number, state in enumerate(self.save_on_states):
             if state not in _SAVED:
                 words = f"no attempt ends in {state.value}; use {', '.join(one.value for one in _SAVED)}"
-                raise Problems([(("save_on_states", number), words)])
-        return self
+                yield ("save_on_states", number), words
+                return
 
 
 class TaskLifecycle(Model):
@@ -61,12 +59,10 @@ class TaskLifecycle(Model):
     cleanup_on_cancel: Flag = True
     save_partial_output: Flag = True
 
-    @model_validator(mode="after")
-    def _delays_fit(self) -> TaskLifecycle:
+    def problems(self) -> Iterator[Problem]:
         if self.base_retry_delay > self.max_retry_delay:
             words = f"{self.base_retry_delay:g} is more than max_retry_delay, {self.max_retry_delay:g}; lower it"
-            raise Problems([(("base_retry_delay",), words)])
-        return self
+            yield ("base_retry_delay",), words
 
     def value(self) -> RunData:
         """The limits of a run. Without a circuit breaker no repeated error ends it early, and nothing probes it."""

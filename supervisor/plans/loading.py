@@ -10,32 +10,19 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.agent_catalogue import BadData, Quirks, known, read_data
+from supervisor.agent_catalogue import BadData, known, read_data
 from supervisor.agent_catalogue import Mapping as LineMapping
-from supervisor.plans.access import AccessConfig, RightsConfig
-from supervisor.plans.agents import AgentConfig, WorkerConfig
+from supervisor.plans.agents import AgentConfig
 from supervisor.plans.error_texts import Problem, complaints
 from supervisor.plans.fields import Plugged, closest
-from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
-from supervisor.plans.monitoring import (
-    BudgetConfig,
-    HandBackConfig,
-    LivenessConfig,
-    LoopsConfig,
-    ModelTroubleConfig,
-    StallConfig,
-)
 from supervisor.plans.plan import Plan
-from supervisor.plans.settings import LadderConfig, LimitsConfig, PolicyConfig, RecoveryConfig, RetentionConfig
 from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
-from supervisor.plans.tasks import AcceptanceConfig, ConditionConfig, TaskConfig, every_task
-from supervisor.plans.verification import CompletionConfig, ReviewConfig
-from supervisor.policies.access import Level
+from supervisor.plans.tasks import every_task
 from supervisor.ports.path_safety import outside
 
 __all__ = ["PluggedFor", "load_plan", "model_at"]
@@ -98,50 +85,30 @@ def _once(plugged_for: PluggedFor, chosen: object) -> Plugged:
     return cache(lambda: plugged_for(names))
 
 
-_MODELS: Final[Mapping[str, type[BaseModel]]] = {
-    "agents.*": AgentConfig,
-    "agents.*.quirks": Quirks,
-    "workers.*": WorkerConfig,
-    "tasks.*": TaskConfig,
-    "tasks.*.acceptance.*": AcceptanceConfig,
-    "tasks.*.when": ConditionConfig,
-    "tasks.*.completion.*": CompletionConfig,
-    "tasks.*.review": ReviewConfig,
-    "review": ReviewConfig,
-    "access": AccessConfig,
-    **dict.fromkeys((f"access.{level}" for level in Level), RightsConfig),
-    "tasks.*.budget": BudgetConfig,
-    "validation.*": AcceptanceConfig,
-    "task_lifecycle": TaskLifecycle,
-    "task_lifecycle.circuit_breaker": CircuitBreakerConfig,
-    "task_lifecycle.checkpoint": CheckpointConfig,
-    "retry_budget": RetryBudgetConfig,
-    "policy": PolicyConfig,
-    "policy.ladder": LadderConfig,
-    "limits": LimitsConfig,
-    "retention": RetentionConfig,
-    "recovery": RecoveryConfig,
-    "budget": BudgetConfig,
-    "session_budget": BudgetConfig,
-    "turn_budget": BudgetConfig,
-    "hand_back": HandBackConfig,
-    "loops": LoopsConfig,
-    "model_trouble": ModelTroubleConfig,
-    "liveness": LivenessConfig,
-    "liveness.default": StallConfig,
-    "liveness.large": StallConfig,
-    "liveness.tests": StallConfig,
-}
-"""The models inside a plan, by where they stand."""
-
-
 def model_at(path: FieldPath) -> type[BaseModel] | None:
     """The model whose fields stand at *path*."""
-    named = bool(path) and path[0] in ("agents", "workers")
-    steps = ["*" if isinstance(part, int) or (named and place == 1) else part for place, part in enumerate(path)]
-    while steps[2:4] == ["subtasks", "*"]:
-        del steps[2:4]
-    return _MODELS.get(".".join(steps)) if steps else Plan
+    found: Any = Plan
+    for part in path:
+        found = _inside(found, part)
+    return found if _is_model(found) else None
+
+
+def _inside(kind: Any, part: str | int) -> Any:
+    """The type of what stands at *part* of a value of type *kind*; ``None`` if nothing can."""
+    if _is_model(kind):
+        fields = {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
+        return _without_none(fields[part].annotation) if part in fields else None
+    if get_origin(kind) is tuple and isinstance(part, int):
+        return get_args(kind)[0]
+    return get_args(kind)[1] if get_origin(kind) is Mapping else None
+
+
+def _without_none(kind: Any) -> Any:
+    return next((one for one in get_args(kind) if one is not NoneType), kind) if isinstance(kind, UnionType) else kind
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _located(plan: Plan, source: Source, base: Path) -> Plan:

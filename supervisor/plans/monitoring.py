@@ -5,13 +5,14 @@ The defaults are those of the values that these models make.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
-from pydantic import Field, Strict, model_validator
+from pydantic import Field, Strict
 
 from supervisor.lifecycles.types import ModelProblem
-from supervisor.plans.error_texts import Problems
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds
 from supervisor.policies.budgets import Budget
 from supervisor.policies.liveness import Liveness
@@ -83,12 +84,9 @@ class StallConfig(Model):
     stop: Count = _LIVENESS.default.stop
     kill: Count = _LIVENESS.default.kill
 
-    @model_validator(mode="after")
-    def _climbs(self) -> StallConfig:
+    def problems(self) -> Iterator[Problem]:
         if not self.wake < self.stop < self.kill:
-            words = f"wake {self.wake}, stop {self.stop}, kill {self.kill}: give each more than the one before"
-            raise Problems([((), words)])
-        return self
+            yield (), f"wake {self.wake}, stop {self.stop}, kill {self.kill}: give each more than the one before"
 
 
 class LargeStallConfig(StallConfig):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from supervisor.plans.error_texts import Problems
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Duration, Model, Name, Text
 from supervisor.policies.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
 
@@ -29,12 +30,9 @@ class PermissionRuleConfig(Model):
     tool: Pattern | None = None
     path: Pattern | None = None
 
-    @model_validator(mode="after")
-    def _says_for_what(self) -> PermissionRuleConfig:
+    def problems(self) -> Iterator[Problem]:
         if not any(getattr(self, key) for key in _KEYS):
-            words = "the rule fits everything; give kind, title, tool or path, or write default instead"
-            raise Problems([(("then",), words)])
-        return self
+            yield ("then",), "the rule fits everything; give kind, title, tool or path, or write default instead"
 
     def value(self) -> PermissionRule:
         return PermissionRule(

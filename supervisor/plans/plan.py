@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
 from supervisor.plans.checks import agent_problems, circle_problems, need_problems, task_problems
-from supervisor.plans.error_texts import Problem, Problems
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Flag, Name, closest
 from supervisor.plans.lifecycle import RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.monitoring import BudgetConfig
@@ -45,12 +45,9 @@ class Plan(Settings):
         """Who looks at the work of that task: its own reviewer, or else the plan's."""
         return task.review or self.review
 
-    @model_validator(mode="after")
-    def _hangs_together(self) -> Plan:
+    def problems(self) -> Iterator[Problem]:
         placed = list(every_task(self.tasks))
-        if found := [*_problems(self, placed)] or [*circle_problems(placed)]:
-            raise Problems(found)
-        return self
+        yield from list(_problems(self, placed)) or circle_problems(placed)
 
 
 def _problems(plan: Plan, placed: list[Placed]) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from pydantic import AfterValidator, Field, Strict, ValidationInfo
+from pydantic import Field, Strict
 
 from supervisor.lifecycles.session import SessionLimits
 from supervisor.lifecycles.types import AbortPolicy, Ladder
@@ -94,10 +94,6 @@ class RecoveryConfig(Model):
     orphans: Literal["open", "failed", "done"] = "open"
 
 
-def _there(name: str, info: ValidationInfo) -> str:
-    return plugged(name, info, "plugins", ())
-
-
 class Settings(Model):
     """How a supervisor runs: sessions at once, the time a drain may take, what holds for every session, and for how
     long the journal keeps it.
@@ -117,7 +113,7 @@ class Settings(Model):
     retention: RetentionConfig = RetentionConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     access: AccessConfig | None = None
-    plugins: tuple[Annotated[Name, AfterValidator(_there)], ...] | None = None
+    plugins: tuple[Annotated[Name, plugged("plugins")], ...] | None = None
     session_budget: BudgetConfig = BudgetConfig()
     turn_budget: BudgetConfig = BudgetConfig()
     hand_back: HandBackConfig = HandBackConfig()

@@ -6,7 +6,7 @@ names the file and the line. Nothing here knows what a plan means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,24 +43,23 @@ class Source:
 
     def line(self, path: FieldPath) -> int:
         """The line of that field, or of the nearest one around it that is there (from 1)."""
-        node, line = self.root, self.root.start_mark.line
-        for part in path:
-            found = _step(node, part)
-            if found is None:
-                break
-            mark, node = found
-            line = mark.start_mark.line
-        return int(line) + 1
+        marks = [self.root, *(mark for mark, _ in self._steps(path))]
+        return int(marks[-1].start_mark.line) + 1
 
     def written(self, path: FieldPath) -> str | None:
         """The scalar at *path* as it stands in the file; ``None`` if there is none."""
+        nodes = [self.root, *(node for _, node in self._steps(path))]
+        there = len(nodes) > len(path) and isinstance(nodes[-1], yaml.ScalarNode)
+        return str(nodes[-1].value) if there else None
+
+    def _steps(self, path: FieldPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """The nodes on the way to *path*, as far as they are there: what marks the place of each, and its value."""
         node = self.root
         for part in path:
-            found = _step(node, part)
-            if found is None:
-                return None
+            if (found := _step(node, part)) is None:
+                return
+            yield found
             node = found[1]
-        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
     def bad(self, problems: Iterable[tuple[FieldPath, str]]) -> BadPlan:
         """The error that tells all *problems*, in the order of the file."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from supervisor.plans.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
 from supervisor.plans.agents import role_capability
-from supervisor.plans.error_texts import Problem, Problems
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import (
     Amount,
     Duration,
@@ -36,10 +36,6 @@ SUBTASK_LEVELS_MAX = 8
 """How deep subtasks of subtasks may go."""
 
 
-def _there(name: str, info: ValidationInfo) -> str:
-    return plugged(name, info, "verifiers", ())
-
-
 class AcceptanceConfig(Model):
     """What must hold of a piece of work: one kind of test, and how long it may take."""
 
@@ -49,15 +45,20 @@ class AcceptanceConfig(Model):
     unit_tests: tuple[Text, ...] | None = None
     lint: tuple[Text, ...] | None = None
     command: tuple[Text, ...] | None = None
-    verifier: Annotated[Text, AfterValidator(_there)] | None = None
+    verifier: Annotated[Text, plugged("verifiers")] | None = None
     options: Mapping[str, Any] = Field(default={}, validation_alias="with")
     timeout_s: Seconds | None = None
 
-    @model_validator(mode="after")
-    def _is_one_test(self) -> AcceptanceConfig:
-        if found := list(_acceptance_problems(self)):
-            raise Problems(found)
-        return self
+    def problems(self) -> Iterator[Problem]:
+        given = _given(self)
+        if len(given) != 1:
+            said = f"says {' and '.join(given)}" if given else "says nothing"
+            yield (), f"{said}; give exactly one of {', '.join(KINDS)}"
+        if self.options and self.verifier is None:
+            yield ("with",), "is for a verifier; remove it, or name the verifier"
+        for name, words in given.items():
+            if not words or not words[0]:
+                yield (name,), f"is empty; give {'the argv, for example [pytest, -q]' if name in ARGV else 'a name'}"
 
     def value(self, timeout_s: float = TIMEOUT_S) -> AcceptanceTest:
         """The test; *timeout_s* is for one that does not say how long it may take."""
@@ -72,18 +73,6 @@ def _given(test: AcceptanceConfig) -> dict[str, str | tuple[str, ...]]:
     return {name: given for name in KINDS if (given := getattr(test, name)) is not None}
 
 
-def _acceptance_problems(test: AcceptanceConfig) -> Iterator[Problem]:
-    given = _given(test)
-    if len(given) != 1:
-        said = f"says {' and '.join(given)}" if given else "says nothing"
-        yield (), f"{said}; give exactly one of {', '.join(KINDS)}"
-    if test.options and test.verifier is None:
-        yield ("with",), "is for a verifier; remove it, or name the verifier"
-    for name, words in given.items():
-        if not words or not words[0]:
-            yield (name,), f"is empty; give {'the argv, for example [pytest, -q]' if name in ARGV else 'a name'}"
-
-
 class ConditionConfig(Model):
     """When a task is wanted at all: once another one has ended in a certain way, or if a file is there."""
 
@@ -91,14 +80,12 @@ class ConditionConfig(Model):
     outcome: Literal["completed", "failed", "skipped"] = Field(default="completed", validation_alias="is")
     file_exists: InnerPath | None = None
 
-    @model_validator(mode="after")
-    def _is_one_condition(self) -> ConditionConfig:
+    def problems(self) -> Iterator[Problem]:
         if (self.task is None) == (self.file_exists is None):
             said = "says nothing" if self.task is None else "says task and file_exists"
-            raise Problems([((), f"{said}; give exactly one of task, file_exists")])
-        if self.task is None and "outcome" in self.model_fields_set:
-            raise Problems([(("is",), "is about a task; remove it, or name the task")])
-        return self
+            yield (), f"{said}; give exactly one of task, file_exists"
+        elif self.task is None and "outcome" in self.model_fields_set:
+            yield ("is",), "is about a task; remove it, or name the task"
 
 
 class TaskConfig(Model):
@@ -151,11 +138,8 @@ class TaskConfig(Model):
         agent = {"agent": given["agent"]}
         return {**given, "subtasks": [{**agent, **one} if isinstance(one, dict) else one for one in subtasks]}
 
-    @model_validator(mode="after")
-    def _is_of_one_mind(self) -> TaskConfig:
-        if found := list(_contradictions(self)):
-            raise Problems(found)
-        return self
+    def problems(self) -> Iterator[Problem]:
+        yield from _contradictions(self)
 
 
 def _contradictions(task: TaskConfig) -> Iterator[Problem]:

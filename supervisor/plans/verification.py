@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pydantic import model_validator
-
 from supervisor.plans.completion_checks import Signal
-from supervisor.plans.error_texts import Problem, Problems
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Duration, InnerPath, Model, Text
 
 __all__ = ["CompletionConfig", "ReviewConfig"]
@@ -24,28 +22,21 @@ class CompletionConfig(Model):
     text: Text = ""
     answer_contains: Text | None = None
 
-    @model_validator(mode="after")
-    def _is_one_signal(self) -> CompletionConfig:
-        if found := list(_problems(self)):
-            raise Problems(found)
-        return self
+    def problems(self) -> Iterator[Problem]:
+        given = [name for name in _KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            yield (), f"says {' and '.join(given) or 'nothing'}; give exactly one of {', '.join(_KINDS)}"
+        elif self.answer_contains == "":
+            yield ("answer_contains",), "is empty; give what the agent must say"
+        elif (given[0] == "file_contains") is not bool(self.text):
+            say = "missing; give what the file must contain" if not self.text else "is for file_contains; remove it"
+            yield ("text",), say
 
     def value(self) -> Signal:
         if self.answer_contains is not None:
             return Signal(kind="answer_contains", text=self.answer_contains)
         kind = "glob_exists" if self.glob_exists is not None else "file_contains"
         return Signal(kind=kind, path=self.glob_exists or self.file_contains or "", text=self.text)
-
-
-def _problems(signal: CompletionConfig) -> Iterator[Problem]:
-    given = [name for name in _KINDS if getattr(signal, name) is not None]
-    if len(given) != 1:
-        yield (), f"says {' and '.join(given) or 'nothing'}; give exactly one of {', '.join(_KINDS)}"
-    elif signal.answer_contains == "":
-        yield ("answer_contains",), "is empty; give what the agent must say"
-    elif (given[0] == "file_contains") is not bool(signal.text):
-        say = "missing; give what the file must contain" if not signal.text else "is for file_contains; remove it"
-        yield ("text",), say
 
 
 class ReviewConfig(Model):

@@ -4,6 +4,4 @@ What must always hold: no process outlives the context it was started in, nor th
 bounded time. Nothing here knows what an agent is.
 """
 
-from supervisor.processes.host import WardenHost, WardenProcess
-
-__all__ = ["WardenHost", "WardenProcess"]
+__all__: list[str] = []

@@ -20,16 +20,15 @@ from typing import Any
 
 import anyio
 import apsw
+import click
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
-from supervisor.__main__ import _plan, _run, _simulate
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
-from supervisor.cli.commands import RunRequest, commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import Reporter
-from supervisor.cli.query import read_logs
 from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal.statedir import StateDir
@@ -50,6 +49,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
+from tests.support import said
 from tests.unit.journal.test_journal_growth import kept_journal
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
@@ -79,7 +79,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
 
     def run(*arguments: object) -> Told:
         capsys.readouterr()
-        status = execute(commands(_run, lambda as_json, verbose: 7, _plan, _simulate), [str(one) for one in arguments])
+        status = execute(supervisor, [str(one) for one in arguments])
         return Told(status, *capsys.readouterr())
 
     logger = logging.getLogger("supervisor")
@@ -355,10 +355,12 @@ def test_no_command_is_a_plain_help(tell: Tell) -> None:
 def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """An unexpected error is one line that says where it happened, and exit status 1."""
 
-    def broken(request: RunRequest) -> int:
+    @click.group()
+    def broken() -> None:
         raise ExceptionGroup("several", [KeyError("x"), ValueError("y")])
 
-    status = execute(commands(broken, lambda as_json, verbose: 0, _plan, _simulate), ["run", "plan.yaml"])
+    broken.add_command(click.Command("run"))
+    status = execute(broken, ["run"])
     told = capsys.readouterr()
     assert (status, len(told.err.splitlines())) == (1, 1)
     assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
@@ -376,11 +378,13 @@ def test_an_argument_that_is_not_utf_8_is_bad_input(
 def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
     """Only a reader that went away makes an exit a success."""
 
-    def leaves(request: RunRequest) -> int:
+    @click.group()
+    def leaves() -> None:
         raise SystemExit(3)
 
+    leaves.add_command(click.Command("run"))
     with pytest.raises(SystemExit, match=r"^3$"):
-        execute(commands(leaves, lambda as_json, verbose: 0, _plan, _simulate), ["run", "plan.yaml"])
+        execute(leaves, ["run"])
 
 
 # ------------------------------------------------------------------------------------------------ what needs none
@@ -393,9 +397,14 @@ def test_help_and_version(tell: Tell) -> None:
     assert tell("--version").out.startswith("supervisor ")
 
 
-def test_the_demo_is_handed_in(tell: Tell) -> None:
-    """The demonstration's exit status is the command's."""
-    assert tell("demo").status == 7
+def test_every_command_says_the_line_of_the_list() -> None:
+    """The list of commands, which imports none, has the first line of each one's help; of two groups a shorter one."""
+    names = [name for name in supervisor.commands if name not in ("agents", "simulate")]
+    with click.Context(supervisor) as context:
+        for name in names:
+            listed = supervisor.commands[name].get_short_help_str(limit=100)
+            found = supervisor.commands[name].make_context(name, ["--help"], parent=context, resilient_parsing=True)
+            assert (name, found.command.get_short_help_str(limit=100)) == (name, listed)
 
 
 def test_machines(tell: Tell) -> None:
@@ -611,28 +620,24 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Te
     assert note == {"session": "lead", "timestamp": None, "source": None, "text": "-- 5 bytes dropped --"}
 
 
-def test_following_logs_goes_on_to_the_end_of_the_session(running: Running) -> None:
+def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said while one follows is told, and the session's end ends it."""
-    said: list[str] = []
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
-    read_logs(running.state_dir, "lead", said.append, follow=True, as_json=False, pause=lambda: next(waits)())
-    assert [line.partition("| ")[2] for line in said] == ["work", r"hello \u001b[31mred\u001b[0m", "went on"]
+    monkeypatch.setattr("supervisor.cli.query._pause", lambda: next(waits)())
+    told = said("logs", "lead", "--follow", "--state-dir", running.state_dir)
+    assert [line.partition("| ")[2] for line in told.splitlines()] == [
+        "work",
+        r"hello \u001b[31mred\u001b[0m",
+        "went on",
+    ]
 
 
 def _abort_tool(running: Running) -> None:
-    done = execute(
-        commands(_run, lambda as_json, verbose: 0, _plan, _simulate),
-        ["abort", "lead:t1:c1", "--scope", "tool", "--state-dir", str(running.state_dir)],
-    )
-    assert done == 0
+    said("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", running.state_dir)
 
 
 def _close(running: Running) -> None:
-    done = execute(
-        commands(_run, lambda as_json, verbose: 0, _plan, _simulate),
-        ["abort", "lead", "--scope", "session", "--state-dir", str(running.state_dir)],
-    )
-    assert done == 0
+    said("abort", "lead", "--scope", "session", "--state-dir", running.state_dir)
 
 
 # ---------------------------------------------------------------------------------------------------- commanding

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from supervisor.cli.doctor import examine
 from supervisor.processes import shim as warden
 from supervisor.processes.capabilities import Ability, abilities, guarantees
+from tests.support import said
 
 NAMES = ("subreaper", "pidfd", "list of children", "control group", "pid namespace", "environments")
 
@@ -62,15 +62,13 @@ def test_each_try_says_how_to_get_it() -> None:
 def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names what is missing, what it is for, and the fix."""
     monkeypatch.setattr("supervisor.cli.doctor.abilities", lambda: having("subreaper"))
-    lines: list[str] = []
-    examine(lines.append, as_json=False)
-    assert "to get it: get control group" in "\n".join(lines)
-    assert any("the keeper too" in line and line.endswith("not (no control group)") for line in lines)
+    told = said("doctor")
+    assert "to get it: get control group" in told
+    assert any("the keeper too" in line and line.endswith("not (no control group)") for line in told.splitlines())
 
 
-def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_json() -> None:
     """The command gives both lists as JSON."""
-    examine(print, as_json=True)
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(said("doctor", "--json"))
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
     assert len(told["guarantees"]) == 6

@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.__main__ import _plan, _simulate
-from supervisor.cli.commands import commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +105,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
         capsys.readouterr()
-        group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
-        status = execute(group, [*arguments, "--json", "--state-dir", str(state_dir)])
+        status = execute(supervisor, [*arguments, "--json", "--state-dir", str(state_dir)])
         return status, json.loads(capsys.readouterr().out)
 
     return on
@@ -143,8 +141,7 @@ def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """``supervisor validate`` has nothing to say against what ``supervisor run`` wrote."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
         assert one.result() == {"t": "completed"}
-    group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
-    assert execute(group, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
+    assert execute(supervisor, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
     assert ": valid (" in capsys.readouterr().out
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,6 @@ import apsw
 import pytest
 
 from supervisor import AgentTurn, open_supervisor
-from supervisor.cli import journal as journalling
-from supervisor.cli.events import Records, Say
-from supervisor.cli.query import read_tree, read_why
-from supervisor.cli.validate import validate_path
 from supervisor.control.error_messages import BadInput, ControlError, WorkFailed
 from supervisor.control.server import serve_control
 from supervisor.diagnostics.validate import validate_lines
@@ -27,14 +22,13 @@ from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.plans import RetentionConfig, Settings
-from supervisor.ports import JournalDamaged, JournalError, Retention
+from supervisor.ports import JournalDamaged, JournalError
 from supervisor.runtime.entity import Refused
+from tests.support import said, warned
 from tests.unit.journal.test_journal import entry
 from tests.unit.journal.test_journal_growth import kept_journal
 
 pytestmark = pytest.mark.anyio
-
-EVERYTHING = Retention(keep_s=0.0, records_max=None)
 
 
 @pytest.fixture
@@ -42,42 +36,49 @@ def state(tmp_path: Path) -> StateDir:
     """A state directory with the journal of a real run, brought up to date."""
     made = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path, 2), made.journal)
-    said(journalling.compact, made.root, Retention(keep_s=None, records_max=None), as_json=False)
+    compacted(made, "--records-max", 1_000)
     return made
 
 
-def said(command: Any, *arguments: Any, **options: Any) -> str:
-    lines: list[str] = []
-    command(*arguments, lines.append, **options)
-    return "\n".join(lines)
+def compacted(state: StateDir, *options: object) -> str:
+    """Return what ``journal compact`` says; without options it is to move everything that has ended."""
+    return said("journal", "compact", *(options or ("--keep-s", 0)), "--state-dir", state.root)
+
+
+def checked(path: Path, *options: object) -> str:
+    return said("journal", "check", path, *options)
+
+
+def exported(path: Path, *options: object) -> str:
+    return said("journal", "export", path, *options)
 
 
 def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir) -> None:
     """One line for each file: how much is in it, and how much is elsewhere."""
-    told = said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    told = compacted(state)
     assert told.startswith("moved 58 records of 9 entities to journal-000001.db; the journal has 52 records")
-    journal, archive = said(journalling.check, state.root, as_json=False).splitlines()
+    journal, archive = checked(state.root).splitlines()
     assert journal == f"{state.journal}: sound (52 records, 9 entities, 27 ranges of records are elsewhere)"
     assert archive.startswith(f"{state.archive}/journal-000001.db: sound (58 records, 9 entities, ")
-    assert said(journalling.check, state.journal, as_json=False) == journal
-    assert said(journalling.check, state.archive / "journal-000001.db", as_json=False) == archive
-    told = said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    assert checked(state.journal) == journal
+    assert checked(state.archive / "journal-000001.db") == archive
+    told = compacted(state)
     assert told == "nothing to move: the journal has 52 records of 9 entities"
 
 
 def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> None:
     """A changed record of an archive is told with its number; the journal beside it is still checked."""
-    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    compacted(state)
     with closing(apsw.Connection(str(state.archive / "journal-000001.db"))) as db:
         seq = db.execute("SELECT min(seq) FROM events WHERE entity_id = 'works'").get
         db.execute("UPDATE events SET reason = 'no' WHERE seq = ?", (seq,))
-    told = json.loads(said(journalling.check, state.root, as_json=True))
+    told = json.loads(checked(state.root, "--json"))
     assert told["sound"] is False
     journal, archive = told["files"]
     assert journal["problem"] is None
     assert archive["problem"].startswith(f"is damaged (record {seq} is not what was written there)")
     (state.archive / "journal-000001.db").unlink()
-    _, archive = json.loads(said(journalling.check, state.root, as_json=True))["files"]
+    _, archive = json.loads(checked(state.root, "--json"))["files"]
     assert archive["problem"] == f"is not there: {state.journal} has records in it; put the file back"
 
 
@@ -85,24 +86,24 @@ def test_a_migrated_journal_says_from_where_on_it_vouches(tmp_path: Path) -> Non
     """The chain of a journal of schema 1 was made when it was migrated."""
     made = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path, 1), made.journal)
-    said(journalling.compact, made.root, None, as_json=False)
-    assert said(journalling.check, made.root, as_json=False).endswith("; vouches from record 111 on)")
+    said("journal", "compact", "--state-dir", made.root)
+    assert checked(made.root).endswith("; vouches from record 111 on)")
 
 
 def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, tmp_path: Path) -> None:
     """It is byte for byte transitions.jsonl, whether the records are in the journal or in an archive."""
-    before = said(journalling.export, state.root, None, as_json=False)
+    before = exported(state.root)
     assert before == state.transitions.read_text().rstrip("\n")
-    said(journalling.compact, state.root, EVERYTHING, as_json=False)
-    assert said(journalling.export, state.root, None, as_json=False) == before
+    compacted(state)
+    assert exported(state.root) == before
     out = tmp_path / "out.jsonl"
-    assert said(journalling.export, state.root, out, as_json=False) == f"{out}: 91 transitions"
+    assert exported(state.root, "--out", out) == f"{out}: 91 transitions"
     assert out.read_text() == before + "\n"
     assert not validate_lines(out.read_bytes().splitlines(keepends=True)).problems
     with pytest.raises(BadInput, match="is there already; name another file"):
-        said(journalling.export, state.root, out, as_json=False)
+        exported(state.root, "--out", out)
     with pytest.raises(BadInput, match="cannot be written: No such file or directory"):
-        said(journalling.export, state.root, tmp_path / "no" / "out", as_json=False)
+        exported(state.root, "--out", tmp_path / "no" / "out")
 
 
 def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Path) -> None:
@@ -110,75 +111,68 @@ def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Pa
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE events SET metadata = '{' WHERE seq = (SELECT max(seq) FROM events)")
     with pytest.raises(JournalDamaged, match=r"journal\.db is damaged"):
-        said(journalling.export, state.root, tmp_path / "out", as_json=False)
+        exported(state.root, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
     """The explanation is the same before and after."""
-    before = said(read_why, state.root, "works", as_json=False)
-    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    before = said("why", "works", "--state-dir", state.root)
+    compacted(state)
     with JournalReader(state.journal) as reader:
         assert reader.entity("works") is None
-    assert said(read_why, state.root, "works", as_json=False) == before
+    assert said("why", "works", "--state-dir", state.root) == before
 
 
 def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
     """Nobody takes a part for the whole; after the last that is there none is missing."""
-    first, again, later = list[str](), list[str](), list[str]()
-    told = said(partial(read_records, state.root), first.append)
-    said(journalling.compact, state.root, EVERYTHING, as_json=False)
-    left = said(partial(read_records, state.root), again.append)
-    gone = len(told.splitlines()) - len(left.splitlines())
-    assert (first, gone > 0) == ([], True)
+    records = ("events", "--json", "--state-dir", state.root)
+    whole = said(*records).splitlines()
+    assert warned(*records) == ""
+    compacted(state)
+    left = said(*records).splitlines()
+    gone = len(whole) - len(left)
+    assert gone > 0
     words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
-    assert again == [f"{gone} records are in an archive: {words}"]
-    said(partial(read_records, state.root, after=json.loads(left.splitlines()[-1])["seq"] - 1), later.append)
-    assert later == []
+    assert warned(*records) == f"supervisor: {gone} records are in an archive: {words}"
+    assert warned(*records, "--after", json.loads(left[-1])["seq"] - 1) == ""
 
 
 def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir) -> None:
     """A record that is not there is in an archive only where the journal says so."""
     with closing(open_database(state.journal, state.transitions)) as database:
         database.db.execute("DELETE FROM events WHERE seq = 2")
-    told = list[str]()
-    said(partial(read_records, state.root), told.append)
-    assert told == []
-
-
-def read_records(root: Path, warn: Say, say: Say, after: int = 0) -> None:
-    Records(root, None, say, warn, as_json=True).read(after=after, follow=False)
+    assert warned("events", "--json", "--state-dir", state.root) == ""
 
 
 def test_the_tree_needs_no_archive(state: StateDir) -> None:
     """Where one is missing, what there is is shown, with what was used there, and that is said."""
-    said(journalling.compact, state.root, EVERYTHING, as_json=False)
-    plain, whole, alone = list[str](), list[str](), list[str]()
-    shown = partial(said, read_tree, state.root, all_of_it=True)
-    before = shown(as_json=False, warn=plain.append), shown(as_json=True, warn=whole.append)
+    compacted(state)
+    tree = ("tree", "--all", "--state-dir", state.root)
+    before = said(*tree), said(*tree, "--json")
+    plain = warned(*tree)
+    assert warned(*tree, "--json") == ""
     [archive] = (state.root / "archive").glob("*.db")
     archive.unlink()
-    assert (shown(as_json=False, warn=plain.append), shown(as_json=True, warn=alone.append)) == before
-    assert (plain[0], whole) == (plain[1], [])
+    assert (said(*tree), said(*tree, "--json"), warned(*tree)) == (*before, plain)
     words = f"{archive} is not there: {state.journal} has records in it; put the file back"
-    assert alone == [f"what was used is told without what is archived: {words}"]
+    assert warned(*tree, "--json") == f"supervisor: what was used is told without what is archived: {words}"
 
 
-@pytest.mark.parametrize("command", [journalling.check, journalling.export, journalling.compact])
-def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: Any) -> None:
+@pytest.mark.parametrize("command", ["check", "export", "compact"])
+def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: str) -> None:
     """Each names the directory and `supervisor run`, and starts nothing."""
-    extra = () if command is journalling.check else (None,)
     with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
-        said(command, tmp_path / "none", *extra, as_json=False)
+        said("journal", command, "--state-dir", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_journal_whose_name_is_not_utf_8_is_refused(state: StateDir, tmp_path: Path) -> None:
     """SQLite cannot open it: that is said, and no bug."""
     path = shutil.copy(state.journal, tmp_path / os.fsdecode(b"\xff.db"))
-    for command in (journalling.check, validate_path):
+    for command in (("journal", "check"), ("validate",)):
         with pytest.raises(JournalError, match=r"cannot be opened: its name is not UTF-8; rename it$"):
-            said(command, path, as_json=False)
+            said(*command, path)
 
 
 # ------------------------------------------------------------------------------------------- a supervisor that runs
@@ -193,7 +187,7 @@ async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, a
         await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
         session = await sup.start_session("works", agent=agent)
         assert session.id == "works-2"
-        told = await anyio.to_thread.run_sync(lambda: said(journalling.compact, state.root, EVERYTHING, as_json=True))
+        told = await anyio.to_thread.run_sync(lambda: compacted(state, "--keep-s", 0, "--json"))
         assert json.loads(told)["archives"] == ["journal-000001.db"]
         assert (await session.run("go on")).outcome == "completed"
         assert (await sup.start_session("works", agent=agent)).id == "works-3"
@@ -201,7 +195,7 @@ async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, a
     async with open_supervisor(state.root) as sup:
         assert (await sup.start_session("works", agent=agent)).id == "works-4"
         assert (await sup.start_session("fails", agent=agent)).id == "fails-2"
-    assert said(journalling.check, state.root, as_json=False).count(": sound (") == 2
+    assert checked(state.root).count(": sound (") == 2
 
 
 async def serve(state: StateDir, sup: Any, closing_door: anyio.Event, task_status: Any) -> None:
@@ -210,7 +204,7 @@ async def serve(state: StateDir, sup: Any, closing_door: anyio.Event, task_statu
 
 async def test_an_archive_that_is_missing_is_told_through_the_socket(state: StateDir) -> None:
     """A compaction that cannot go on is an error of its own words; the supervisor goes on."""
-    await anyio.to_thread.run_sync(lambda: said(journalling.compact, state.root, EVERYTHING, as_json=False))
+    await anyio.to_thread.run_sync(lambda: compacted(state))
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
     (state.archive / "journal-000001.db").unlink()
@@ -218,7 +212,7 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
         closing_door = anyio.Event()
         await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
         with pytest.raises(ControlError, match="put the file back") as raised:
-            await anyio.to_thread.run_sync(lambda: said(journalling.compact, state.root, None, as_json=True))
+            await anyio.to_thread.run_sync(lambda: said("journal", "compact", "--json", "--state-dir", state.root))
         assert raised.value.kind == "failed"
         assert (await (await sup.start_session("a", agent=agent)).run("go on")).outcome == "completed"
         closing_door.set()
@@ -226,12 +220,12 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
 
 def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:
     """It is the same failure without a supervisor as with one, and no bad input: the journal was opened."""
-    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    compacted(state)
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
     (state.archive / "journal-000001.db").unlink()
     with pytest.raises(WorkFailed, match="put the file back"):
-        said(journalling.compact, state.root, None, as_json=True)
+        said("journal", "compact", "--json", "--state-dir", state.root)
 
 
 async def test_a_journal_in_memory_cannot_be_compacted() -> None:

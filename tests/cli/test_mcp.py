@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
-from supervisor.cli import commands as cli
+from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
 from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Session, Supervisor, open_supervisor
@@ -129,5 +129,5 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    result = CliRunner().invoke(cli.mcp, ["--state-dir", str(tmp_path)])
+    result = CliRunner().invoke(mcp, ["--state-dir", str(tmp_path)])
     assert "pip install 'supervisor-runtime[mcp]'" in str(result.exception)

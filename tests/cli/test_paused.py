@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from test_end_to_end_cli import BACKENDS, run, said
 
-from supervisor.__main__ import _plan, _simulate
-from supervisor.cli.commands import commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 
 TURN_S = 4.0
@@ -81,5 +80,4 @@ def test_a_pause_longer_than_every_deadline_costs_nobody_his_turn(
         assert one.failed() == {"says": "completed", "runs": "completed", "hangs": "failed"}
     ends = [event["entity_id"] for event in one.seen if ended(event)]
     assert sorted(ends) == ["hangs:t1", "runs:t1", "says:t1"]
-    group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
-    assert execute(group, ["validate", str(one.state_dir)]) == 0, capsys.readouterr()
+    assert execute(supervisor, ["validate", str(one.state_dir)]) == 0, capsys.readouterr()

@@ -43,6 +43,7 @@ from supervisor.policies.abort_plan import (
     rungs_due,
 )
 from supervisor.policies.redaction import printable
+from supervisor.work.results import TaskResult
 
 EVIL = "a\x1b[31mred\x07\nb\u202e"
 
@@ -324,19 +325,15 @@ def test_a_report_counts_as_people_do() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- the run
-class End:
-    """How a task ended."""
-
-    id, session_id, outcome, error, took_s = "build", "build-2", "failed", "broken", 1.5
-    unmerged, remarks = "supervisor/build-2", ("on its branch is more",)
+RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", ("on its branch is more",))
 
 
 def test_results_are_a_table_and_an_object() -> None:
     """A run ends with every task, its outcome, its session and its error."""
-    _, row, remark = results_text([End()]).splitlines()
+    _, row, remark = results_text([RESULT]).splitlines()
     assert row.split() == ["build", "failed", "1.50", "s", "build-2", "broken"]
     assert remark == "build: on its branch is more"
-    told = json.loads(results_json([End()], ok=False))
+    told = json.loads(results_json([RESULT], ok=False))
     assert told == {
         "ok": False,
         "tasks": [

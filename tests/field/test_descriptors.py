@@ -22,7 +22,8 @@ from field_kit import DEADLINE_S, Running, Scratch, until
 from supervisor.control.server import reach
 from supervisor.ports import Launch, SpawnShortage
 from supervisor.ports.shortages import shortage_of
-from supervisor.processes import WardenHost, descriptors
+from supervisor.processes import descriptors
+from supervisor.processes.host import WardenHost
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 pytestmark = pytest.mark.one_backend

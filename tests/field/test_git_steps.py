@@ -18,7 +18,7 @@ import pytest
 from field_kit import Scratch, until
 
 from supervisor.ports import Launch, Process, ProcessHost
-from supervisor.processes import WardenHost
+from supervisor.processes.host import WardenHost
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import Git

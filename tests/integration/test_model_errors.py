@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,8 +11,7 @@ import pytest
 from supervisor import AgentTurn
 from supervisor.agents.protocols.acp.messages import InfoUpdate
 from supervisor.agents.protocols.acp.updates import trouble_of
-from supervisor.cli.query import read_tree, used_by
-from supervisor.cli.replay import replay_tree
+from supervisor.cli.query import used_by
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -32,7 +30,7 @@ from supervisor.policies.turn_outcome import blamed_on_model, judge
 from supervisor.policies.usage import UsageBooks
 from supervisor.ports import ModelTrouble
 from supervisor.work.plan_runner import run_plan
-from tests.support import Run, quick, supervising, until
+from tests.support import Run, quick, said, supervising, until
 
 P = ModelProblem
 FAILED = blamed_on_model("it failed", ModelFailure(problem=P.SERVER, status=500))
@@ -289,17 +287,15 @@ async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
         session = await sup.start_session("root", agent=agent)
         assert (await session.run("5")).ok
         await session.close()
-    said: list[str] = []
-    look = partial(read_tree, state, said.append, said.append, all_of_it=True, as_json=True)
-    await anyio.to_thread.run_sync(look)
-    (node,) = msgspec.json.decode(said[0])
+    tree = await anyio.to_thread.run_sync(said, "tree", "--all", "--json", "--state-dir", state)
+    (node,) = msgspec.json.decode(tree)
     found: list[tuple[str, int]] = []
     while node is not None:
         found.append((node["id"], node["used"]["input_tokens"]))
         node = next((one for one in node["children"] if one["kind"] == "session"), None)
     path, short = [f"root{f'/{name}' * depth}" for depth in range(4)], f"root/~/{name}"
     assert found == list(zip([*path, short, f"{short}/{name}"], range(600, 0, -100), strict=True))
-    used = [used_by(state, entity_id, said.append) for entity_id in ("root", path[3], "root/~")]
+    used = [used_by(state, entity_id) for entity_id in ("root", path[3], "root/~")]
     assert [one and one.input_tokens for one in used] == [600, 300, None]
     with JournalReader(StateDir.open(state).journal) as reader:
         sums = UsageBooks(reader.events()).sums()
@@ -315,18 +311,15 @@ async def test_what_was_used_is_summed_up_and_survives(tmp_path: Path) -> None:
     plan = Plan(agents={"a": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with open_supervisor(tmp_path / "state", agents=plan.agents, settings=plan.settings) as sup:
         await run_plan(sup, plan)
-    said: list[str] = []
-    look = partial(read_tree, tmp_path / "state", said.append, said.append, all_of_it=True, as_json=True)
-    await anyio.to_thread.run_sync(look)
-    nodes = {one["id"]: one for one in msgspec.json.decode(said[0])}
+    tree = await anyio.to_thread.run_sync(said, "tree", "--all", "--json", "--state-dir", tmp_path / "state")
+    nodes = {one["id"]: one for one in msgspec.json.decode(tree)}
     used = {"input_tokens": 200, "output_tokens": 100, "cost_usd": 0.02, "turns": 2}
     assert nodes["workstream:plan"]["used"] == used
     assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
         (record,), last = reader.named("Used"), reader.last_seq
-    replayed: list[str] = []
-    await anyio.to_thread.run_sync(partial(replay_tree, tmp_path / "state", last, replayed.append, as_json=True))
-    [stream, *_] = msgspec.json.decode(replayed[0])
+    replayed = await anyio.to_thread.run_sync(said, "replay", tmp_path / "state", "--at", last, "--json")
+    [stream, *_] = msgspec.json.decode(replayed)
     assert (stream["id"], stream["used"]) == ("workstream:plan", used)
     assert (record.entity_id, record.metadata["used"]) == ("workstream:plan", used)
 

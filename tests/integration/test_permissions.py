@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import anyio.abc
 import anyio.to_thread
 import pytest
 
-from supervisor.cli import permissions as permitting
 from supervisor.cli.rendering import inspected_text, tree_text
 from supervisor.control.error_messages import ControlError
 from supervisor.control.server import serve_control
@@ -34,7 +32,7 @@ from supervisor.policies.permissions import (
     ruling,
 )
 from supervisor.runtime.entity import Refused
-from tests.support import DEADLINE_S, Run, quick, supervising, until
+from tests.support import DEADLINE_S, Run, quick, said, supervising, until
 
 ASKS = {"a": AgentConfig(adapter="scripted", permissions="ask")}
 pytestmark = pytest.mark.anyio
@@ -315,22 +313,24 @@ async def spoken_to(run: Run, state_dir: Path) -> AsyncIterator[None]:
 
 async def test_the_commands(tmp_path: Path) -> None:
     """`permissions` lists what waits, with what there is to judge by; `answer` answers it, once."""
-    said: list[str] = []
-    listed = partial(permitting.permissions, tmp_path / "sd", said.append, as_json=False)
-    answer = partial(permitting.answer, tmp_path / "sd", "s:t1:p1", said.append, always=False, as_json=False)
+    told: list[str] = []
+
+    async def command(*words: str) -> None:
+        told.append(await anyio.to_thread.run_sync(said, *words, "--state-dir", tmp_path / "sd"))
+
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         async with spoken_to(run, tmp_path / "sd"):
-            await anyio.to_thread.run_sync(listed)
+            await command("permissions")
             session = await run.sup.start_session("s", agent="a")
             group.start_soon(session.run, PROMPT)
             await waiting(run)
-            await anyio.to_thread.run_sync(listed)
-            await anyio.to_thread.run_sync(partial(answer, allow=False, because="no"))
+            await command("permissions")
+            await command("answer", "s:t1:p1", "deny", "--because", "no")
             with pytest.raises(ControlError, match="s:t1:p1 is answered already: deny by operator"):
-                await anyio.to_thread.run_sync(partial(answer, allow=True, because=""))
-    assert said[0] == "no permission waits for an answer"
-    assert said[1].splitlines()[1].split()[:4] == ["s:t1:p1", "a", "edit", "edit:"]
-    assert said[2:] == ["s:t1:p1: denied"]
+                await command("answer", "s:t1:p1", "allow")
+    assert told[0] == "no permission waits for an answer"
+    assert told[1].splitlines()[1].split()[:4] == ["s:t1:p1", "a", "edit", "edit:"]
+    assert told[2:] == ["s:t1:p1: denied"]
     assert [one.metadata["why"] for one in run.transitions("PermissionAnswered")] == ["no"]
 
 

@@ -14,8 +14,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from supervisor.__main__ import _plan, _simulate
-from supervisor.cli.commands import commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import coverage, oracle
@@ -43,8 +42,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
         words = [str(one) for one in arguments]
         if words and words[0] in verification.commands:
             return (execute(verification, words), *capsys.readouterr())
-        group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
-        return (execute(group, ["simulate", *words]), *capsys.readouterr())
+        return (execute(supervisor, ["simulate", *words]), *capsys.readouterr())
 
     return run
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from supervisor.agent_catalogue.catalogue import mapping_named
-from supervisor.agents import codec_for
+from supervisor.agents.codecs import codec_for
 from supervisor.ports import Codec, Out, Send
 
 __all__ = ["LOGS", "Replayed", "WireEntry", "codec_named", "logs", "read_log", "replay", "told_lines"]

@@ -76,9 +76,7 @@ class Probe:
             took_s = time.monotonic() - began
             self._tell("cancel", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
             dead = await _dies(marker)
-            self.found.append(
-                Case("cancel kills the tool", "yes" if dead else f"NO: alive {SETTLE_S:.0f} s later", dead)
-            )
+            self._tell("cancel kills the tool", "yes" if dead else f"NO: alive {SETTLE_S:.0f} s later", dead)
             if self.place.way.mapping is None:
                 self.found.append(await self._again(agent))
             else:
@@ -102,9 +100,7 @@ class Probe:
             await agent.interrupt()
             ended = await agent.ended(CANCEL_S, heard)
             took_s = time.monotonic() - began
-            self.found.append(
-                Case("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
-            )
+            self._tell("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
 
     async def resume(self) -> None:
         """The conversation that was killed, in a new process."""
@@ -162,9 +158,7 @@ class Probe:
         if left is None:
             self._tell("daemon of a tool, after its end", "it does not end when its input does", False)
         else:
-            self.found.append(
-                Case("daemon of a tool, after its end", _told(left.status, left.commands, marker), not left.commands)
-            )
+            self._tell("daemon of a tool, after its end", _told(left.status, left.commands, marker), not left.commands)
 
 
 CASES: Final = ("turn", "cancel", "silent", "resume", "eof", "term", "int", "kill", "daemon")

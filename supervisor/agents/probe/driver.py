@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -54,13 +53,11 @@ class Mute(Exception):
     """The agent did not say what was waited for; the message says what it said instead."""
 
 
-class Left:
-    """What was left when the agent's program had ended by itself: who, and its exit status."""
+class Left(NamedTuple):
+    """What was left when the agent's program had ended by itself: its exit status, and who."""
 
-    def __init__(self, status: int, commands: list[str], took_s: float) -> None:
-        self.status = status
-        self.commands = commands
-        self.took_s = took_s
+    status: int
+    commands: list[str]
 
 
 class Driven:
@@ -123,12 +120,11 @@ class Driven:
     async def left(self, limit_s: float) -> Left | None:
         """What its program left behind; ``None``: it has not ended in time."""
         assert self._report is not None, "it runs where what it leaves is watched"
-        began = time.monotonic()
         with anyio.move_on_after(limit_s + SETTLE_S):
             while not self._report.exists():  # noqa: ASYNC110 - a file that another process writes
                 await anyio.sleep(LOOK_S)
             told = json.loads(self._report.read_text())
-            return Left(told["status"], told["left"], time.monotonic() - began)
+            return Left(told["status"], told["left"])
         return None
 
     # ------------------------------------------------------------------ the process

@@ -45,9 +45,6 @@ class CommandCodec(Unasked):
     def prompt(self, text: str) -> list[Out]:
         return [CloseInput()] if self._prompt_in_argv else [Send(text.encode()), CloseInput()]
 
-    def steer(self, text: str) -> None:
-        return None
-
     def interrupt(self) -> list[Out]:
         self._interrupted = True
         return [Signal(signal.SIGINT)]

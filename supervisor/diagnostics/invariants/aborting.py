@@ -19,7 +19,6 @@ __all__ = ["EDGES", "Aborting"]
 
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """The policy edges that an abort may cross."""
-"""The names of the policy edges."""
 RETURN_S: Final = 1.0
 """How long the result of a call that has returned may be on its way to its turn; it waits for nothing."""
 _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.value})
@@ -27,21 +26,6 @@ _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.va
 
 class _Abort:
     """One abort: its target's session and that one's parent when it was asked for, and the edges it has crossed."""
-
-    __slots__ = (
-        "above",
-        "at",
-        "branches",
-        "edges",
-        "heard",
-        "hits",
-        "records",
-        "scope",
-        "scopes",
-        "seq",
-        "session",
-        "target",
-    )
 
     def __init__(self, record: LifecycleEvent, session: SessionBook | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
@@ -134,7 +118,7 @@ class Aborting:
         abort_id = str(record.metadata.get("id"))
         if abort_id in self._aborts or abort_id in self._joins:
             self._say("once", book.id, f"the abort {abort_id} is asked for a second time")
-        session = self._session_of(book)
+        session = book if isinstance(book, SessionBook) else book.parent
         abort = self._aborts[abort_id] = _Abort(record, session)
         abort.records[abort_id] = record.seq
         abort.scopes[record.seq] = abort.scope
@@ -142,9 +126,6 @@ class Aborting:
             self._await_results(abort_id, abort, book)
             if isinstance(book, TurnBook):
                 self._lost_calls.add(book.id)
-
-    def _session_of(self, book: Book) -> SessionBook | None:
-        return book if isinstance(book, SessionBook) else book.parent
 
     def _await_results(self, abort_id: str, abort: _Abort, book: Book) -> None:
         """The calls that it names and that are open now, as far as is on record."""
@@ -223,10 +204,9 @@ class Aborting:
             if aborted and session.status == "Running":
                 self._say("tool_stays_tool", book.id, "was aborted with one of its calls, and nobody asked for that")
 
-    def call_completed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def call_completed(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         if record.abort_id is not None and record.abort_id not in self._aborts:
             self._unknown(record, book)
-        assert isinstance(book, TurnBook)
         for abort_id in book.aborted.pop(str(record.metadata.get("call_id")), ()):
             abort = self._aborts[abort_id]
             after_s = record.monotonic_s - abort.at

@@ -19,15 +19,16 @@ from supervisor.diagnostics.invariants.counting import Counting
 from supervisor.diagnostics.invariants.honesty import Honesty
 from supervisor.diagnostics.invariants.promises import Promises
 from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook, TurnBook, book_of
-from supervisor.diagnostics.invariants.work import WorkLaws
+from supervisor.diagnostics.work_invariants import WorkInvariants
 from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = ["RecordChecker"]
 
 Hear = Callable[[LifecycleEvent, Any, Any], None]
-"""A law looks at a record, the book of its entity after it, and the step of the table (``None``: it did not fold)."""
+"""A law looks at a record, the book that its kind of entity has (:func:`book_of`), after it, and the step of the table
+(``None``: it did not fold)."""
 OnStep = Callable[[LifecycleEvent, Step[Any, Any]], None]
-Birth = Callable[[LifecycleEvent, Book], None]
+Birth = Callable[[LifecycleEvent, Any], None]
 
 _UNSAID: Final = frozenset({"", "supervisor"})
 """Actors that stand for nobody."""
@@ -74,7 +75,7 @@ class RecordChecker:
         self._honesty = honesty = Honesty(books, self._whose, say)
         self._promises = promises = Promises(books, say)
         self._aborting = aborts = Aborting(books, self._roots, say)
-        counting, work = Counting(say), WorkLaws(say)
+        counting, self._work = Counting(say), WorkInvariants(self._say_of_work)
         self._births: Mapping[str, tuple[Birth, ...]] = {
             "session": (tree.session_born,),
             "turn": (tree.worker_born, honesty.turn_born),
@@ -88,7 +89,7 @@ class RecordChecker:
         self._refusals: Mapping[tuple[str, str], Hear] = {("turn", "verify_requested"): honesty.word_refused}
         self._every: Mapping[str, Hear] = {
             "task": promises.task_moved,
-            **dict.fromkeys(("job", "worker", "workstream"), work.moved),
+            **dict.fromkeys(("job", "worker", "workstream"), self._work_moved),
         }
         self._events: Mapping[str, Mapping[str, tuple[Hear, ...]]] = {
             "session": {
@@ -124,6 +125,13 @@ class RecordChecker:
             return
         seq = self._now.seq if self._now is not None else None
         self._found.append(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
+
+    def _work_moved(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+        self._work.take(book.name, book.id, record.to_status, record.metadata)
+
+    def _say_of_work(self, field: str | None, message: str) -> None:
+        assert self._now is not None, "work is looked at with each of its records"
+        self._say(self._work.law, self._now.entity_id, f"{field}: {message}" if field else message)
 
     # ------------------------------------------------------------------ one record
     def take(self, record: LifecycleEvent) -> list[Violation]:

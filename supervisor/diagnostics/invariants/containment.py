@@ -24,8 +24,7 @@ class Containment:
         self._books, self._whose, self._say = books, whose, say
 
     # ------------------------------------------------------------------ births
-    def session_born(self, record: LifecycleEvent, book: Book) -> None:
-        assert isinstance(book, SessionBook)
+    def session_born(self, record: LifecycleEvent, book: SessionBook) -> None:
         book.started_by = self._call_of(record)
         parent_id = self._parent_of(record)
         if parent_id:

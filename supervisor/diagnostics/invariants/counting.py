@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.diagnostics.invariants.catalogue import Say
-from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook
+from supervisor.diagnostics.invariants.shadow_state import SessionBook
 from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.types import Exit, LifecycleEvent, TransitionReason
 
@@ -27,22 +27,19 @@ class Counting:
         self._say = say
 
     # ------------------------------------------------------------------ resets
-    def started(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def started(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         if book.data is not None and book.data.limits.stable_after_s <= 0:
             book.consecutive = 0
         if step is not None and any(type(one) is SendPrompt for one in step.effects):
             book.prompted = record.metadata.get("incarnation", 0)
         self._compare(book)
 
-    def stable(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def stable(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         book.consecutive = 0
         self._compare(book)
 
     # ------------------------------------------------------------------ exits
-    def exited(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def exited(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         verdict = record.metadata.get("verdict") or {}
         success = verdict.get("exit") == Exit.SUCCESS.value
         match record.from_status:
@@ -90,10 +87,9 @@ class Counting:
             book.consecutive, book.total = data.consecutive_errors, data.total_errors
 
     # ------------------------------------------------------------------ before a new launch
-    def tried_again(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def tried_again(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """The backoff is over: was it long enough, and may it start again at all? The window ends where it began, no
         later than now."""
-        assert isinstance(book, SessionBook)
         if book.data is None:
             return
         limits = book.data.limits
@@ -105,17 +101,15 @@ class Counting:
         if within > limits.restarts_max:
             self._say("counted_right", book.id, f"starts again after {within} failures; {limits.restarts_max} may be")
 
-    def given_up(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def given_up(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """It was stopped for too many restarts: were they?"""
-        assert isinstance(book, SessionBook)
         if book.data is None or not str(record.metadata.get("message")).startswith(_GIVEN_UP):
             return
         if len(book.crashes) <= book.data.limits.restarts_max:
             most = book.data.limits.restarts_max
             self._say("counted_right", book.id, f"is given up after {len(book.crashes)} failures; {most} may be")
 
-    def launches(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def launches(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         if book.data is None:
             return
         limits = book.data.limits

@@ -28,9 +28,8 @@ class Honesty:
         self._books, self._whose, self._say = books, whose, say
 
     # ------------------------------------------------------------------ intents
-    def opens(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def opens(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """What a session's step wants: a turn to be born."""
-        assert isinstance(book, SessionBook)
         for effect in step.effects:
             if type(effect) is OpenTurn:
                 book.opened[effect.turn_id] = record.seq
@@ -48,8 +47,7 @@ class Honesty:
         if record.cause_id != session.launch_seq or session.status != "Spawning":
             self._say("intent_before_effect", book.id, f"born in {session.status}, for no launch that is under way")
 
-    def prompt_ready(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def prompt_ready(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         book.launch_seq = record.seq
 
     def started(self, record: LifecycleEvent, book: Book, step: Any) -> None:
@@ -68,8 +66,7 @@ class Honesty:
             self._say("intent_before_effect", session.id, words)
 
     # ------------------------------------------------------------------ calls
-    def call_started(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TurnBook)
+    def call_started(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         number, call_id = int(record.metadata.get("number", 0)), str(record.metadata.get("call_id"))
         if number < 1 or number in book.numbers:
             self._say("once", book.id, f"its call {call_id} has the number {number}, which another one had")
@@ -83,35 +80,30 @@ class Honesty:
                 book.within[number] = within
         book.open[call_id] = book.begun[record.seq] = number
 
-    def call_completed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TurnBook)
+    def call_completed(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         call_id = str(record.metadata.get("call_id"))
         if book.open.pop(call_id, None) is None:
             self._say("tool_stays_tool", book.id, f"a second result of its call {call_id}")
 
     # ------------------------------------------------------------------ the agent's word
-    def verify_requested(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TurnBook)
+    def verify_requested(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         if record.to_status == "VERIFYING":
             book.verified = record.seq
             if (record.metadata.get("verdict") or {}).get("exit") != Exit.SUCCESS.value:
                 self._say("honest_ends", book.id, "asks to be verified without a success")
             self._check_closed(book, "asks to be verified")
 
-    def word_refused(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def word_refused(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         """The table refuses a success while calls are open: it should not have been judged one."""
-        assert isinstance(book, TurnBook)
         self._check_closed(book, "is said to have succeeded")
 
-    def task_completed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TurnBook)
+    def task_completed(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         book.completed = True
         if not book.verified:
             self._say("honest_ends", book.id, "completed without the agent's word")
         self._check_closed(book, "completed")
 
-    def turn_reaped(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TurnBook)
+    def turn_reaped(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
         self._check_closed(book, "was reaped")
 
     def _check_closed(self, book: TurnBook, what: str) -> None:

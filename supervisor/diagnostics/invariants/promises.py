@@ -24,17 +24,15 @@ class Promises:
         self._requests: set[str] = set()
 
     # ------------------------------------------------------------------ requests
-    def requested(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def requested(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         request_id = str(record.metadata.get("request_id"))
         if request_id in self._requests:
             self._say("once", book.id, f"the request {request_id} takes effect a second time")
         self._requests.add(request_id)
         book.unanswered[request_id] = None
 
-    def answers(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def answers(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """The answers that a step gives. A message that had a turn of its own is answered, too; nobody asked."""
-        assert isinstance(book, SessionBook)
         for effect in step.effects:
             if type(effect) is not Answer:
                 continue
@@ -48,8 +46,7 @@ class Promises:
             self._say("bounded", book.id, f"has {waiting} {what} waiting; {book.data.limits.waiting_max} may be")
 
     # ------------------------------------------------------------------ messages
-    def message(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def message(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         message_id = str(record.metadata.get("message_id"))
         if message_id in book.delivered:
             self._say("once", book.id, f"the message {message_id} comes again after it was delivered")
@@ -59,24 +56,21 @@ class Promises:
             book.messages.append(message_id)
             self._check_waiting(book, "messages", sum(one not in book.own for one in book.messages))
 
-    def prompt_ready(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, SessionBook)
+    def prompt_ready(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         number = record.metadata.get("messages")
         waiting = len(book.messages)
         book.offered = waiting if number is None else min(number, waiting)
 
-    def message_heard(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def message_heard(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """Taken up within its turn, it is as if it had been in the prompt."""
-        assert isinstance(book, SessionBook)
         message_id = str(record.metadata.get("message_id"))
         if message_id in book.messages[book.offered :] and record.from_status != "Stopped":
             book.messages.remove(message_id)
             book.messages.insert(book.offered, message_id)
             book.offered += 1
 
-    def session_exited(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def session_exited(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """What was in a prompt that succeeded has been delivered."""
-        assert isinstance(book, SessionBook)
         success = (record.metadata.get("verdict") or {}).get("exit") == Exit.SUCCESS.value
         if success and record.from_status in ("Running", "Interrupting"):
             book.delivered.update(book.messages[: book.offered])
@@ -87,13 +81,11 @@ class Promises:
             book.messages = [one.id for one in book.data.inbox]
 
     # ------------------------------------------------------------------ tasks
-    def task_moved(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TaskBook)
+    def task_moved(self, record: LifecycleEvent, book: TaskBook, step: Any) -> None:
         if record.to_status not in _WORKED:
             book.holder = None
 
-    def claimed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        assert isinstance(book, TaskBook)
+    def claimed(self, record: LifecycleEvent, book: TaskBook, step: Any) -> None:
         holder = str(record.metadata.get("by"))
         if book.holder is not None:
             self._say("one_holder", book.id, f"claimed by {holder} while {book.holder} holds it")

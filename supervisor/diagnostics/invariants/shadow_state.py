@@ -26,23 +26,6 @@ class Book:
     tree, ``left`` a parent that it has left and by whose end it was told to end.
     """
 
-    __slots__ = (
-        "at",
-        "born_seq",
-        "data",
-        "ended",
-        "entity_seq",
-        "id",
-        "kind",
-        "left",
-        "live",
-        "lost",
-        "name",
-        "parent",
-        "state",
-        "status",
-    )
-
     def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
         self.kind = kind
         self.name = record.entity_type
@@ -62,24 +45,6 @@ class Book:
 
 class SessionBook(Book):
     """A session: its counters by our own count, what its prompt intends, and who works for it."""
-
-    __slots__ = (
-        "at_failure",
-        "charged",
-        "consecutive",
-        "crashes",
-        "delivered",
-        "launch_seq",
-        "messages",
-        "offered",
-        "opened",
-        "own",
-        "prompted",
-        "started_by",
-        "stopping",
-        "total",
-        "unanswered",
-    )
 
     def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
@@ -110,8 +75,6 @@ class SessionBook(Book):
 class TurnBook(Book):
     """A turn: its open calls (the agent's names for them, and their numbers), and the agent's word."""
 
-    __slots__ = ("aborted", "begun", "completed", "numbers", "open", "verified", "within")
-
     def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.open: dict[str, int] = {}
@@ -129,8 +92,6 @@ class TurnBook(Book):
 
 class TaskBook(Book):
     """A task, and who holds it."""
-
-    __slots__ = ("holder",)
 
     def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
         super().__init__(kind, record)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.agents import codec_for
+from supervisor.agents.codecs import codec_for
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.ports import Malformed, McpServer, Out, Ready, Send, Text, TurnEnded, Wishes
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.agent_catalogue import known
-from supervisor.agents import adapters, codec_for
-from supervisor.agents.codecs import MakeCodec
+from supervisor.agents.codecs import MakeCodec, adapters, codec_for
 from supervisor.ports import (
     CloseInput,
     Codec,

@@ -14,7 +14,7 @@ from supervisor.agents.probe import driver as driving
 from supervisor.agents.probe.conformance import Case, probe
 from supervisor.agents.probe.discovery import at_least, find
 from supervisor.agents.probe.sandbox import Place, place_for
-from supervisor.cli.commands import commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.processes.host import WardenHost
 
@@ -162,8 +162,7 @@ def test_versions_are_compared_number_by_number(version: str, least: str, does: 
 
 # ------------------------------------------------------------------------------------------------------ the commands
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    group = commands(lambda request: 9, lambda as_json, verbose: 9, None, None)  # type: ignore[arg-type]
-    status = execute(group, arguments)
+    status = execute(supervisor, arguments)
     out, err = capsys.readouterr()
     return status, out, err
 

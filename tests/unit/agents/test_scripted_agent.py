@@ -13,7 +13,8 @@ import anyio
 import pytest
 from anyio.abc import Process
 
-from supervisor.agents import AcpCodec, scripted_command
+from supervisor.agents.codecs import scripted_command
+from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.scripted_agent import STEPS, BadScript, Step, parse, urgent_part
 from supervisor.ports import (
     ChildAsked,

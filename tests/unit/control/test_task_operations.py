@@ -19,8 +19,7 @@ import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from supervisor.__main__ import _plan, _run, _simulate
-from supervisor.cli.commands import commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.control.client import request
 from supervisor.control.error_messages import ControlError
@@ -153,8 +152,7 @@ def tell(
 
     def run(*arguments: object) -> Told:
         capsys.readouterr()
-        group = commands(_run, lambda as_json, verbose: 7, _plan, _simulate)
-        status = execute(group, [str(one) for one in arguments])
+        status = execute(supervisor, [str(one) for one in arguments])
         return Told(status, *capsys.readouterr())
 
     with served(tmp_path / "state", work, request.param):
@@ -333,8 +331,7 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That no supervisor runs is one message with exit status 2."""
-    group = commands(_run, lambda as_json, verbose: 7, _plan, _simulate)
-    assert execute(group, ["approve", "a", "--state-dir", str(tmp_path / "nix")]) == 2
+    assert execute(supervisor, ["approve", "a", "--state-dir", str(tmp_path / "nix")]) == 2
     assert "no supervisor runs on" in capsys.readouterr().err
 
 

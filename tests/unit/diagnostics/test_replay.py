@@ -15,12 +15,11 @@ from typing import Any
 
 import anyio
 import apsw
-import click
 import msgspec
 import pytest
 
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
-from supervisor.cli.commands import commands
+from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.diagnostics.replay import Replay
 from supervisor.diagnostics.tree_view import tree
@@ -59,9 +58,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
     def run(*arguments: object) -> Told:
         capsys.readouterr()
         status = execute(
-            commands(
-                lambda _: 0, lambda as_json, verbose: 0, lambda: click.Group("plan"), lambda: click.Group("simulate")
-            ),
+            supervisor,
             [str(one) for one in arguments],
         )
         return Told(status, *capsys.readouterr())

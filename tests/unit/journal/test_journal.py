@@ -19,12 +19,14 @@ import apsw
 import msgspec
 import pytest
 
-from supervisor.journal import JournalReader, MemoryJournal, MemoryStore, SqliteJournal
 from supervisor.journal.chain import check_chain
 from supervisor.journal.database import open_database
 from supervisor.journal.files import Files
 from supervisor.journal.jsonl import TransitionLog
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import EVENT_FIELDS
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalError
@@ -651,13 +653,12 @@ async def test_a_closed_journal_is_whole_in_its_one_file_although_a_reader_stays
 
 
 async def test_a_reader_pages_through_a_long_journal(tmp_path: Path) -> None:
-    """More records than a page come in order and once each; limit and after_seq cut where they say."""
+    """More records than a page come in order and once each; after_seq cuts where it says."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(n, (n + 1) // 2, "s/odd" if n % 2 else "s/even") for n in range(1, 2502)])
     with JournalReader(tmp_path / "journal.db") as reader:
         assert [one.seq for one in reader.events()] == list(range(1, 2502))
-        assert [one.seq for one in reader.events(limit=1500)] == list(range(1, 1501))
-        assert [one.seq for one in reader.events("s/odd", after_seq=5, limit=3)] == [7, 9, 11]
+        assert [one.seq for one in reader.events("s/odd", after_seq=5)][:3] == [7, 9, 11]
         assert len(list(reader.events("s/even"))) == 1250
 
 
@@ -681,7 +682,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import anyio
-from supervisor.journal import SqliteJournal
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.ports import Append
 from supervisor.lifecycles.types import LifecycleEvent
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.journal import SqliteJournal
 from supervisor.journal.jsonl import TransitionLog, transition_line
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError
 

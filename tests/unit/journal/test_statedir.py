@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import open_supervisor
-from supervisor.journal import StateDir, StateDirBusy, StateDirError
-from supervisor.journal.statedir import folder_name, session_id
+from supervisor.journal.statedir import StateDir, StateDirBusy, StateDirError, folder_name, session_id
 from supervisor.plans import AgentConfig, Settings
 
 
@@ -237,7 +236,7 @@ HOLDER = """
 import sys
 from contextlib import chdir
 from pathlib import Path
-from supervisor.journal import StateDir
+from supervisor.journal.statedir import StateDir
 with StateDir.open(Path(sys.argv[1])).lock():
     print("locked", flush=True)
     sys.stdin.read()

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.plans.acceptance import AcceptanceTest, Checked, accepted
 from supervisor.plugins import Plugins
-from supervisor.processes import WardenHost
+from supervisor.processes.host import WardenHost
 
 pytestmark = pytest.mark.anyio
 

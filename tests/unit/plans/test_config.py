@@ -161,6 +161,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         AGENTS + "policy:\n  ladder:\n    kil_s: 1\ntasks: [{id: t, agent: build}]",
         "plan.yaml:4: policy.ladder.kil_s: unknown key; did you mean 'kill_s'?",
     ),
+    "an unknown key of permissions": (
+        "agents: {build: {adapter: scripted, permissions: {defalt: ask}}}\ntasks: [{id: t, agent: build}]",
+        "plan.yaml:1: agents.build.permissions.defalt: unknown key; did you mean 'default'?",
+    ),
     "an unknown agent": (
         AGENTS + "tasks:\n - {id: s, agent: build}\n - {id: t, agent: bild}",
         "plan.yaml:4: tasks[1].agent: 'bild' is not an agent of this plan; did you mean 'build'?",

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.agents import AcpCodec, CommandCodec, adapters
-from supervisor.cli.plugins import show
+from supervisor.agents.codecs import adapters
+from supervisor.agents.protocols.acp.codec import AcpCodec
+from supervisor.agents.protocols.command import CommandCodec
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, BadPlan, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
@@ -23,7 +24,7 @@ from supervisor.plugins.worker import PluginThread
 from supervisor.ports import Codec, Out
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import DEADLINE_S, Run, data_of, nothing_left, path_of, quick, supervising
+from tests.support import DEADLINE_S, Run, data_of, nothing_left, path_of, quick, said, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -523,22 +524,16 @@ def test_a_plan_names_what_plugins_add(tmp_path: Path, example: Callable[..., No
 def test_they_are_listed(example: Callable[..., None]) -> None:
     """With their versions, their hooks and what is wrong with them; as text and as JSON."""
     example(gone="no_such_package")
-    lines: list[str] = []
-    show(lines.append, as_json=False)
-    told = "\n".join(lines)
+    told = said("plugins")
     assert "tidy 1.0.0, from supervisor-tidy (supervisor_tidy)\n  hooks: supervisor_abort_event, " in told
     assert "  verifiers: no_marks" in told
     assert "gone 1.0.0, from supervisor-tidy (no_such_package): NOT USED\n  problem: its import failed: " in told
-    lines.clear()
-    show(lines.append, as_json=True)
-    assert {one["name"]: one["used"] for one in json.loads(lines[0])} == {"gone": False, "tidy": True}
+    assert {one["name"]: one["used"] for one in json.loads(said("plugins", "--json"))} == {"gone": False, "tidy": True}
 
 
 def test_none_are_listed() -> None:
     """Where none is installed, that is said."""
-    lines: list[str] = []
-    show(lines.append, as_json=False)
-    assert lines == ["no plug-in is installed"]
+    assert said("plugins") == "no plug-in is installed"
 
 
 def test_every_name_of_ours_is_reserved() -> None:

@@ -19,11 +19,11 @@ import pytest
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Settings
 from supervisor.ports import Launch
-from supervisor.processes import WardenHost, WardenProcess
 from supervisor.processes import fork_server as keeper
 from supervisor.processes import pid_namespace as namespace
 from supervisor.processes import shim as warden
 from supervisor.processes.containment import Containment
+from supervisor.processes.host import WardenHost, WardenProcess
 from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
@@ -191,7 +191,7 @@ async def test_a_killed_warden(roll: Roll) -> None:
 SUPERVISOR = """
 import sys, anyio
 from supervisor.ports import Launch
-from supervisor.processes import WardenHost
+from supervisor.processes.host import WardenHost
 from supervisor.processes.containment import Containment
 
 async def main():

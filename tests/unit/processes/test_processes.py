@@ -25,9 +25,10 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
-from supervisor.processes import WardenHost, WardenProcess, descent, host
+from supervisor.processes import descent, host
 from supervisor.processes import fork_server_client as keeping
 from supervisor.processes import shim as warden
+from supervisor.processes.host import WardenHost, WardenProcess
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.spawn_errors import refusal
 from tests.support import gone
@@ -771,7 +772,7 @@ async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytes
 SUPERVISOR = """
 import os, signal, sys, anyio
 from supervisor.ports import Launch
-from supervisor.processes import WardenHost
+from supervisor.processes.host import WardenHost
 
 def hold_copies():
     print(os.getpid(), flush=True)

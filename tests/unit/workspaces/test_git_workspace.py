@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from supervisor.ports import Merge, Place, Released
-from supervisor.processes import WardenHost
+from supervisor.processes.host import WardenHost
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import WorkspaceError
 from supervisor.workspaces.worktree_files import branch_of

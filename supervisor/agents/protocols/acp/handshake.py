@@ -149,8 +149,8 @@ class Opening:
             return
         _check("mode", mode, [one.id for one in modes.available_modes])
         if mode != modes.current_mode_id:
-            request = Request("session/set_mode", {"sessionId": session, "modeId": mode})
-            _granted((yield request), f"go into the mode {mode!r}")
+            answer = yield Request("session/set_mode", {"sessionId": session, "modeId": mode})
+            _granted(answer, f"go into the mode {mode!r}")
 
     def _set_model(self, session: str, model: str) -> Script[None]:
         """An agent may offer its models in two ways: the options came later, and are preferred."""
@@ -160,8 +160,8 @@ class Opening:
             return
         _check("model", model, [one.model_id for one in models.available_models])
         if model != models.current_model_id:
-            request = Request("session/set_model", {"sessionId": session, "modelId": model})
-            _granted((yield request), f"use the model {model!r}")
+            answer = yield Request("session/set_model", {"sessionId": session, "modelId": model})
+            _granted(answer, f"use the model {model!r}")
 
     def _of_category(self, category: str) -> offers.ConfigOption:
         for one in self._offered.config_options or ():

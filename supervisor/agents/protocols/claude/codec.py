@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -144,16 +144,17 @@ class ClaudeCodec(Conversation):
     def _hear(self, line: str) -> list[Out]:
         head = read(line, Head, "the agent wrote a line")
         name = f"system/{head.subtype}" if head.type == "system" else head.type
-        hear = _HEARD.get(name)
-        return hear(self, line) if hear is not None else []
+        if name not in _HEARD:
+            return []
+        kind, heard = _HEARD[name]
+        return heard(self, read(line, kind, name))
 
-    def _answered(self, line: str) -> list[Out]:
-        answer = read(line, wire.ControlResponse, "control_response").response
+    def _answered(self, told: wire.ControlResponse) -> list[Out]:
+        answer = told.response
         on_answer = self._waiting.pop(answer.request_id, None)
         return on_answer(answer) if on_answer is not None else []
 
-    def _requested(self, line: str) -> list[Out]:
-        asked = read(line, wire.ControlRequest, "control_request")
+    def _requested(self, asked: wire.ControlRequest) -> list[Out]:
         what = read(asked.request, wire.Asked, "control_request").subtype
         if what != "can_use_tool":
             return [wire.control_refusal(asked.request_id, f"this client does not do {what}")]
@@ -167,8 +168,8 @@ class ClaudeCodec(Conversation):
             return [*opened, question]
         return [*opened, question] if isinstance(question, Send) else [*opened, *self.permission(request_id, None)]
 
-    def _taken_back(self, line: str) -> list[Out]:
-        self._permissions.taken_back(read(line, wire.ControlCancelled, "control_cancel_request").request_id)
+    def _taken_back(self, told: wire.ControlCancelled) -> list[Out]:
+        self._permissions.taken_back(told.request_id)
         return []
 
     # ------------------------------------------------------------------------------------------ opening
@@ -190,8 +191,7 @@ class ClaudeCodec(Conversation):
         return [Ready(self._name, "claude", steers=True)]
 
     # ------------------------------------------------------------------------------------------ the turn
-    def _said(self, line: str) -> list[Out]:
-        told = read(line, wire.Assistant, "assistant")
+    def _said(self, told: wire.Assistant) -> list[Out]:
         outs: list[Out] = []
         parent = told.parent_tool_use_id
         if parent is None:
@@ -214,9 +214,8 @@ class ClaudeCodec(Conversation):
         first, self._spoke = not self._spoke, True
         return [Text("message", block.text if first else f"\n{block.text}")]
 
-    def _heard(self, line: str) -> list[Out]:
+    def _heard(self, told: wire.User) -> list[Out]:
         """Results of calls, or a message of ours that the model hears now."""
-        told = read(line, wire.User, "user")
         if told.is_replay:
             known = told.uuid in self._unheard
             self._unheard.pop(told.uuid or "", None)
@@ -225,8 +224,7 @@ class ClaudeCodec(Conversation):
         results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
         return [out for one in results for out in self._calls.returned(one)]
 
-    def _result(self, line: str) -> list[Out]:
-        result = read(line, wire.Result, "result")
+    def _result(self, result: wire.Result) -> list[Out]:
         used = self._meter.at_end(result)  # what it used is heard after its end
         if not self._prompted or (result.origin is not None and result.origin.kind != "human"):
             return [*used]
@@ -249,14 +247,12 @@ class ClaudeCodec(Conversation):
         return taken
 
     # ------------------------------------------------------------------------------------------ system
-    def _retried(self, line: str) -> list[Out]:
-        told = read(line, wire.ApiRetry, "system/api_retry")
+    def _retried(self, told: wire.ApiRetry) -> list[Out]:
         problem = problem_of(told.error, told.error_status)
         wait_s = told.retry_delay_ms / 1000 if told.retry_delay_ms is not None else None
         return [ModelTrouble(problem, told.error_status, told.attempt, wait_s, told.error or "")]
 
-    def _status(self, line: str) -> list[Out]:
-        told = read(line, wire.Status, "system/status")
+    def _status(self, told: wire.Status) -> list[Out]:
         if told.status == "compacting" and not self._compacting:
             self._compacting = True
             return [Compaction(True)]
@@ -267,17 +263,16 @@ class ClaudeCodec(Conversation):
         why = f"the agent could not compact its context: {told.compact_error}\n"
         return [Compaction(False), *([] if told.compact_result == "success" else [Text("log", why)])]
 
-    def _compacted(self, line: str) -> list[Out]:
+    def _compacted(self, _: Head) -> list[Out]:
         over, self._compacting = self._compacting, False
         return [Compaction(False)] if over else []
 
-    def _task_started(self, line: str) -> list[Out]:
-        task = read(line, wire.Task, "system/task_started")
+    def _task_started(self, task: wire.Task) -> list[Out]:
         wanted = self._calls.task_started(task) if self._prompted else None
         return [self._stop(task.task_id, wanted)] if wanted is not None else []
 
-    def _task_ended(self, line: str) -> list[Out]:
-        self._calls.task_ended(read(line, wire.Task, "system/task_notification"))
+    def _task_ended(self, task: wire.Task) -> list[Out]:
+        self._calls.task_ended(task)
         return []
 
     # ------------------------------------------------------------------------------------------ small parts
@@ -303,19 +298,19 @@ def _nothing(answer: wire.Answer) -> list[Out]:
     return []
 
 
-_HEARD: Final[Mapping[str, Callable[[ClaudeCodec, str], list[Out]]]] = MappingProxyType(
+_HEARD: Final[Mapping[str, tuple[type[wire.Role], Callable[[ClaudeCodec, Any], list[Out]]]]] = MappingProxyType(
     {
-        "control_response": ClaudeCodec._answered,
-        "control_request": ClaudeCodec._requested,
-        "control_cancel_request": ClaudeCodec._taken_back,
-        "assistant": ClaudeCodec._said,
-        "user": ClaudeCodec._heard,
-        "result": ClaudeCodec._result,
-        "system/api_retry": ClaudeCodec._retried,
-        "system/status": ClaudeCodec._status,
-        "system/compact_boundary": ClaudeCodec._compacted,
-        "system/task_started": ClaudeCodec._task_started,
-        "system/task_notification": ClaudeCodec._task_ended,
+        "control_response": (wire.ControlResponse, ClaudeCodec._answered),
+        "control_request": (wire.ControlRequest, ClaudeCodec._requested),
+        "control_cancel_request": (wire.ControlCancelled, ClaudeCodec._taken_back),
+        "assistant": (wire.Assistant, ClaudeCodec._said),
+        "user": (wire.User, ClaudeCodec._heard),
+        "result": (wire.Result, ClaudeCodec._result),
+        "system/api_retry": (wire.ApiRetry, ClaudeCodec._retried),
+        "system/status": (wire.Status, ClaudeCodec._status),
+        "system/compact_boundary": (Head, ClaudeCodec._compacted),
+        "system/task_started": (wire.Task, ClaudeCodec._task_started),
+        "system/task_notification": (wire.Task, ClaudeCodec._task_ended),
     }
 )
-"""What we listen to; of the rest nothing is decided by."""
+"""What a message is read as, and who hears it; by the rest nothing is decided."""

@@ -21,7 +21,7 @@ from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
 from supervisor.agents.protocols.codex.usage import Meter
 from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
-from supervisor.agents.protocols.json_rpc import METHOD_NOT_FOUND, Asked, OnResult, RpcError, RpcId, read
+from supervisor.agents.protocols.json_rpc import METHOD_NOT_FOUND, Asked, OnResult, RpcError, RpcId, Wire, read
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CallKept,
@@ -142,8 +142,10 @@ class CodexCodec(Conversation):
             return self._asked.answered(message.id, message.result, message.error)
         if message.id is not UNSET:
             return self._request(message.id, message.method, message.params)
-        hear = _NOTIFICATIONS.get(message.method)
-        return hear(self, message.params) if hear is not None else []
+        if message.method not in _NOTIFICATIONS:
+            return []
+        kind, heard = _NOTIFICATIONS[message.method]
+        return heard(self, read(message.params, kind, message.method))
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         if method in _NOTHING_GIVEN:
@@ -211,14 +213,12 @@ class CodexCodec(Conversation):
             return []
         return [self._ask("turn/interrupt", {"threadId": self._thread, "turnId": turn}, _nothing, _passed_over)]
 
-    def _turn_started(self, params: Raw) -> list[Out]:
-        told = read(params, wire.TurnTold, "turn/started")
+    def _turn_started(self, told: wire.TurnTold) -> list[Out]:
         if told.thread_id == self._thread:
             return self._turn_named(told.turn.id)
         return self._calls.agent_started(told.thread_id, told.turn.id) if self._heard else []
 
-    def _turn_completed(self, params: Raw) -> list[Out]:
-        told = read(params, wire.TurnTold, "turn/completed")
+    def _turn_completed(self, told: wire.TurnTold) -> list[Out]:
         if told.thread_id != self._thread:
             return self._calls.agent_ended(told.turn.id, told.turn.status)
         if not self._heard or self._turn not in (None, told.turn.id):
@@ -298,8 +298,7 @@ class CodexCodec(Conversation):
         return [CallKept(call_id, why)] if self._calls.running(call_id) is not None else []
 
     # ------------------------------------------------------------------------------------------ items
-    def _item_started(self, params: Raw) -> list[Out]:
-        told = read(params, wire.ItemTold, "item/started")
+    def _item_started(self, told: wire.ItemTold) -> list[Out]:
         item = self._item(told, "item/started")
         if item is None or not self._heard:
             return []
@@ -318,8 +317,7 @@ class CodexCodec(Conversation):
         self._told -= 1
         return [Heard()]
 
-    def _item_completed(self, params: Raw) -> list[Out]:
-        told = read(params, wire.ItemTold, "item/completed")
+    def _item_completed(self, told: wire.ItemTold) -> list[Out]:
         item = self._item(told, "item/completed")
         if item is None or not self._prompted:
             return []
@@ -343,8 +341,7 @@ class CodexCodec(Conversation):
         return [Compaction(False)]
 
     # ------------------------------------------------------------------------------------------ words
-    def _message_delta(self, params: Raw) -> list[Out]:
-        told = read(params, wire.Delta, "item/agentMessage/delta")
+    def _message_delta(self, told: wire.Delta) -> list[Out]:
         return self._said(told.thread_id, told.item_id, told.delta)
 
     def _said(self, thread: str, item_id: str, text: str) -> list[Out]:
@@ -357,20 +354,18 @@ class CodexCodec(Conversation):
         self._spoken[item_id] = None
         return [Text("message", f"\n{text}" if first and another else text)]
 
-    def _thought_delta(self, params: Raw) -> list[Out]:
-        told = read(params, wire.Delta, "item/reasoning/textDelta")
+    def _thought_delta(self, told: wire.Delta) -> list[Out]:
         return [Text("thought", told.delta)] if told.delta and told.thread_id == self._thread else []
 
-    def _warning(self, params: Raw) -> list[Out]:
-        return [Text("log", f"{read(params, wire.Warned, 'warning').message}\n")]
+    def _warning(self, told: wire.Warned) -> list[Out]:
+        return [Text("log", f"{told.message}\n")]
 
     # ------------------------------------------------------------------------------------------ its model
-    def _used(self, params: Raw) -> list[Out]:
-        return [*self._meter.told(read(params, wire.TokensUsed, "thread/tokenUsage/updated"), in_turn=self._prompted)]
+    def _used(self, told: wire.TokensUsed) -> list[Out]:
+        return [*self._meter.told(told, in_turn=self._prompted)]
 
-    def _troubled(self, params: Raw) -> list[Out]:
+    def _troubled(self, told: wire.Trouble) -> list[Out]:
         """A try that failed, and is made again; what is not made again ends the turn, which says so."""
-        told = read(params, wire.Trouble, "error")
         problem = problem_of(told.error.codex_error_info)
         if not (told.will_retry and self._prompted):
             return []
@@ -381,8 +376,8 @@ class CodexCodec(Conversation):
         kind = problem.kind or ModelProblem.UNKNOWN
         return [ModelTrouble(kind, problem.status, attempt=self._trouble, words=words)]
 
-    def _resolved(self, params: Raw) -> list[Out]:
-        self._approvals.resolved(read(params, wire.Resolved, "serverRequest/resolved").request_id)
+    def _resolved(self, told: wire.Resolved) -> list[Out]:
+        self._approvals.resolved(told.request_id)
         return []
 
     # ------------------------------------------------------------------------------------------ small parts
@@ -416,19 +411,19 @@ def _not_steered(error: RpcError) -> list[Out]:
     return [Text("log", f"the agent did not take the message: {error.text} (code {error.code})\n")]
 
 
-_NOTIFICATIONS: Final[Mapping[str, Callable[[CodexCodec, Raw], list[Out]]]] = MappingProxyType(
+_NOTIFICATIONS: Final[Mapping[str, tuple[type[Wire], Callable[[CodexCodec, Any], list[Out]]]]] = MappingProxyType(
     {
-        "turn/started": CodexCodec._turn_started,
-        "turn/completed": CodexCodec._turn_completed,
-        "item/started": CodexCodec._item_started,
-        "item/completed": CodexCodec._item_completed,
-        "item/agentMessage/delta": CodexCodec._message_delta,
-        "item/reasoning/textDelta": CodexCodec._thought_delta,
-        "item/reasoning/summaryTextDelta": CodexCodec._thought_delta,
-        "thread/tokenUsage/updated": CodexCodec._used,
-        "serverRequest/resolved": CodexCodec._resolved,
-        "error": CodexCodec._troubled,
-        "warning": CodexCodec._warning,
+        "turn/started": (wire.TurnTold, CodexCodec._turn_started),
+        "turn/completed": (wire.TurnTold, CodexCodec._turn_completed),
+        "item/started": (wire.ItemTold, CodexCodec._item_started),
+        "item/completed": (wire.ItemTold, CodexCodec._item_completed),
+        "item/agentMessage/delta": (wire.Delta, CodexCodec._message_delta),
+        "item/reasoning/textDelta": (wire.Delta, CodexCodec._thought_delta),
+        "item/reasoning/summaryTextDelta": (wire.Delta, CodexCodec._thought_delta),
+        "thread/tokenUsage/updated": (wire.TokensUsed, CodexCodec._used),
+        "serverRequest/resolved": (wire.Resolved, CodexCodec._resolved),
+        "error": (wire.Trouble, CodexCodec._troubled),
+        "warning": (wire.Warned, CodexCodec._warning),
     }
 )
-"""What we listen to; of the rest nothing is decided by."""
+"""What a notification is read as, and who hears it; by the rest nothing is decided."""

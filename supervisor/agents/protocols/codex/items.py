@@ -5,8 +5,6 @@ Names and kinds are those that the rest of the house has for calls. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -31,47 +29,23 @@ class Call(NamedTuple):
     kind: str
 
 
-def _command(item: Item) -> Call:
-    return Call(item.command, "execute")
-
-
-def _change(item: Item) -> Call:
-    return Call("edit " + ", ".join(one.path for one in item.changes), "edit")
-
-
-def _mcp(item: Item) -> Call:
-    return Call(f"{item.server}.{item.tool}", "other")
-
-
-def _search(item: Item) -> Call:
-    return Call(f"search the web: {item.query}", "fetch")
-
-
-def _collaboration(item: Item) -> Call:
-    return Call(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
-
-
-def _tool(item: Item) -> Call:
-    return Call(item.tool or item.type, "other")
-
-
-_CALLS: Final[Mapping[str, Callable[[Item], Call]]] = MappingProxyType(
-    {
-        COMMAND: _command,
-        "fileChange": _change,
-        "mcpToolCall": _mcp,
-        "dynamicToolCall": _tool,
-        "webSearch": _search,
-        "collabAgentToolCall": _collaboration,
-    }
-)
-"""By the type of the item. The rest of the items are no calls: messages, thoughts, plans."""
-
-
 def call_of(item: Item) -> Call | None:
-    """The tool call that *item* is; ``None``: it is none."""
-    made = _CALLS.get(item.type)
-    return made(item) if made is not None else None
+    """The tool call that *item* is; ``None``: it is none, but a message, a thought, a plan."""
+    match item.type:
+        case "commandExecution":
+            return Call(item.command, "execute")
+        case "fileChange":
+            return Call("edit " + ", ".join(one.path for one in item.changes), "edit")
+        case "mcpToolCall":
+            return Call(f"{item.server}.{item.tool}", "other")
+        case "dynamicToolCall":
+            return Call(item.tool or item.type, "other")
+        case "webSearch":
+            return Call(f"search the web: {item.query}", "fetch")
+        case "collabAgentToolCall":
+            return Call(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
+        case _:
+            return None
 
 
 def outcome_of(item: Item) -> str:

@@ -15,8 +15,8 @@ import anyio.lowlevel
 from trio.testing import MockClock
 
 from supervisor.ports import Launch, Process, ProcessHost
-from supervisor.processes import WardenHost, WardenProcess
 from supervisor.processes import shim as warden
+from supervisor.processes.host import WardenHost, WardenProcess
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Program
