@@ -1,4 +1,4 @@
-"""Records a conversation with a real agent, for ``tests/unit/agents/test_wire_logs.py``. A tool for developers, not a test.
+"""Records a conversation with a real agent, for ``test_wire_logs.py``. A tool for developers, not a test.
 
     python -m tests.wire.record claude-tool --adapter claude --env ANTHROPIC_BASE_URL=http://127.0.0.1:18080 \\
         'prompt:RUN[[echo hello]]' -- claude
