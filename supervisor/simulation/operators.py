@@ -20,11 +20,8 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Del
 from supervisor.policies.abort_plan import AbortPlan, Receipt, TreeNode
 from supervisor.runtime import one_shot_event as moments
 from supervisor.simulation.asking import Desk
-from supervisor.simulation.fates import Asked
-from supervisor.simulation.foreseen import check_plan, check_receipt
+from supervisor.simulation.checkers import AbortAnswered, AbortAsked, Looked, PermissionAnswered
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.misuse import misuse
-from supervisor.simulation.recount import recount
 from supervisor.simulation.state_triggers import INTERRUPTED, Moment, session_of, wait_for
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
@@ -91,9 +88,7 @@ class Operators:
         if self._sup.ledger.last_seq == self._seen_seq:
             return
         self._seen_seq = self._sup.ledger.last_seq
-        running, ruling = self._oracle.promises.running, self._oracle.ruling
-        disk, begun = self._world.disk, self._oracle.hearing.has_begun
-        recount(self._oracle.violated, self._sup, disk.entities, disk.living, running, ruling, begun, number)
+        self._oracle.told(Looked(self._sup, number))
 
     async def _wish(self, chance: Chance, place: str) -> None:
         for kind, act in (
@@ -175,38 +170,22 @@ class Operators:
 
     async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
         """Abort it, and hold the receipt to what it says."""
-        at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
-        asked = Asked(at_s, self._world.wall.time(), "an operator")
+        world, oracle = self._world, self._oracle
+        asked = AbortAsked(target, scope, "an operator", world.now(), world.wall.time())
+        oracle.told(asked)
         with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
-            delegating = set(self._delegating())
             plan = self._planned(target, scope, now)
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
-            self._oracle.receipt_came(receipt, at_s, plan.deadline_s if plan is not None else 0.0)
-            self._hold_to(receipt, at_s, within_s)
-            self._oracle.fates.check(asked, plan, receipt, self._world.now(), self._world.wall.time())
-            waited = [one.id for one in plan.nodes if one.mode is CancelMode.WAIT_COMPLETED] if plan is not None else ()
-            self._oracle.hearing.abort_answered(wanted, receipt, waited)
-            if plan is not None:
-                check_receipt(self._oracle.violated, plan, receipt, delegating)
-
-    def _delegating(self) -> Iterator[str]:
-        """The calls whose child sessions are still theirs: nobody has adopted those."""
-        nodes = self._sup.tree.nodes()
-        for one in self._alive("session", child=True):
-            call = nodes[one].started_by
-            if call is not None and nodes[one].parent == session_of(call):
-                yield call
+            oracle.receipt_came(receipt, asked.at_s, plan)
+            self._hold_to(receipt, asked.at_s, within_s)
+            oracle.told(AbortAnswered(asked, plan, receipt, world.now(), world.wall.time()))
 
     def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
-        """A dry run, held to the rules, whose plan is then carried out or nothing; ``None`` of what is not there."""
-        nodes = self._sup.tree.nodes(hurry=now)
-        if target not in nodes:
-            return None
-        plan = self._sup.plan_abort(target, scope, now=now)
-        check_plan(self._oracle.violated, nodes, plan)
-        return plan
+        """A dry run, whose plan is then carried out or nothing; ``None`` of what is not there."""
+        there = target in self._sup.tree.nodes(hurry=now)
+        return self._sup.plan_abort(target, scope, now=now) if there else None
 
     def _hold_to(self, receipt: Receipt, at_s: float, within_s: float | None) -> None:
         """What a receipt says is a promise."""
@@ -250,7 +229,7 @@ class Operators:
             with self._desk.asking(f"prompt {target}") as said:
                 result = await Session(self._sup, target).run(f"prompt {place}")
                 said.append(f"{result.outcome}: {result.error}")
-                self._oracle.hearing.prompt_answered(target, result.outcome, result.error, result.seq)
+                self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
 
     async def _delegate(self, chance: Chance, place: str) -> None:
         """A child session that the host starts."""
@@ -266,7 +245,7 @@ class Operators:
                 self._oracle.begun(child.id, outage)
                 self._oracle.acknowledged(child.id)
                 result = await child.run(f"prompt {place}")
-                self._oracle.hearing.prompt_answered(child.id, result.outcome, result.error, result.seq)
+                self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
     def _other_policy(self, chance: Chance) -> AbortPolicy:
         """A policy of its own, so that it matters whose is asked."""
@@ -281,14 +260,13 @@ class Operators:
             with self._desk.asking(f"close {target}") as said:
                 await self._sup.close_session(target, reason="enough of it")
                 said.append("closed")
-                self._oracle.hearing.close_answered(target)
+                self._oracle.replies.close_answered(target)
 
     async def _speak_to_the_dead(self, chance: Chance, place: str) -> None:
         """A wish for a session that may have ended, or never was."""
         target = f"c{chance.integer(0, self._customers, 'who')}"
         await self.abort(target, AbortScope.SESSION, False)
         await self._send(target, urgent=chance.happens(0.5, "urgent"))
-        await misuse(self._oracle.violated, self._sup, self._pick(chance, "session"))
 
     async def _answer(self, chance: Chance, place: str) -> None:
         """A permission that somebody waits for, by one operator, or by two at once."""
@@ -304,7 +282,7 @@ class Operators:
         with self._desk.asking(f"answer {permission_id}") as said:
             choice = await self._sup.answer(permission_id, allow=allow, always=always, by="operator")
             said.append(f"{choice.option}")
-            self._oracle.hearing.permission_answered(permission_id, choice.option)
+            self._oracle.told(PermissionAnswered(permission_id, choice.option))
 
     async def _flood(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")

@@ -22,15 +22,15 @@ from supervisor.embedding.runtime import Supervisor, supervise
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.simulation.behind import counted
+from supervisor.simulation.checkers import OnlyWorkStruck
 from supervisor.simulation.embedding_program import Guest
 from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
-from supervisor.simulation.fates import ROUNDING_S
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
 from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.meter import Cost
-from supervisor.simulation.oracle import Oracle
+from supervisor.simulation.oracle import MakeCheckers, Oracle, no_checkers
 from supervisor.simulation.scenario import Drawn
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.trace import Trace
@@ -43,6 +43,8 @@ T = TypeVar("T")
 Intrude = Callable[[int, World, Host], None]
 """Called before each step, with its number; may look, kill, and abort: its tasks go first."""
 
+ROUNDING_S = 1e-5
+"""Times are sums of floats."""
 RESTART_S = 0.5
 """How long it takes until a supervisor that was lost is started again."""
 SWEEP_S = 10.0
@@ -112,7 +114,9 @@ class _Run:
         tell: Callable[[str], None] | None,
         guest: Callable[[World], Hosting] | None = None,
         agents: Agents | None = None,
+        checkers: MakeCheckers = no_checkers,
     ) -> None:
+        self.checkers = checkers
         self.drawn = drawn
         self.tell = tell
         self.guest = guest
@@ -136,7 +140,7 @@ class _Run:
         self.trace = Trace(now, self.tell)
         settings = self.drawn.settings
         ladder, model = settings.policy.ladder.value(), settings.model_trouble.value()
-        self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model)
+        self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model, self.checkers)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
             self.host = self.guest(self.world) if self.guest is not None else self._customers()
@@ -153,7 +157,7 @@ class _Run:
                 and not self.intruded
                 and all(one.startswith(WORK) for one in self.world.faults.struck)
             ):
-                self.oracle.works.as_foretold(settings.limits.value(), settings.liveness.value())
+                self.oracle.told(OnlyWorkStruck(settings.limits.value(), settings.liveness.value()))
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
 
@@ -203,7 +207,7 @@ class _Run:
         await anyio.sleep(self.host.last_arrival_s + self.drawn.heal_after_s)
         self.world.heal()
         await anyio.sleep(self.drawn.quiet_s)
-        waiting = ", ".join(self.oracle.hearing.asked.values()) or "nothing is waited for"
+        waiting = ", ".join(self.oracle.unanswered.values()) or "nothing is waited for"
         words = f"is not over {self.drawn.quiet_s:g} s after the last fault: {waiting}"
         self.oracle.violated("quiescence", "run", words)
 
@@ -307,6 +311,7 @@ def simulate(
     intrude: Intrude | None = None,
     livelock_steps: int = LIVELOCK_STEPS,
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Report:
     """Run it; what it was.
 
@@ -316,9 +321,10 @@ def simulate(
         intrude: the same, once there are a world and a host.
         livelock_steps: steps at one moment of virtual time that are a violation.
         watch: told now and then how many steps there have been, and at the end.
+        checkers: what judges the run beside the oracle (:mod:`supervisor.simulation.checkers`).
     """
     with uncollected():
-        return _simulated(drawn, tell, before_step, intrude, livelock_steps, watch)
+        return _simulated(drawn, tell, before_step, intrude, livelock_steps, watch, checkers)
 
 
 def _simulated(
@@ -328,9 +334,10 @@ def _simulated(
     intrude: Intrude | None,
     livelock_steps: int,
     watch: Callable[[int], None] | None,
+    checkers: MakeCheckers,
 ) -> Report:
     """The run itself: when this returns, nobody holds its world any more."""
-    one = _Run(drawn, tell)
+    one = _Run(drawn, tell, checkers=checkers)
     one.intruded = intrude is not None
     looks_on = before_step if intrude is None else _intruding(one, intrude)
     return _report(one, _ran(one, looks_on, livelock_steps, watch))
@@ -373,15 +380,16 @@ def simulate_host(
     agents: Agents,
     tell: Callable[[str], None] | None = None,
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Report:
     """Run the host that *make* makes, over all supervisors of the world of *drawn*; what it was.
 
     Args:
         make: given the world; its host is asked to play on every supervisor, until it is done.
         agents, tell: as for :func:`simulate_main`.
-        watch: as for :func:`simulate`.
+        watch, checkers: as for :func:`simulate`.
     """
-    one = _Run(drawn, tell, make, agents)
+    one = _Run(drawn, tell, make, agents, checkers)
     return _report(one, _ran(one, watch=watch))
 
 

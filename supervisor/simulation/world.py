@@ -15,6 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.host.factories import NoTranscript
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch, TranscriptSink
 from supervisor.runtime.availability import PatientHost
@@ -25,6 +26,7 @@ from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.work_agent import check_program, work_agent
+from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkTakenBack, WorldMade
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SimulatedDisk, SimulatedJournal
@@ -36,10 +38,11 @@ from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
 from supervisor.simulation.scenario import AGENTS, Drawn
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.archive import ArchiveBooks, SimulatedArchive
+from supervisor.simulation.works.archive import SimulatedArchive
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
-from supervisor.simulation.works.task_scripts import Errand
+from supervisor.simulation.works.task_board import TaskBoard
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
 from supervisor.simulation.works.workspace import SimulatedWorkspace
 
 __all__ = ["Agents", "World"]
@@ -118,11 +121,11 @@ class World:
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
         self.meter = Meter()
-        self.errands = oracle.errands
-        if drawn.archive:
-            oracle.works.archive = ArchiveBooks(oracle.violated)
-        self.places = Places(oracle.errands, worktrees=drawn.settings.workspace == "worktree")
-        oracle.works.savings.watch(self.places)
+        self.errands = Errands(self._begun)
+        """What the tasks of plans meet, and met."""
+        self.board = TaskBoard()
+        self.places = Places(self.errands, self._taken_back, worktrees=drawn.settings.workspace == "worktree")
+        oracle.told(WorldMade(self.errands, self.places, self.disk, drawn.archive))
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
@@ -146,8 +149,18 @@ class World:
             self.oracle.violated("judged", "run", f"the judge itself failed: {error!r}")
             raise
         for one in batch:
+            self.board.wrote(one)
             self.meter.record(one.record)
         self.on_durable(batch)
+
+    def _begun(self, errand: Errand, attempt: Attempt) -> None:
+        self.oracle.told(AttemptBegan(errand, attempt))
+
+    def _taken_back(self, owner: str) -> None:
+        self.oracle.told(WorkTakenBack(owner))
+
+    def _preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        self.oracle.told(Preserved(name, records))
 
     # ------------------------------------------------------------------ supervisors
     def parts(self) -> Parts:
@@ -183,7 +196,7 @@ class World:
             wall=_FirstLook(self.wall, self.oracle.clock_set),
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
-            upkeep=SimulatedArchive(archive) if (archive := self.oracle.works.archive) is not None else None,
+            upkeep=SimulatedArchive(self._preserved) if self.drawn.archive else None,
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:

@@ -11,13 +11,13 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.host import Customer, Host
 from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.task_scripts import Errand, Errands
 from supervisor.simulation.works.workspace import SimulatedWorkspace
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "dead-do-nothing"
@@ -45,7 +45,7 @@ class Killer:
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         customer = host.customers[0]
-        at_work = world.oracle.works.waiting("IN_PROGRESS", [f"w0t{number}" for number in range(3)])
+        at_work = world.board.waiting("IN_PROGRESS", [f"w0t{number}" for number in range(3)])
         if at_work and self.plan is None:
             self.plan = customer.plan
             world.kill()

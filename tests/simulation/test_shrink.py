@@ -104,7 +104,9 @@ def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
 def test_what_fails_no_more_is_said_to() -> None:
     """The same file where nothing is forbidden does not fail."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(shrinking, "simulate", lambda drawn: Went(problems=("legal: c1: no", "bounded: c1: no")))
+        patched.setattr(
+            shrinking, "simulate", lambda drawn, **given: Went(problems=("legal: c1: no", "bounded: c1: no"))
+        )
         scenario = named("quiet")
         shrunk = Shrunk(
             scenario=scenario,

@@ -28,6 +28,7 @@ from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import Pool
+from tests.verification.checkers import every_checker
 
 __all__ = ["Claims", "Holders", "simulate_claims"]
 
@@ -245,7 +246,7 @@ def simulate_claims(
         hosts.append(_Host(world, plan, kills, bench.finished))
         return hosts[0]
 
-    report = simulate_host(make, drawn, agents={AGENT: bench.work}, tell=tell, watch=watch)
+    report = simulate_host(make, drawn, agents={AGENT: bench.work}, tell=tell, watch=watch, checkers=every_checker)
     [host] = hosts
     events = host.holders.events
     return Claims(

@@ -8,8 +8,17 @@ from typing import Any
 import click
 import msgspec
 
-from supervisor.simulation.commands.options import Progress, as_json, finish, first_seed, jobs, scenario, seeds
-from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.options import (
+    Progress,
+    as_json,
+    finish,
+    first_seed,
+    jobs,
+    runner,
+    scenario,
+    seeds,
+)
+from supervisor.simulation.commands.wanted import Runner, Wanted
 from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.search.soak import Soak, soak
 
@@ -26,7 +35,16 @@ SHOWN = 20
 @scenario
 @click.option("--must-reach", type=click.Choice(["all"]), help="Fail if a fault, a transition or an abort never came.")
 @as_json
-def command(seeds: int, first_seed: int, jobs: int, scenario: str | None, must_reach: str | None, as_json: bool) -> int:
+@runner
+def command(
+    runner: Runner,
+    seeds: int,
+    first_seed: int,
+    jobs: int,
+    scenario: str | None,
+    must_reach: str | None,
+    as_json: bool,
+) -> int:
     """Run many seeds, and say what was violated and what was reached.
 
     Exit status 1 if anything was violated, or reached that is listed as unreachable, or, with --must-reach all,
@@ -40,6 +58,7 @@ def command(seeds: int, first_seed: int, jobs: int, scenario: str | None, must_r
             range(first_seed, first_seed + seeds),
             jobs,
             lambda sums: progress.show(lambda: f"{sums.scenarios} of {seeds}, {sums.violations} violations"),
+            runner,
         )
     finally:
         progress.end()

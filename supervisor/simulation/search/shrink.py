@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from supervisor.simulation.commands.written import written
+from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, Scenario, parsed
 from supervisor.simulation.search.ddmin import ddmin
@@ -75,10 +76,10 @@ def invariant_of(problem: str) -> str:
     return problem.partition(":")[0]
 
 
-def fails_again(shrunk: Shrunk) -> bool:
+def fails_again(shrunk: Shrunk, checkers: MakeCheckers = no_checkers) -> bool:
     """Whether it fails by itself: its file, read again and run to its end, violates the same invariant."""
     again = parsed("shrunk", written(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
-    return any(invariant_of(one) == shrunk.invariant for one in simulate(again).problems)
+    return any(invariant_of(one) == shrunk.invariant for one in simulate(again, checkers=checkers).problems)
 
 
 class _Enough(Exception):
@@ -109,6 +110,7 @@ def _run_until(
     patience: Callable[[], bool],
     steps_max: float = math.inf,
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Report | None:
     """Run it until that is violated, or to its end; ``None`` if patience or its steps ended first."""
     listener = _Listener(invariant, patience, steps_max)
@@ -120,6 +122,7 @@ def _run_until(
             before_step=listener.before_step,
             livelock_steps=LIVELOCK_STEPS,
             watch=watch,
+            checkers=checkers,
         )
     return None if listener.cut_off else report
 
@@ -135,9 +138,11 @@ class _Search:
         patience: Callable[[], bool],
         heard: Callable[[int], None],
         watch: Callable[[int], None] | None,
+        checkers: MakeCheckers,
     ) -> None:
+        self._checkers = checkers
         drawn = scenario.draw(seed)
-        report = _run_until(drawn, "", lambda: True, watch=watch)
+        report = _run_until(drawn, "", lambda: True, watch=watch, checkers=checkers)
         if report is None or not report.problems:
             raise NothingViolated(f"seed {seed} of {scenario.name} violates nothing, so there is nothing to shrink")
         self.seed = seed
@@ -174,7 +179,7 @@ class _Search:
 
     def _failed(self, drawn: Drawn, steps_max: float) -> Report | None:
         """The run, if it violates the same, within so many steps."""
-        report = _run_until(drawn, self.invariant, self.patience, steps_max)
+        report = _run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
         self.runs += 1
         self._heard(self.runs)
         failed = report is not None and any(invariant_of(one) == self.invariant for one in report.problems)
@@ -256,6 +261,7 @@ def shrink(
     patience: Callable[[], bool],
     heard: Callable[[int], None],
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Shrunk:
     """The smallest run that violates what this seed violates first. Ctrl-C ends the search with what it has.
 
@@ -263,12 +269,13 @@ def shrink(
         patience: asked before each run and within; false ends the search with what it has.
         heard: told after each run how many there have been.
         watch: told now and then how many steps the first run has taken, which nothing cuts off.
+        checkers: what judges the runs beside the oracle.
 
     Raises:
         NothingViolated: the seed violates nothing.
         KeyboardInterrupt: Ctrl-C came in the first run, so there is nothing yet.
     """
-    search = _Search(scenario, seed, patience, heard, watch)
+    search = _Search(scenario, seed, patience, heard, watch, checkers)
     interrupted = False
     try:
         _search(search)

@@ -17,12 +17,12 @@ from supervisor.plans.source import BadPlan
 from supervisor.plans.task_control import Verb
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.asking import Desk
-from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.checkers import PlannedShown, TaskAnswered
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.works.books import WorkBooks
 from supervisor.simulation.works.hearts import Hearts
 from supervisor.simulation.works.plans import WORKER, draw_workers
-from supervisor.simulation.works.task_scripts import Errand, Errands, prompt_of
+from supervisor.simulation.works.task_scripts import Errand, prompt_of
+from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 
 __all__ = ["Foreman"]
@@ -42,7 +42,6 @@ class Foreman:
 
     Args:
         runner: whose plan it is; it takes the commands.
-        lives: which supervisor it is, in the names of what is drawn.
         reloaded: hears of the plan as it is from then on.
         hearts: those of the plan's workers.
     """
@@ -51,20 +50,18 @@ class Foreman:
         self,
         runner: PlanRunner,
         plan: Plan,
-        books: WorkBooks,
-        errands: Errands,
+        world: World,
         chance: Chance,
-        faults: FaultPlan,
         desk: Desk,
-        lives: int,
         reloaded: Callable[[Plan], None],
         hearts: Hearts,
     ) -> None:
         self._runner, self._control = runner, runner.operating
         self._reloaded, self._hearts = reloaded, hearts
         self._names = [one.task.id for one in every_task(plan.tasks)]
-        self._plan, self._books, self._errands = plan, books, errands
-        self._chance, self._faults, self._desk, self._lives = chance.below("foreman", lives), faults, desk, lives
+        self._plan, self._board, self._errands, self._oracle = plan, world.board, world.errands, world.oracle
+        self._chance, self._faults, self._desk = chance.below("foreman", world.lives), world.faults, desk
+        self._lives = world.lives
 
     async def attend(self) -> None:
         """Go round until the plan is over: whoever runs it ends this."""
@@ -91,7 +88,7 @@ class Foreman:
 
     def _of(self, state: str) -> list[str]:
         """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
-        return self._books.waiting(state, self._names)
+        return self._board.waiting(state, self._names)
 
     async def _look(self) -> None:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
@@ -99,7 +96,7 @@ class Foreman:
         planned = await self._control.planned()
         ledger = self._runner.load.sup.ledger
         if self._runner.load.running and ledger.clean and ledger.error is None:
-            self._books.shown(planned, self._of("PLANNED"))
+            self._oracle.told(PlannedShown(planned, self._of("PLANNED")))
 
     def _errand(self, name: str) -> Errand:
         return self._errands.of(name) or Errand(name)
@@ -111,7 +108,7 @@ class Foreman:
             else:
                 answer = await self._control.reject(name, by=ONE, reason="not like this")
             said.append(answer.state)
-            self._books.answered(name, answer.state)
+            self._oracle.told(TaskAnswered(name, answer.state))
 
     async def _unblock(self, name: str) -> None:
         with self._desk.asking(f"unblock {name}") as said:
@@ -133,7 +130,7 @@ class Foreman:
         ):
             candidates = [name for state in states for name in self._of(state)]
             if act is Verb.RESET:
-                candidates = self._books.cooling(self._names)
+                candidates = self._board.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
                 await self.command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
 
@@ -172,10 +169,9 @@ class Foreman:
                 answer = await getattr(self._control, verb)(*args, **given)
                 said.append(answer.state)
                 if not answer.repeated:
-                    self._books.answered(name, answer.state)
+                    self._oracle.told(TaskAnswered(name, answer.state))
 
     def _part(self, name: str) -> TaskConfig:
         if self._errands.of(name) is None:
-            self._errands.add(errand := Errand(name))
-            self._books.watch(errand)
+            self._errands.add(Errand(name))
         return TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name))

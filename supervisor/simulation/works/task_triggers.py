@@ -78,7 +78,7 @@ class Lurker:
 
     def __init__(self, sup: Supervisor, foreman: Foreman, name: str, world: World, chance: Chance, desk: Desk) -> None:
         self._sup, self._foreman, self._name = sup, foreman, name
-        self._world, self._books, self._desk = world, world.oracle.works, desk
+        self._world, self._desk = world, desk
         self._chance = chance.below("lurker", world.lives)
         cancels_at = world.drawn.cancels_at or ()
         traps = [_cancelling(one) for one in cancels_at] or RARE
@@ -113,7 +113,7 @@ class Lurker:
             async with self._sup.subscribe() as records:
                 async for record in records:
                     if (record.entity_type, record.outcome, record.to_status) == (trap.kind, "transition", trap.state):
-                        whose = self._books.whose(record.entity_id)
+                        whose = self._world.board.whose(record.entity_id)
                         if whose is not None and whose[0].startswith(called):
                             return whose
         return None
@@ -127,7 +127,7 @@ class Lurker:
                 case "close":
                     await self._sup.close_session(holder, reason="enough of it")
                     said.append("closed")
-                    self._world.oracle.hearing.close_answered(holder)
+                    self._world.oracle.replies.close_answered(holder)
                 case "abort":
                     receipt = await self._sup.abort(holder, AbortScope.SESSION, reason="enough of it", actor="operator")
                     said.append(receipt.abort_id)

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.simulation.works.papers import SUBTASKS_S, Papers
+from tests.verification.checkers.metadata import SUBTASKS_S, Papers
 
 BOUND_S = 60.0
 

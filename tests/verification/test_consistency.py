@@ -13,9 +13,9 @@ from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports import EntityRow
 from supervisor.sessions.agent_connection import ToolCell
-from supervisor.simulation.recount import recount
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
+from tests.verification.checkers.consistency import recount
 
 Rows = dict[str, EntityRow]
 

@@ -16,8 +16,8 @@ from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
 from supervisor.lifecycles.types import Exit, Ladder, LifecycleEvent, Verdict
 from supervisor.simulation.engine import Schedule, leap, run
 from supervisor.simulation.oracle import Oracle
-from supervisor.simulation.promised import Promised
 from supervisor.simulation.trace import Trace
+from tests.verification.checkers.timers import Promised
 
 LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 
@@ -120,14 +120,16 @@ def test_a_pause_may_begin_a_grain_after_what_was_due() -> None:
     assert rang_s == pytest.approx(105.5)
     now = 0.0
     oracle = Oracle(lambda: now, Trace(lambda: now), LADDER, grain_s=0.1)
+    books = Promised(oracle.violated, oracle.now, oracle.slept_since, LADDER, 0.1)
     timer = StartTimer(name="backoff", delay_s=3.35, event=BackoffElapsed())
     words: dict[str, Any] = {"entity_type": "session", "entity_id": "s", "timestamp": 0.0, "monotonic_s": 0.0}
     failed = LifecycleEvent(seq=1, entity_seq=1, event="SessionExited", **words)
-    oracle.promises.stepped(failed, cast(Any, Step(None, None, (timer,), None)))
+    books.stepped(failed, cast(Any, Step(None, None, (timer,), None)))
     now = 1.0
+    books.slept(100.0)
     oracle.slept(100.0)
     elapsed = LifecycleEvent(seq=2, entity_seq=2, event="BackoffElapsed", actor="s", cause_id=1, **words)
-    oracle.promises.heard(elapsed, rang_s)
+    books.heard(elapsed, rang_s)
     assert oracle.violations == []
 
 

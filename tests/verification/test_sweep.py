@@ -6,9 +6,9 @@ import pytest
 
 from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 from tests.verification.sweep import (
     CANCEL,
     CRASH,

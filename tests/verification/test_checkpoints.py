@@ -10,8 +10,8 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
 from supervisor.ports import Place
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.savings import Savings
 from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
+from tests.verification.checkers.checkpoints import Savings
 
 
 class Bench:
@@ -24,9 +24,8 @@ class Bench:
         self.place = Place(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
         self.errand, errands = Errand("w0t0"), Errands()
         errands.add(self.errand)
-        self.places = Places(errands, worktrees=worktrees)
-        self.books = Savings(lambda law, who, words: self.found.append(words), errands)
-        self.books.watch(self.places)
+        self.places = Places(errands, self.taken_back, worktrees=worktrees)
+        self.books = Savings(lambda law, who, words: self.found.append(words), errands, self.places)
         self.places.prepare("w0t0")
         self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
@@ -46,6 +45,10 @@ class Bench:
             metadata=told,
         )
         self.books.wrote(record, "w0t0", self.task)
+
+    def taken_back(self, owner: str) -> None:
+        """What that task did is about to be taken back."""
+        self.books.check_over(owner)
 
     def try_it(self) -> Attempt:
         """An agent does a piece of work."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, ProcessFate, Receipt
+from supervisor.simulation.checkers import AbortAnswered, AbortAsked
 from supervisor.simulation.machine.processes import ProcessEvent
 
-__all__ = ["ROUNDING_S", "Asked", "Fates"]
+__all__ = ["Fates"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
@@ -31,14 +32,6 @@ class _Process(msgspec.Struct):
     terminated: bool = False
     killed: bool = False
     lost: bool = False
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """An abort as it was wanted: when, by the run's clock and in Unix time, and why."""
-
-    at_s: float
-    wall_s: float
-    reason: str
 
 
 class Fates:
@@ -70,8 +63,9 @@ class Fates:
                 process.killed = True
 
     # ------------------------------------------------------------------ what is said of it
-    def check(self, asked: Asked, plan: AbortPlan | None, receipt: Receipt, now_s: float, wall_s: float) -> None:
-        """The receipt of an abort, the plan that it carried out, and the time at which it came, as in *asked*."""
+    def check(self, answered: AbortAnswered) -> None:
+        """The receipt of an abort, the plan that it carried out, and the time at which it came."""
+        asked, plan, receipt, now_s, wall_s = answered
         for fate in receipt.processes:
             self._check_fate(fate, receipt)
         if receipt.reason != asked.reason and not receipt.already_ended:
@@ -116,7 +110,7 @@ class Fates:
         if node.outcome == "requested" and (node.rung or node.ended_at is not None or node.took_s):
             self._say("honest_ends", node.id, f"was only requested, and ended at {node.ended_at}")
 
-    def _check_times(self, asked: Asked, receipt: Receipt, wall_s: float) -> None:
+    def _check_times(self, asked: AbortAsked, receipt: Receipt, wall_s: float) -> None:
         """What was ended was ended between the wish and its receipt, and recorded after that."""
         ended = [one.ended_at for one in receipt.nodes if one.ended_at is not None]
         times: Sequence[float | None] = (*ended, receipt.killed_at, receipt.recorded_at)

@@ -61,10 +61,8 @@ class RunBook(msgspec.Struct):
 class Savings:
     """Of one machine. *say* reports a law that was broken: its name, whose, and the words."""
 
-    def __init__(self, say: Callable[[str, str, str], None], errands: Errands) -> None:
-        self._say, self._errands = say, errands
-        self.places: Places | None = None
-        """``None``: nobody works on tasks here."""
+    def __init__(self, say: Callable[[str, str, str], None], errands: Errands, places: Places) -> None:
+        self._say, self._errands, self.places = say, errands, places
         self._runs: dict[str, RunBook] = {}
         """The newest of each task, by the task's name."""
         self._all: dict[str, RunBook] = {}
@@ -90,17 +88,11 @@ class Savings:
         """What was taken back, and is on record as that, or was under a supervisor that did not live to say so: another
         checkpoint has it."""
 
-    def watch(self, places: Places) -> None:
-        """Those are the places of this machine."""
-        self.places = places
-        places.on_roll_back = self._check_over
-
     def cut_short(self) -> None:
         """The supervisor is no more, and the next one goes on from what is on record."""
         self._cut_short |= self._all.keys()
         self._lying |= {name for name, book in self._all.items() if book.state in BADLY}
-        if self.places is not None:
-            self._taken_back |= self.places.taken_back
+        self._taken_back |= self.places.taken_back
 
     def gone_on(self, tasks: Collection[str]) -> None:
         """Somebody goes on with the plan of those entities."""
@@ -152,7 +144,7 @@ class Savings:
 
     def _take_back(self, book: RunBook, saved_as: str) -> None:
         """What its newest attempt did has that checkpoint now, and no later one need have it."""
-        held = set(self.places.held(saved_as) or ()) if self.places is not None else set[str]()
+        held = set(self.places.held(saved_as) or ())
         self._taken_back |= held & set(book.done)
 
     def _check_saved(
@@ -160,7 +152,7 @@ class Savings:
     ) -> None:
         """A checkpoint is on record: it is there, stays, and holds what the newest attempt did; of one whose agent may
         be *at work* still, whatever it had done by then."""
-        if not saved_as or self.places is None:
+        if not saved_as:
             return
         self._saved[saved_as] = book
         held = self.places.held(saved_as)
@@ -175,7 +167,7 @@ class Savings:
             self._say(LAW, book.entity_id, f"the checkpoint {saved_as} lacks {missing[0]}, which was done before")
 
     # ------------------------------------------------------------------ what the world sees
-    def _check_over(self, task: str) -> None:
+    def check_over(self, task: str) -> None:
         """What a task did in a shared place is taken back when its attempt is over on record: else whoever comes next
         goes on with that, and nothing would take back what comes of it then."""
         book = next((one for one in reversed(self._all.values()) if one.task == task), None)
@@ -185,7 +177,7 @@ class Savings:
     def begun(self, errand: Errand, attempt: Attempt, task: TaskConfig) -> None:
         """An agent begins: what does it find?"""
         book, places = self._runs.get(errand.name), self.places
-        if book is None or places is None:
+        if book is None:
             return
         if book.state != "IN_PROGRESS":
             self._beside.setdefault(errand.name, []).append(attempt)
@@ -219,8 +211,6 @@ class Savings:
     # ------------------------------------------------------------------ in the end
     def settled(self, closed: AbstractSet[str]) -> None:
         """Every plan is over; the tasks of those names and ids are closed, by this run of their plan or later."""
-        if self.places is None:
-            return
         if not self.places.worktrees:
             self._check_taken_back(self.places)
         there = self.places.everything()

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
-from supervisor.simulation.model_books import ModelBooks
+from tests.verification.checkers.model_retries import ModelBooks
 
 
 def record(

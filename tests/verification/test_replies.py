@@ -8,7 +8,7 @@ import pytest
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append
-from supervisor.simulation.hearing import Hearing
+from tests.verification.checkers.replies import Hearing
 
 Said = list[tuple[str, str, str]]
 
@@ -203,47 +203,6 @@ def test_a_permission_is_answered_in_time(
     now = at_s
     hearing.wrote(permission("PermissionAnswered", by=by), at_s)
     assert laws(said) == ([("punctual", "s:t1:p1")] if broken else [])
-
-
-def test_a_close_that_did_nothing(hearing: Hearing, said: Said) -> None:
-    """Whoever was told that a session is closed finds its last record."""
-    hearing.wrote(session("s", "SessionComplete"), 0.0)
-    hearing.close_answered("s")
-    assert laws(said) == [("one_answer", "s")]
-    hearing.wrote(session("s", "Stopped", ended=True), 0.0)
-    hearing.close_answered("s")
-    assert len(said) == 1
-
-
-def test_an_answer_that_nobody_gave(hearing: Hearing, said: Said) -> None:
-    """A prompt's answer is on record, with that outcome, and is given once; but for what a failed disk keeps back."""
-    hearing.wrote(
-        session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)), 0.0
-    )
-    hearing.prompt_answered("s", "failed", "", 1)
-    assert said == []
-    hearing.prompt_answered("s", "failed", "", 1)
-    hearing.prompt_answered("s", "failed", "the journal cannot be written: full", None)
-    assert laws(said) == [("durable", "s")]
-
-
-@pytest.mark.parametrize(("outcome", "seq"), [("completed", 1), ("failed", 2), ("failed", None)])
-def test_an_answer_that_another_record_gave(hearing: Hearing, said: Said, outcome: str, seq: int | None) -> None:
-    hearing.wrote(
-        session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)), 0.0
-    )
-    hearing.result_told("s", outcome, "", seq)
-    assert laws(said) == [("durable", "s")]
-
-
-def test_an_answer_that_is_heard_by_others(hearing: Hearing, said: Said) -> None:
-    """Who comes back to a session hears how its last prompt ended, whoever had asked; they are told as well."""
-    hearing.wrote(
-        session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)), 0.0
-    )
-    hearing.result_told("s", "failed", "", 1)
-    hearing.prompt_answered("s", "failed", "", 1)
-    assert said == []
 
 
 def _told(node: NodeReceipt) -> Receipt:

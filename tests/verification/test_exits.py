@@ -8,8 +8,9 @@ import pytest
 
 from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import NodeReceipt, ProcessFate, Receipt
-from supervisor.simulation.fates import Asked, Fates
+from supervisor.simulation.checkers import AbortAnswered, AbortAsked
 from supervisor.simulation.machine.processes import ProcessEvent
+from tests.verification.checkers.exits import Fates
 
 OWNER = "/sim/s$ agent#1"
 NODE = NodeReceipt(id="s", kind="session", outcome="ended", rung="terminate", took_s=1.0, ended_at=104.0)
@@ -43,7 +44,8 @@ def _found(
         "recorded_at": 104.5,
         **receipt,
     }
-    fates.check(Asked(3.0, 103.0, "enough"), None, Receipt(**given), 5.0, 105.0)
+    asked = AbortAsked("s", AbortScope.SESSION, "enough", 3.0, 103.0)
+    fates.check(AbortAnswered(asked, None, Receipt(**given), 5.0, 105.0))
     return broken
 
 

@@ -1,16 +1,13 @@
-"""What the host asked and what it was told, held against what is durable: a supervisor's word alone is worth nothing.
+"""Replies to aborts and to answers of permission requests, compared with durable records.
 
-Its books are made of durable records and of the host's own calls. Whoever asked for an end, and was told that it came,
-finds it on record; whoever was told how a prompt ended finds that very answer there; and every wish is answered, by its
-supervisor or by that one's death.
+Whoever asked for an abort, and got its receipt, finds on record what the receipt tells; a permission request is
+answered once and in time, and whoever answered it finds just that answer on record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
-
-import msgspec
 
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
@@ -24,8 +21,6 @@ ROUNDING_S = 1e-5
 KNOWN_S = 10.0
 """What a commit takes at most (8 s), and some: of a record that became durable in a commit which failed, nobody knows
 until the disk has recovered."""
-JOURNAL_FAILED = "the journal cannot be written"
-"""How the answers begin that a supervisor gives when its disk has failed: those are on no record."""
 
 
 class Wanted(NamedTuple):
@@ -59,8 +54,6 @@ class Hearing:
         self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], grain_s: float
     ) -> None:
         self._say, self._now, self._slept_since, self._grain_s = say, now, slept_since, grain_s
-        self.asked: dict[str, str] = {}
-        """What has not been answered yet: its name to its words."""
         self._states: dict[str, str] = {}
         self._stopped_by: dict[str, str | None] = {}
         """The abort that each session was stopped by."""
@@ -77,10 +70,6 @@ class Hearing:
         """Permissions that wait, by their ids: how long a human may answer, if one is asked."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
         """By whom each was answered, and with which option."""
-        self._answers: dict[tuple[str, str, str], int] = {}
-        """Answers on record that nobody who asked was told yet, by session, outcome and error."""
-        self._settled: set[tuple[str, int, str, str]] = set()
-        """The records that settled a prompt: by session and number, and how."""
         self._joined: set[tuple[str, str | None]] = set()
         """Sessions that were ending already when that abort reached them."""
         self._last: dict[str, tuple[str, float]] = {}
@@ -164,13 +153,6 @@ class Hearing:
             self._children.get(one.parent_id or "", {}).pop(session_id, None)
         elif one.parent_id is not None:
             self._children.setdefault(one.parent_id, {})[session_id] = None
-        for _, effect in one.owed:
-            if b'"Answer"' in effect:
-                answer = msgspec.json.decode(effect)
-                outcome, error = str(answer["outcome"]), str(answer["error"])
-                key = (session_id, outcome, error)
-                self._answers[key] = self._answers.get(key, 0) + 1
-                self._settled.add((session_id, one.record.seq, outcome, error))
 
     def is_stopped(self, session_id: str) -> bool:
         """True if it is on record that it was told to end."""
@@ -189,29 +171,6 @@ class Hearing:
 
     def _is_open(self, call: str) -> bool:
         return call in self._open_calls.get(call.rpartition(":c")[0], ())
-
-    # ------------------------------------------------------------------ prompts and ends
-    def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """Who had asked was told how a prompt ended: that is on record, and nobody else who had asked was told it."""
-        self.result_told(session_id, outcome, error, seq)
-        if error.startswith(JOURNAL_FAILED):
-            return
-        key = (session_id, outcome, error)
-        self._answers[key] = self._answers.get(key, 0) - 1
-        if self._answers[key] < 0:
-            self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
-
-    def result_told(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """The host was told how the last prompt of a session ended, whoever had asked: they hear it as well."""
-        if error.startswith(JOURNAL_FAILED) or (session_id, seq, outcome, error) in self._settled:
-            return
-        words = f"a prompt was said to be settled by record {seq}, {outcome!r} ({error}), which settles none so"
-        self._say("durable", session_id, words)
-
-    def close_answered(self, session_id: str) -> None:
-        """The host was told that a session is closed: it has its last record."""
-        if session_id in self._states and session_id not in self._ended:
-            self._say("one_answer", session_id, f"was said to be closed, and is {self._states[session_id]} on record")
 
     # ------------------------------------------------------------------ aborts
     def want_abort(self, target: str, scope: AbortScope) -> Wanted:

@@ -1,13 +1,12 @@
-"""The judge's own record of the work side: what became of every task, held against what the world saw of it.
+"""Tasks: what became of each on record, compared with what agents, tests and merges met in the world.
 
-Its books are made of durable records, of the plans that the host drew, and of what agents, tests and merges met. A task
-is closed only where an agent has done it and its tests have passed; it has failed only where something went wrong; and
-whoever works on one is the only one, holds it on record, and finds everything that it depends on done.
+A task is closed only where an agent has done it and its tests have passed; it has failed only where something went
+wrong; and whoever works on one is the only one, holds it on record, and finds everything that it depends on done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -20,21 +19,22 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
-from supervisor.simulation.works.archive import ArchiveBooks
-from supervisor.simulation.works.foretold import USUAL, WATCHED, Ending, foretell
-from supervisor.simulation.works.hearts import HeartBooks
-from supervisor.simulation.works.held import HeldBooks
-from supervisor.simulation.works.idling import Idling
-from supervisor.simulation.works.orders import Orders
-from supervisor.simulation.works.papers import Papers
+from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.results import ResultBooks
-from supervisor.simulation.works.savings import Savings
 from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands, Way
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR
+from tests.verification.checkers.archive import ArchiveBooks
+from tests.verification.checkers.checkpoints import Savings
+from tests.verification.checkers.command_log import Orders
+from tests.verification.checkers.expected_outcome import USUAL, WATCHED, Ending, foretell
+from tests.verification.checkers.heartbeats import HeartBooks
+from tests.verification.checkers.leases import HeldBooks
+from tests.verification.checkers.metadata import Papers
+from tests.verification.checkers.results import ResultBooks
+from tests.verification.checkers.work_conservation import Idling
 
-__all__ = ["TaskBook", "WorkBooks"]
+__all__ = ["WorkBooks"]
 
 Say = Callable[[str, str, str], None]
 HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
@@ -81,12 +81,9 @@ class TaskBook(msgspec.Struct):
     name: str
     """In its plan. Every run of that has one of this name."""
     state: str
-    whole: str
-    """The task that it is a part of, of no other itself; or its own name."""
     holder: str = ""
-    run: str = ""
-    """The state of its newest run."""
     run_id: str = ""
+    """Its newest run."""
     excused: bool = False
     """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
     nobodys: bool = False
@@ -100,16 +97,25 @@ class TaskBook(msgspec.Struct):
 
 class WorkBooks:
     """The work side of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how
-    long it may take until what an end leaves behind is let go of, on record, by the clock *now*."""
+    long it may take until what an end leaves behind is let go of, on record, by the clock *now*; *archive*: the run has
+    one."""
 
-    def __init__(self, say: Say, errands: Errands, bound_s: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        say: Say,
+        errands: Errands,
+        places: Places,
+        bound_s: float,
+        now: Callable[[], float],
+        *,
+        archive: bool = False,
+    ) -> None:
         self._say, self._now = say, now
         self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
         self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
         self._orders = Orders(say)
         self._results = ResultBooks(say)
-        self.archive: ArchiveBooks | None = None
-        """Of a run that has one."""
+        self._archive = ArchiveBooks(say) if archive else None
         self._errands = errands
         self._tasks: dict[str, TaskBook] = {}
         """By the task's name in its plan: those of the newest run of that."""
@@ -124,7 +130,7 @@ class WorkBooks:
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of every entity of the work side."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
-        self.savings = Savings(say, errands)
+        self.savings = Savings(say, errands, places)
         self.lost_processes = False
         """Some process may live that nobody can end: its warden was lost."""
 
@@ -138,26 +144,24 @@ class WorkBooks:
         for book in self._books.values():
             book.nobodys = False
 
-    def killed(self) -> None:
-        """It was killed."""
-        self.savings.cut_short()
-        self.held.ended()
-        self.papers.ended()
-        self.idling.ended()
-        if self.archive is not None:
-            self.archive.killed()
+    def ended(self, how: str) -> None:
+        """It was killed, gave up without its disk, or closed in order."""
+        if how != "closed":
+            self.savings.cut_short()
+        if how != "gave up":
+            self.held.ended()
+            self.papers.ended()
+            self.idling.ended()
+        if self._archive is not None:
+            if how == "closed":
+                self._archive.closed()
+            elif how == "killed":
+                self._archive.killed()
 
-    def gave_up(self) -> None:
-        """It has ended without its disk."""
-        self.savings.cut_short()
-
-    def closed(self) -> None:
-        """It has closed in order."""
-        self.held.ended()
-        self.papers.ended()
-        self.idling.ended()
-        if self.archive is not None:
-            self.archive.closed()
+    def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        """A file of the archive of that name holds these."""
+        assert self._archive is not None
+        self._archive.preserved(name, records)
 
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be recorded for so long."""
@@ -178,35 +182,10 @@ class WorkBooks:
         tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
         self._plans[plan.workstream] = (plan, tasks)
         self.papers.planned(plan)
-        for name in tasks:
-            errand = self._errands.of(name)
-            if errand is not None:
-                self.watch(errand)
-
-    def watch(self, errand: Errand) -> None:
-        """Hear of every attempt at it."""
-        errand.begun = self._begun
-
-    def waiting(self, state: str, wholes: Collection[str]) -> list[str]:
-        """The tasks that are in that state on record, by name: those of *wholes*, and all that they were split into."""
-        return [name for name, book in self._tasks.items() if book.state == state and book.whole in wholes]
 
     def has_closed(self, session_id: str) -> bool:
         """Whether a task that this session holds is closed."""
         return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
-
-    def cooling(self, wholes: Collection[str]) -> list[str]:
-        """The same for those whose circuit is open, or that have failed."""
-        return [
-            name
-            for name, book in self._tasks.items()
-            if book.whole in wholes and (book.run == "CIRCUIT_OPEN" or book.state == "FAILED")
-        ]
-
-    def whose(self, entity_id: str) -> tuple[str, str] | None:
-        """The name of the task that an entity is, or is the run of, and the session that holds it."""
-        book = self._books.get(entity_id)
-        return (book.name, book.holder) if book is not None else None
 
     def told(self, results: Iterable[TaskResult], now_s: float) -> None:
         """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
@@ -244,7 +223,7 @@ class WorkBooks:
     def _check_merged(self, book: TaskBook) -> None:
         """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
         places, errand = self.savings.places, self._errands.of(book.name)
-        if places is None or errand is None or not places.worktrees:
+        if errand is None or not places.worktrees:
             return
         if book.unmerged and not (errand.merged and errand.merged[-1]):
             self._say("completion_requirement", book.name, f"counts as done; its merges were {errand.merged}")
@@ -280,8 +259,8 @@ class WorkBooks:
     def wrote(self, one: Append, at_s: float) -> None:
         """This happened at that time, and is durable."""
         record = one.record
-        if self.archive is not None:
-            self.archive.wrote(one)
+        if self._archive is not None:
+            self._archive.wrote(one)
         self.hearts.happened(at_s)
         if record.entity_type not in SETTLED:
             return
@@ -301,7 +280,7 @@ class WorkBooks:
         if record.entity_type == "task":
             self._task(record, one.state)
         elif record.entity_type == "run":
-            self._run(record, one.state)
+            self._run(record)
 
     def _worker(self, record: LifecycleEvent) -> None:
         """Whoever begins a plan, or goes on with it, has workers for it first."""
@@ -310,11 +289,11 @@ class WorkBooks:
             books = (by_stream.get(stream) for by_stream in self._by_stream.values())
             self.savings.gone_on({book.entity_id for book in books if book is not None})
 
-    def _run(self, record: LifecycleEvent, state: str) -> None:
+    def _run(self, record: LifecycleEvent) -> None:
         if record.outcome == "born":
             self._books[record.entity_id] = self._books[str(record.metadata["task"])]
         book = self._books[record.entity_id]
-        book.run, book.run_id = state, record.entity_id
+        book.run_id = record.entity_id
         if (task := self._config(book.name)) is not None:
             self.savings.wrote(record, book.name, task)
 
@@ -326,9 +305,7 @@ class WorkBooks:
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
             name, told = str(record.metadata["name"]), record.metadata
-            above = self._books.get(str(told["part_of"]))
-            whole = above.whole if above is not None else name
-            book = self._books[record.entity_id] = self._tasks[name] = TaskBook(record.entity_id, name, state, whole)
+            book = self._books[record.entity_id] = self._tasks[name] = TaskBook(record.entity_id, name, state)
             self._by_stream.setdefault(name, {})[str(told["workstream"])] = book
             return
         book = self._books[record.entity_id]
@@ -342,7 +319,7 @@ class WorkBooks:
         book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
 
     # ------------------------------------------------------------------ what the world sees
-    def _begun(self, errand: Errand, attempt: Attempt) -> None:
+    def begun(self, errand: Errand, attempt: Attempt) -> None:
         """An agent begins to work on a task: it may, and nobody else does."""
         book = self._tasks.get(errand.name)
         if book is None:

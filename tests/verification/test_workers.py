@@ -10,9 +10,10 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.simulation.works.archive import ArchiveBooks
-from supervisor.simulation.works.hearts import HeartBooks, Hearts
-from supervisor.simulation.works.held import HeldBooks
+from supervisor.simulation.works.hearts import Hearts
+from tests.verification.checkers.archive import ArchiveBooks
+from tests.verification.checkers.heartbeats import HeartBooks
+from tests.verification.checkers.leases import HeldBooks
 
 BOUND_S = 60.0
 PLAN = "workstream:w0"
@@ -207,7 +208,7 @@ class Patient:
 async def test_who_is_silenced_is_not_heard_for_so_long(log: Log) -> None:
     """Neither by the pool nor by the judge; then it beats on, until nobody expects it any more."""
     pool: Any = Patient(log)
-    hearts = Hearts(log.hearts, lambda: log.now_s, anyio.Event())
+    hearts = Hearts(lambda worker: log.hearts.beat(worker, log.now_s), lambda: log.now_s, anyio.Event())
     hearts.silence("worker:one", 60.0)
     await hearts.beat(pool, "worker:one", 10.0)
     assert (pool.heard_s, log.laws) == ([60.0], [])
@@ -220,7 +221,8 @@ async def test_who_beats_for_a_supervisor_that_was_killed_is_heard_by_nobody(log
     killed.set()
     pool: Any = Patient(log)
     log.now_s = 60.0
-    await Hearts(log.hearts, lambda: log.now_s, killed).beat(pool, "worker:nobody", 10.0)
+    hearts = Hearts(lambda worker: log.hearts.beat(worker, log.now_s), lambda: log.now_s, killed)
+    await hearts.beat(pool, "worker:nobody", 10.0)
     assert (pool.heard_s, log.laws) == ([60.0], [])
 
 
