@@ -22,7 +22,9 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
+
+import msgspec
 
 from actors.machine import Step
 from supervisor.embedding.runtime import Supervisor
@@ -64,8 +66,12 @@ __all__ = [
 ]
 
 
+class Fact(msgspec.Struct, frozen=True):
+    """What the host asked or was told, or what happened to the simulated world: one class for each kind."""
+
+
 # ------------------------------------------------------------------------------------------ the world and its clocks
-class WorldMade(NamedTuple):
+class WorldMade(Fact, frozen=True):
     """The run has a world: scripts of its tasks, places where they are worked on, a disk, and perhaps an archive."""
 
     errands: Errands
@@ -74,35 +80,35 @@ class WorldMade(NamedTuple):
     archive: bool
 
 
-class SupervisorStarted(NamedTuple):
+class SupervisorStarted(Fact, frozen=True):
     """A supervisor starts, the first one or the next."""
 
 
-class ClockRead(NamedTuple):
+class ClockRead(Fact, frozen=True):
     """It has read the wall clock first. *offset_s*: seconds that the clock of its records is ahead of the run's."""
 
     offset_s: float
 
 
-class SupervisorEnded(NamedTuple):
+class SupervisorEnded(Fact, frozen=True):
     """A supervisor ended: it was killed, it gave up without its disk, or it closed in order."""
 
     how: Literal["killed", "gave up", "closed"]
 
 
-class DiskWasDown(NamedTuple):
+class DiskWasDown(Fact, frozen=True):
     """Nothing could be written for so long, until now."""
 
     seconds: float
 
 
-class Slept(NamedTuple):
+class Slept(Fact, frozen=True):
     """Nothing in the world runs for so long, from now on."""
 
     seconds: float
 
 
-class OnlyWorkStruck(NamedTuple):
+class OnlyWorkStruck(Fact, frozen=True):
     """The run is over, and no fault struck but those that tasks meet themselves, under these limits."""
 
     session: SessionLimits
@@ -110,21 +116,21 @@ class OnlyWorkStruck(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------ operators and their answers
-class Looked(NamedTuple):
+class Looked(Fact, frozen=True):
     """An operator looks at a supervisor, for the *number*th time."""
 
     sup: Supervisor
     number: int
 
 
-class PermissionAnswered(NamedTuple):
+class PermissionAnswered(Fact, frozen=True):
     """An operator was told that this answer to a permission request is taken."""
 
     permission_id: str
     option: str | None
 
 
-class AbortAsked(NamedTuple):
+class AbortAsked(Fact, frozen=True):
     """An abort is asked for. *at_s*: the run's clock; *wall_s*: Unix time."""
 
     target: str
@@ -134,7 +140,7 @@ class AbortAsked(NamedTuple):
     wall_s: float
 
 
-class AbortAnswered(NamedTuple):
+class AbortAnswered(Fact, frozen=True):
     """The receipt of an abort came. *plan*: its dry run; ``None`` if the target was not there."""
 
     asked: AbortAsked
@@ -145,88 +151,64 @@ class AbortAnswered(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------ plans and their tasks
-class PlanGiven(NamedTuple):
+class PlanGiven(Fact, frozen=True):
     """The host has this plan run from now on: a new one, or one that was reloaded."""
 
     plan: Plan
 
 
-class PlanResumed(NamedTuple):
+class PlanResumed(Fact, frozen=True):
     """The host has a plan of these tasks run again, to go on with what was not closed."""
 
     tasks: Sequence[str]
 
 
-class PlanEnded(NamedTuple):
+class PlanEnded(Fact, frozen=True):
     """The host was told how the tasks of a plan ended."""
 
     results: Sequence[TaskResult]
     at_s: float
 
 
-class PlannedShown(NamedTuple):
+class PlannedShown(Fact, frozen=True):
     """An operator was shown the tasks that wait to be approved before they are begun; on record those are *known*."""
 
     planned: Collection[str]
     known: Collection[str]
 
 
-class TaskAnswered(NamedTuple):
+class TaskAnswered(Fact, frozen=True):
     """An operator was told, in answer to a command, that a task has come to this state."""
 
     name: str
     state: str
 
 
-class AttemptBegan(NamedTuple):
+class AttemptBegan(Fact, frozen=True):
     """An agent begins to work on a task; the attempt is not among those of the errand yet."""
 
     errand: Errand
     attempt: Attempt
 
 
-class WorkTakenBack(NamedTuple):
+class WorkTakenBack(Fact, frozen=True):
     """What a task did in a shared place is about to be taken back. *owner*: the task's entity."""
 
     owner: str
 
 
-class Heartbeat(NamedTuple):
+class Heartbeat(Fact, frozen=True):
     """A worker says that it is there."""
 
     worker_id: str
     at_s: float
 
 
-class Preserved(NamedTuple):
+class Preserved(Fact, frozen=True):
     """A file of the archive holds these records."""
 
     name: str
     records: Sequence[LifecycleEvent]
-
-
-Fact = (
-    WorldMade
-    | SupervisorStarted
-    | ClockRead
-    | SupervisorEnded
-    | DiskWasDown
-    | Slept
-    | OnlyWorkStruck
-    | Looked
-    | PermissionAnswered
-    | AbortAsked
-    | AbortAnswered
-    | PlanGiven
-    | PlanResumed
-    | PlanEnded
-    | PlannedShown
-    | TaskAnswered
-    | AttemptBegan
-    | WorkTakenBack
-    | Heartbeat
-    | Preserved
-)
 
 
 class Checker(Protocol):

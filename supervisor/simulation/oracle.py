@@ -53,13 +53,8 @@ SLACK_S = 12.0
 the last rung (2 s), and the exits themselves (fractions of a second each) of a tree of some depth."""
 HOME = "/sim"
 """Above every session's directory, which is called after it."""
-TEST = "$ sim-check"
-"""In the names of acceptance tests, which no agent starts."""
 AT_REST = {("task", "FAILED"), ("run", "CIRCUIT_OPEN")}
 """States that the tables let a log go on from, and that nothing has to leave: work that is not tried again."""
-_TELLING = frozenset(
-    {"UrgentMessage", "MessageReceived", "PromptReady", "tool_started", "task_assigned", "AbortRecord"}
-)
 RECORD_S = 45.0
 """And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
 follows from another record, and the clean-up of a turn (5 s)."""
@@ -132,8 +127,6 @@ class Oracle:
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
-        self._intents: dict[tuple[str, str], int] = {}
-        self._launches: dict[tuple[str, str], int] = {}
         self._last_seq, self._last_s = 0, 0.0
         self._checkers = checkers(self)
 
@@ -334,8 +327,7 @@ class Oracle:
             self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
         self._last_seq, self._last_s = record.seq, record.monotonic_s
         self._durable.add(record.entity_id)
-        if record.event in _TELLING:
-            self._told(record)
+        self._remember(record)
         self.coverage.record(record)
         for violation in self._invariants.take(record):
             self._keep(violation)
@@ -349,21 +341,12 @@ class Oracle:
             self._owed.discard(name)
         self._owed.update(name for name, _ in one.owed)
 
-    def _told(self, record: LifecycleEvent) -> None:
-        """What is remembered of it."""
+    def _remember(self, record: LifecycleEvent) -> None:
         match record.event:
             case "UrgentMessage" | "MessageReceived":
                 self._durable.add(str(record.metadata.get("message_id")))
-            case "PromptReady" | "tool_started" if record.outcome == "transition":
-                self._intend(record.entity_id, record.event, 1)
-            case "task_assigned" if record.outcome == "transition":  # an idle agent takes it: no launch
-                self._intend(record.entity_id, "PromptReady", -1)
             case "AbortRecord" if record.metadata.get("policy_edge") is not None:
                 self._crossed.append(record)
-
-    def _intend(self, entity_id: str, intent: str, launches: int) -> None:
-        key = (entity_id.partition(":")[0], intent)
-        self._intents[key] = self._intents.get(key, 0) + launches
 
     def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         """A transition, and what its table makes of it again."""
@@ -433,27 +416,6 @@ class Oracle:
         self._live.setdefault(session_id, {})[event.pid] = event.detail
         if session_id in self._ended:
             self.violated("no_survivor", session_id, f"{event.detail} was started after its session's last record")
-        if event.detail == event.owner and TEST not in event.owner:  # not a process that the agent has forked
-            self._check_alone(session_id, event)
-            # A terminal is called after the call that asked for it: agent, turn, call.
-            self._check_intent(session_id, "tool_started" if ":" in event.owner.partition("$ ")[2] else "PromptReady")
-
-    def _check_alone(self, session_id: str, event: ProcessEvent) -> None:
-        """A session has one agent at a time: the last one is gone with all it started. The terminals of a turn that
-        failed end with the cleaning up after it."""
-        _, _, agent = event.owner.partition("$ ")
-        live = self._live[session_id]
-        before = [(pid, name) for pid, name in live.items() if pid != event.pid and pid not in self._lost]
-        others = [name for _, name in before if ":t" not in name and TEST not in name]
-        if ":" not in agent and others:
-            self.violated("one_holder", session_id, f"{event.detail} was started beside {', '.join(others)}")
-
-    def _check_intent(self, session_id: str, intent: str) -> None:
-        """A launch is decided with a prompt, a terminal is opened by a call: as many of them are durable by now."""
-        key = (session_id, intent)
-        self._launches[key] = self._launches.get(key, 0) + 1
-        if self._launches[key] > self._intents.get(key, 0):
-            self.violated("intent_before_effect", session_id, f"a program was started before its {intent} was durable")
 
     def _check_due(self, session_id: str) -> None:
         due = self._due.get(session_id)

@@ -36,7 +36,7 @@ from supervisor.simulation.tally import Tally
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 
-__all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_host", "simulate_main"]
+__all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_main"]
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 class Hosting(Protocol):
     """Who wants something of the supervisors of a run: :class:`Host`, :class:`Guest`, or who is given to
-    :func:`simulate_host`."""
+    :func:`simulate`."""
 
     tally: Tally
     last_arrival_s: float
@@ -303,9 +303,12 @@ def _clock() -> Callable[[], float]:
     return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
 
 
+@uncollected()  # when it returns, nobody holds the run's world any more
 def simulate(
     drawn: Drawn,
     *,
+    host: Callable[[World], Hosting] | None = None,
+    agents: Agents | None = None,
     tell: Callable[[str], None] | None = None,
     before_step: Callable[[int], None] | None = None,
     intrude: Intrude | None = None,
@@ -316,6 +319,10 @@ def simulate(
     """Run it; what it was.
 
     Args:
+        host: given the world, makes the host that plays on every supervisor until it is done, instead of the customers
+            and operators of *drawn*.
+        agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
+            ``acp``, ``command``, ``inprocess`` and ``jsonl``.
         tell: hears every line of the trace as it comes.
         before_step: called before each step, with its number from 1; what it raises ends the run.
         intrude: the same, once there are a world and a host.
@@ -323,21 +330,7 @@ def simulate(
         watch: told now and then how many steps there have been, and at the end.
         checkers: what judges the run beside the oracle (:mod:`supervisor.simulation.checkers`).
     """
-    with uncollected():
-        return _simulated(drawn, tell, before_step, intrude, livelock_steps, watch, checkers)
-
-
-def _simulated(
-    drawn: Drawn,
-    tell: Callable[[str], None] | None,
-    before_step: Callable[[int], None] | None,
-    intrude: Intrude | None,
-    livelock_steps: int,
-    watch: Callable[[int], None] | None,
-    checkers: MakeCheckers,
-) -> Report:
-    """The run itself: when this returns, nobody holds its world any more."""
-    one = _Run(drawn, tell, checkers=checkers)
+    one = _Run(drawn, tell, host, agents, checkers)
     one.intruded = intrude is not None
     looks_on = before_step if intrude is None else _intruding(one, intrude)
     return _report(one, _ran(one, looks_on, livelock_steps, watch))
@@ -362,35 +355,13 @@ def simulate_main(
 
     Args:
         main: given the supervisor; what it returns or raises is kept.
-        agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
-            ``acp``, ``command``, ``inprocess`` and ``jsonl``.
-        tell: hears every line of the trace as it comes.
+        agents, tell: as for :func:`simulate`.
     """
     guest = Guest(main)
     one = _Run(drawn, tell, lambda world: guest, agents)
     ran = _ran(one)
     error = guest.error or one.gave_up or (None if guest.ended else ran.error)
     return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
-
-
-def simulate_host(
-    make: Callable[[World], Hosting],
-    drawn: Drawn,
-    *,
-    agents: Agents,
-    tell: Callable[[str], None] | None = None,
-    watch: Callable[[int], None] | None = None,
-    checkers: MakeCheckers = no_checkers,
-) -> Report:
-    """Run the host that *make* makes, over all supervisors of the world of *drawn*; what it was.
-
-    Args:
-        make: given the world; its host is asked to play on every supervisor, until it is done.
-        agents, tell: as for :func:`simulate_main`.
-        watch, checkers: as for :func:`simulate`.
-    """
-    one = _Run(drawn, tell, make, agents, checkers)
-    return _report(one, _ran(one, watch=watch))
 
 
 def _ran(

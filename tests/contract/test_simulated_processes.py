@@ -73,7 +73,7 @@ def test_each_spawn_error_in_its_words(anyio_backend: str) -> None:
             with pytest.raises(SpawnError) as caught:
                 async with host.spawn(named("tool")):
                     pytest.fail("it started")
-            assert (host.alive(), events) == ([], [])
+            assert (host.kernel.table, events) == ({}, [])
         words.add(str(caught.value))
 
     async def many() -> None:
@@ -114,7 +114,7 @@ def test_a_warden_is_lost(anyio_backend: str) -> None:
             async with host.spawn(launch(CHILD, *DAEMON, Hang())) as process:
                 report = await process.wait_ended()
                 assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
-            assert host.alive() == []
+            assert host.kernel.table == {}
 
     run_virtually(anyio_backend, case)
 
@@ -143,7 +143,7 @@ def test_a_warden_is_lost_at_the_start(anyio_backend: str) -> None:
             with pytest.raises(SpawnError, match="its warden ended first: it said nothing"):
                 async with host.spawn(launch(Hang())):
                     pytest.fail("it started")
-            assert (host.alive(), events) == ([], [])
+            assert (host.kernel.table, events) == ({}, [])
 
     run_virtually(anyio_backend, case)
 
@@ -162,7 +162,7 @@ def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
                 group.start_soon(refused, host)
                 await anyio.sleep(0.0005)  # no warden is as fast as that
                 host.crash()
-            assert (host.alive(), events) == ([], [])
+            assert (host.kernel.table, events) == ({}, [])
 
     run_virtually(anyio_backend, case)
 
@@ -200,10 +200,10 @@ def test_zombies_and_orphans_are_seen(anyio_backend: str) -> None:
         async with world() as (host, _):
             async with host.spawn(launch(Fork((Exit(0),)), *DAEMON[:1], Reap(), Say(b"up"), Hang())) as process:
                 await process.receive()
-                seen = {one.name: one.zombie for one in host.alive()}
+                seen = {one.name: one.status is not None for one in host.kernel.table.values()}
                 assert seen == {"it#1": False, "it#1/1": True, "it#1/1/0": False}
-                assert {one.launch.cwd for one in host.alive()} == {"/"}
-            assert host.alive() == []
+                assert {one.launch.cwd for one in host.kernel.table.values()} == {"/"}
+            assert host.kernel.table == {}
 
     run_virtually(anyio_backend, case)
 
@@ -270,10 +270,10 @@ def test_a_crash_leaves_nothing(anyio_backend: str) -> None:
                     live, host, launch(*DAEMON, IgnoreTerm(), ReadLine(), Flood(1), Hang(), name=str(number))
                 )
             await anyio.sleep(1.0)
-            assert len(host.alive()) == 6
+            assert len(host.kernel.table) == 6
             host.crash()
             await anyio.sleep(0.2)
-            assert host.alive() == []
+            assert host.kernel.table == {}
             assert len([event for event in events if event.what == "reaped"]) == 9
             assert ("exited", f"-{signal.SIGPIPE:d}") in whats(events)
 
@@ -303,7 +303,7 @@ def test_what_is_not_done_in_time_is_abandoned(
             assert (report.status, report.ended_by, report.survivors) == (None, "kill", -1)
             assert whats(events) == [("spawned", "it#1"), ("abandoned", "")]
             await anyio.sleep(1.0)
-            assert host.alive() == []
+            assert host.kernel.table == {}
             assert await process.wait_ended() == report
 
     run_virtually(anyio_backend, case)

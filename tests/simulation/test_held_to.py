@@ -96,20 +96,6 @@ def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool
     assert len(said) == closed
 
 
-def test_a_session_has_one_agent_at_a_time(world: _World) -> None:
-    """The next one is not started beside what is left of the last."""
-    world.spawned(7, "agent")
-    world.spawned(8, "agent")
-    assert world.laws() == {"one_holder"}
-
-
-def test_a_terminal_runs_beside_its_agent(world: _World) -> None:
-    """It is no agent, but a call of one."""
-    world.spawned(7, "agent")
-    world.spawned(8, "agent:t1:c1")
-    assert world.laws() == set()
-
-
 def _acknowledge_first(world: _World) -> None:
     world.oracle.acknowledged("m1.1")
 

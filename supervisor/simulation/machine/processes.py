@@ -28,7 +28,7 @@ from supervisor.simulation.machine.kernel import Kernel, OsProcess
 from supervisor.simulation.machine.launching import PIECES, Start
 from supervisor.simulation.machine.process import SimulatedProcess
 
-__all__ = ["Alive", "ProcessEvent", "SimulatedProcesses"]
+__all__ = ["ProcessEvent", "SimulatedProcesses"]
 
 NAME_VARIABLE: Final = "SIMULATED_NAME"
 NAME_MAX: Final = 120
@@ -46,16 +46,6 @@ class ProcessEvent(msgspec.Struct, frozen=True):
     pid: int
     owner: str
     detail: str
-
-
-class Alive(msgspec.Struct, frozen=True):
-    """A process in the process table; a zombie has ended and is not reaped."""
-
-    pid: int
-    name: str
-    owner: str
-    launch: Launch
-    zombie: bool
 
 
 class _Spawned(AbstractAsyncContextManager[SimulatedProcess]):
@@ -137,13 +127,6 @@ class SimulatedProcesses:
         return _Spawned(self, launch, terminate_s, kill_s)
 
     # ------------------------------------------------------------------------------------------ for the world
-    def alive(self) -> list[Alive]:
-        """Everything in the process table, by pid: orphans and zombies too."""
-        return [
-            Alive(one.pid, one.name, one.owner, one.launch, one.status is not None)
-            for one in self.kernel.table.values()
-        ]
-
     def crash(self) -> None:
         """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
         for process in list(self._running):

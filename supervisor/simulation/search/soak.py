@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from supervisor.simulation.commands.wanted import Runner, Wanted
-from supervisor.simulation.coverage import UNREACHABLE, to_reach
+from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.oracle import MakeCheckers
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import BadScenario
@@ -56,11 +56,6 @@ class Soak(msgspec.Struct, kw_only=True):
     @property
     def not_reached(self) -> list[str]:
         return [name for name in to_reach() if name not in self.reached]
-
-    @property
-    def surprises(self) -> list[str]:
-        """What was reached although it is listed as unreachable: a mistake in that list, or in the runtime."""
-        return [name for name in UNREACHABLE if name in self.reached]
 
     def add(self, wanted: Wanted, summary: Summary | Failed, program: str) -> None:
         """One more run of that program; one that came to no end is a violation, too."""

@@ -34,7 +34,6 @@ SILENCE_S: Final = (60.0, 500.0)
 ONE: Final = "operator"
 MORE: Final = 100
 """From this number on tasks are called that a plan did not have at first."""
-CANCELLABLE: Final = ("OPEN", "CLAIMED", "IN_PROGRESS", "PENDING_APPROVAL", "WAITING_FOR_SUBTASKS", "BLOCKED")
 
 
 class Foreman:

@@ -19,6 +19,7 @@ from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, Oracle
 from tests.verification.checkers.consistency import recount
 from tests.verification.checkers.exits import Fates
+from tests.verification.checkers.launches import Launches
 from tests.verification.checkers.model_retries import ModelBooks
 from tests.verification.checkers.replies import Hearing, Wanted
 from tests.verification.checkers.tasks import WorkBooks
@@ -30,7 +31,8 @@ __all__ = ["every_checker", "simulate"]
 def every_checker(oracle: Oracle) -> Sequence[Checker]:
     """Make all checkers of one run."""
     timers, replies = _Timers(oracle), _Replies(oracle)
-    return timers, replies, _Exits(oracle), _ModelRetries(oracle), _Work(oracle), _Consistency(oracle, timers, replies)
+    others = _Exits(oracle), _Launches(oracle), _ModelRetries(oracle), _Work(oracle)
+    return timers, replies, *others, _Consistency(oracle, timers, replies)
 
 
 simulate = partial(running.simulate, checkers=every_checker)
@@ -91,6 +93,17 @@ class _Exits(Checker):
     def told(self, fact: Fact) -> None:
         if isinstance(fact, checkers.AbortAnswered):
             self.books.check(fact)
+
+
+class _Launches(Checker):
+    def __init__(self, oracle: Oracle) -> None:
+        self.books = Launches(oracle.violated)
+
+    def record(self, one: Append, at_s: float) -> None:
+        self.books.wrote(one.record)
+
+    def process(self, event: ProcessEvent) -> None:
+        self.books.process(event)
 
 
 class _ModelRetries(Checker):

@@ -65,7 +65,8 @@ class Fates:
     # ------------------------------------------------------------------ what is said of it
     def check(self, answered: AbortAnswered) -> None:
         """The receipt of an abort, the plan that it carried out, and the time at which it came."""
-        asked, plan, receipt, now_s, wall_s = answered
+        asked, plan, receipt = answered.asked, answered.plan, answered.receipt
+        now_s, wall_s = answered.at_s, answered.wall_s
         for fate in receipt.processes:
             self._check_fate(fate, receipt)
         if receipt.reason != asked.reason and not receipt.already_ended:
