@@ -59,6 +59,7 @@ __all__ = [
     "Preserved",
     "Slept",
     "SupervisorEnded",
+    "SupervisorLeft",
     "SupervisorStarted",
     "TaskAnswered",
     "WorkTakenBack",
@@ -94,6 +95,12 @@ class SupervisorEnded(Fact, frozen=True):
     """A supervisor ended: it was killed, it gave up without its disk, or it closed in order."""
 
     how: Literal["killed", "gave up", "closed"]
+
+
+class SupervisorLeft(Fact, frozen=True):
+    """The block of this supervisor was left, and nobody had killed it."""
+
+    sup: Supervisor
 
 
 class DiskWasDown(Fact, frozen=True):

@@ -21,14 +21,12 @@ from supervisor.plans.tasks import every_task
 from supervisor.simulation.asking import WITHDRAWN, Desk
 from supervisor.simulation.checkers import Heartbeat, PlanEnded, PlanGiven, PlanResumed
 from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.meter import Tally
 from supervisor.simulation.operators import Operators
 from supervisor.simulation.ranges import drawn
 from supervisor.simulation.scenario import AGENTS, HOUR_S
-from supervisor.simulation.tally import Tally
-from supervisor.simulation.works.hearts import Hearts
-from supervisor.simulation.works.operator_bot import Foreman
+from supervisor.simulation.works.operator_bot import Foreman, Hearts, Lurker
 from supervisor.simulation.works.plans import draw_plan
-from supervisor.simulation.works.task_triggers import Lurker
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.previous_run import before
@@ -254,8 +252,7 @@ class Host:
             policy, outage = self._policy(customer), self._sup.outage
             session = await self._sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
             said.append(session.id)
-            self._oracle.begun(session.id, outage)
-            self._oracle.acknowledged(session.id)
+            self._oracle.acknowledged(session.id, outage)
             self._oracle.rules(session.id, policy)
         if said[-1] == WITHDRAWN and not self._dead:
             self._check_nobody_waits(customer, others)

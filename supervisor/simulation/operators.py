@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -16,17 +16,57 @@ from actors.parking import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder
-from supervisor.policies.abort_plan import AbortPlan, Receipt, TreeNode
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder, LifecycleEvent
+from supervisor.policies.abort_plan import AbortPlan, TreeNode
 from supervisor.runtime import one_shot_event as moments
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.checkers import AbortAnswered, AbortAsked, Looked, PermissionAnswered
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.state_triggers import INTERRUPTED, Moment, session_of, wait_for
-from supervisor.simulation.tally import Tally
+from supervisor.simulation.meter import Tally
 from supervisor.simulation.world import World
 
-__all__ = ["Operators"]
+__all__ = ["Moment", "Operators", "wait_for"]
+
+CHANGES: Final = ("born", "transition")
+
+
+class Moment(NamedTuple):
+    """Somebody of that kind has come into that state: ``child``, below another session; ``littered``, while an earlier
+    turn of the session is still cleaned up after."""
+
+    kind: str
+    state: str
+    child: bool = False
+    littered: bool = False
+
+    def is_now(self, record: LifecycleEvent, sup: Supervisor) -> bool:
+        """Whether *record*, which came just now, says so."""
+        if (record.entity_type, record.to_status) != (self.kind, self.state) or record.outcome not in CHANGES:
+            return False
+        session_id = session_of(record.entity_id)
+        if self.child and "/" not in session_id:
+            return False
+        return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.tree.entities) > 1
+
+
+class Interrupted(NamedTuple):
+    """A moment for an urgent message, and when that one is to be heard."""
+
+    moment: Moment
+    at: DeliveryPoint
+
+
+INTERRUPTED: Final = (
+    Interrupted(Moment("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY),  # with its last call, a turn may end
+    Interrupted(Moment("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
+    Interrupted(Moment("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
+)
+
+
+def session_of(entity_id: str) -> str:
+    """The session that a turn or a call belongs to; a session itself."""
+    return entity_id.partition(":")[0]
+
 
 PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
 """Within how many seconds an operator wants something to be over; mostly the ladder says so."""
@@ -41,6 +81,17 @@ RARE = (
     SessionState.BUILDING_PROMPT,
 )
 """States that few sessions come into, and that are waited for more often."""
+
+
+async def wait_for(sup: Supervisor, moment: Moment, patience_s: float) -> str | None:
+    """The session for which the moment has come; ``None`` if it does not come in *patience_s* seconds, or before the
+    supervisor ends."""
+    with anyio.move_on_after(patience_s):
+        async with sup.subscribe() as records:
+            async for record in records:
+                if moment.is_now(record, sup):
+                    return session_of(record.entity_id)
+    return None
 
 
 class Operators:
@@ -178,29 +229,14 @@ class Operators:
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
-            oracle.receipt_came(receipt, asked.at_s, plan)
-            self._hold_to(receipt, asked.at_s, within_s)
+            self._tally.reached.append(sum(one.kind == "session" for one in receipt.nodes))
+            oracle.receipt_came(receipt, asked.at_s, within_s, plan)
             oracle.told(AbortAnswered(asked, plan, receipt, world.now(), world.wall.time()))
 
     def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
         """A dry run, whose plan is then carried out or nothing; ``None`` of what is not there."""
         there = target in self._sup.tree.nodes(hurry=now)
         return self._sup.plan_abort(target, scope, now=now) if there else None
-
-    def _hold_to(self, receipt: Receipt, at_s: float, within_s: float | None) -> None:
-        """What a receipt says is a promise."""
-        sessions = [one for one in receipt.nodes if one.kind == "session"]
-        self._tally.reached.append(len(sessions))
-        for one in sessions:
-            if one.outcome != "abandoned":
-                self._oracle.promised(one.id, receipt.abort_id)
-            if one.outcome == "ended":
-                self._oracle.gone(one.id, receipt.abort_id)
-        for one in receipt.nodes:
-            if one.kind == "tool" and one.outcome == "ended":
-                self._oracle.call_gone(one.id, receipt.abort_id)
-        if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
-            self._oracle.told_to_end(receipt.target, at_s, within_s)
 
     async def _interrupt(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")
@@ -214,8 +250,7 @@ class Operators:
             outage = self._sup.outage
             message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
             said.append(message_id)
-            self._oracle.begun(message_id, outage)
-            self._oracle.acknowledged(message_id)
+            self._oracle.acknowledged(message_id, outage)
 
     async def _leave_message(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")
@@ -242,8 +277,7 @@ class Operators:
                     child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
                     self._oracle.rules(child.id, policy)
                 said.append(child.id)
-                self._oracle.begun(child.id, outage)
-                self._oracle.acknowledged(child.id)
+                self._oracle.acknowledged(child.id, outage)
                 result = await child.run(f"prompt {place}")
                 self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 

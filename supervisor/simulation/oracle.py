@@ -17,8 +17,8 @@ from typing import Any
 from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.diagnostics.invariants import INVARIANTS, RecordChecker, Violation
-from supervisor.lifecycles.types import AbortPolicy, Ladder, LifecycleEvent, Rung
-from supervisor.policies.abort_plan import AbortPlan, Receipt, total_survivors
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent, Rung
+from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
 from supervisor.runtime.entity import Refused
@@ -212,10 +212,13 @@ class Oracle:
         self._trace.note(f"answered {name} {words}")
         self.unanswered.pop(name, None)
 
-    def acknowledged(self, entity_id: str) -> None:
-        """The host was told that this entity is there, or that message: its first record is durable."""
+    def acknowledged(self, entity_id: str, outage: object = None) -> None:
+        """The host was told that this entity is there, or that message, by a supervisor that knew of *outage* when it
+        was asked: the first record is durable, and nothing new is taken while the journal cannot be written."""
         if entity_id not in self._durable:
             self.violated("durable", entity_id, "was acknowledged before its first record was durable")
+        if outage is not None:
+            self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
 
     def rules(self, session_id: str, policy: AbortPolicy) -> None:
         """The host gave that session, and all that will be below it, this policy."""
@@ -253,10 +256,14 @@ class Oracle:
         if (late_s := self._reaped_at.get(session_id, due) - due) > 0:  # heard of late, from a disk that was down
             self.violated("bounded_kill", session_id, f"its last process lived {late_s:.3f} s beyond its ladder")
 
-    def receipt_came(self, receipt: Receipt, at_s: float, plan: AbortPlan | None) -> None:
+    def receipt_came(self, receipt: Receipt, at_s: float, within_s: float | None, plan: AbortPlan | None) -> None:
         """An abort that was asked for at *at_s* is answered, within its plan's deadline, whatever the disk does. One of
-        what was ending already has the time of that end, and of its record, unless the disk is down. *plan*: its dry
-        run, which it carries out; ``None`` if the target was not there."""
+        what was ending already has the time of that end, and of its record, unless the disk is down.
+
+        Args:
+            within_s: how much time the caller gave it.
+            plan: its dry run, which it carries out; ``None`` if the target was not there.
+        """
         if plan is not None and not receipt.already_ended:
             self._check_carried_out(plan, receipt)
         deadline_s = plan.deadline_s if plan is not None else 0.0
@@ -264,6 +271,13 @@ class Oracle:
         late_s = self.now() - at_s - bound_s - RECEIPT_S - self.slept_since(at_s)
         if late_s > 0:
             self.violated("degraded", receipt.target, f"the receipt of its abort comes {late_s:.3f} s too late")
+        for one in receipt.nodes:
+            if one.kind == "session" and one.outcome != "abandoned":
+                self._ends_promised[one.id] = receipt.abort_id
+            if one.outcome == "ended":
+                self._check_ended(one, receipt.abort_id)
+        if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
+            self.told_to_end(receipt.target, at_s, within_s)
 
     def _check_carried_out(self, plan: AbortPlan, receipt: Receipt) -> None:
         """A receipt tells of those whom the plan named, and of as many survivors as its processes have."""
@@ -274,26 +288,11 @@ class Oracle:
         if receipt.survivors != total_survivors(one.survivors for one in receipt.processes):
             self.violated("no_survivor", receipt.target, f"{receipt.abort_id} counts {receipt.survivors} survivors")
 
-    def begun(self, entity_id: str, outage: object) -> None:
-        """Something new was taken by a supervisor which knew of that outage, or of none."""
-        if outage is not None:
-            self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
-
-    def promised(self, session_id: str, abort_id: str) -> None:
-        """A receipt says that this session was ended."""
-        self._ends_promised[session_id] = abort_id
-
-    def gone(self, session_id: str, abort_id: str) -> None:
-        """A receipt says that this session's scope has ended: so have its processes, by now."""
-        if left := self._left(session_id):
-            self.violated("no_survivor", session_id, f"has ended by the receipt of {abort_id}, but these live: {left}")
-
-    def call_gone(self, call_id: str, abort_id: str) -> None:
-        """A receipt says that this call has ended: so has what was started for it, as far as that is on record."""
-        left = [str(pid) for pid, call in self._call_of.items() if call == call_id and pid not in self._lost]
-        if left:
-            words = f"has ended by the receipt of {abort_id}, but these of its processes live: {', '.join(left)}"
-            self.violated("no_survivor", call_id, words)
+    def _check_ended(self, node: NodeReceipt, abort_id: str) -> None:
+        """What has ended by a receipt has no process left; of a call, as far as that is on record."""
+        calls = [str(pid) for pid, call in self._call_of.items() if call == node.id and pid not in self._lost]
+        if left := self._left(node.id) if node.kind == "session" else ", ".join(calls):
+            self.violated("no_survivor", node.id, f"has ended by the receipt of {abort_id}, but these live: {left}")
 
     @property
     def anybody_left(self) -> bool:

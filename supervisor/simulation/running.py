@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
@@ -21,18 +22,15 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor, supervise
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.ports import JournalError, JournalUnavailable
-from supervisor.simulation.behind import counted
-from supervisor.simulation.checkers import OnlyWorkStruck
-from supervisor.simulation.embedding_program import Guest
+from supervisor.simulation.checkers import OnlyWorkStruck, SupervisorLeft
 from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.meter import Cost
+from supervisor.simulation.meter import Cost, Tally
 from supervisor.simulation.oracle import MakeCheckers, Oracle, no_checkers
 from supervisor.simulation.scenario import Drawn
-from supervisor.simulation.tally import Tally
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 
@@ -51,8 +49,6 @@ SWEEP_S = 10.0
 """How long a start may take to end what it finds."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
 """What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
-TIMERS_MAX = 64
-"""Timers that a supervisor which has closed may leave behind unrung."""
 WORK = "work."
 """How the faults are called that a task meets itself: what becomes of it then is foretold."""
 LIVES_MAX = 30
@@ -103,6 +99,35 @@ class Hosting(Protocol):
     def done(self) -> bool: ...
 
     async def play(self, sup: Supervisor) -> None: ...
+
+
+class Guest(Generic[T]):
+    """A host that somebody else wrote: one async function that is given the supervisor, and runs to its end once.
+    Faults strike for as long as it runs. What it raises is kept, so that the run ends as every run does, and is
+    judged."""
+
+    last_arrival_s = inf
+
+    def __init__(self, main: Callable[[Supervisor], Awaitable[T]]) -> None:
+        self._main = main
+        self.tally = Tally()
+        self.done = False
+        self.ended = False
+        """It has come to its end by itself."""
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    async def play(self, sup: Supervisor) -> None:
+        """Run it. It is not run again, whatever became of it."""
+        self.done = True
+        try:
+            self.value = await self._main(sup)
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            raise
+        except BaseException as error:  # also what test frameworks raise, which is no Exception
+            self.error = error
+            await sup.stop(now=True, actor="host")
+        self.ended = True
 
 
 class _Run:
@@ -248,7 +273,9 @@ class _Run:
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure
-                self._look_behind(sup)
+                if sup.ledger.error is None and sup.ledger.clean:
+                    self.oracle.closed(self.world.disk.entities.values())
+                self.oracle.told(SupervisorLeft(sup))
         except* JournalError as failure:
             self.gave_up = _first_of(failure)
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
@@ -278,21 +305,6 @@ class _Run:
         if lasted_s < LAST_RECORDS_S - ROUNDING_S:  # it may go down, and up and down again, after the end has begun
             words = f"was given up after {self.world.outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
             self.oracle.violated("degraded", "run", words)
-
-    def _look_behind(self, sup: Supervisor) -> None:
-        """A supervisor that has closed holds nothing any more."""
-        if sup.ledger.error is None and sup.ledger.clean:
-            self.oracle.closed(self.world.disk.entities.values())
-        if sup.tree.works or sup.tree.entities:
-            left = sorted({*sup.tree.works, *sup.tree.entities})
-            self.oracle.violated("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
-        if waiting := sup._prompting.waiting:
-            self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
-        if left := counted(sup, self.world.disk.entities):
-            self.oracle.violated("bounded", left[0], f"is still counted after the supervisor has closed: {left[:5]}")
-        actors, timers = len(sup._system), sup._system.timers.pending
-        if actors or timers > TIMERS_MAX:
-            self.oracle.violated("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")
 
 
 async def _answers_at_once(turn: AgentTurn) -> str:

@@ -15,7 +15,6 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.host.factories import NoTranscript
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch, TranscriptSink
 from supervisor.runtime.availability import PatientHost
@@ -29,21 +28,19 @@ from supervisor.simulation.agents.work_agent import check_program, work_agent
 from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkTakenBack, WorldMade
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.journal import SimulatedDisk, SimulatedJournal
+from supervisor.simulation.journal import SimulatedArchive, SimulatedDisk, SimulatedJournal
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.files import SimulatedFiles
-from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
 from supervisor.simulation.scenario import AGENTS, Drawn
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.archive import SimulatedArchive
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
 from supervisor.simulation.works.task_board import TaskBoard
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
-from supervisor.simulation.works.workspace import SimulatedWorkspace
+from supervisor.simulation.works.task_scripts import Errand, Errands
+from supervisor.simulation.works.workspace import SimulatedFiles, SimulatedWorkspace
 
 __all__ = ["Agents", "World"]
 
@@ -121,10 +118,14 @@ class World:
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
         self.meter = Meter()
-        self.errands = Errands(self._begun)
+        self.errands = Errands(lambda errand, attempt: oracle.told(AttemptBegan(errand, attempt)))
         """What the tasks of plans meet, and met."""
         self.board = TaskBoard()
-        self.places = Places(self.errands, self._taken_back, worktrees=drawn.settings.workspace == "worktree")
+        self.places = Places(
+            self.errands,
+            lambda owner: oracle.told(WorkTakenBack(owner)),
+            worktrees=drawn.settings.workspace == "worktree",
+        )
         oracle.told(WorldMade(self.errands, self.places, self.disk, drawn.archive))
         self.lives = 0
         self.crashes = 0
@@ -153,18 +154,10 @@ class World:
             self.meter.record(one.record)
         self.on_durable(batch)
 
-    def _begun(self, errand: Errand, attempt: Attempt) -> None:
-        self.oracle.told(AttemptBegan(errand, attempt))
-
-    def _taken_back(self, owner: str) -> None:
-        self.oracle.told(WorkTakenBack(owner))
-
-    def _preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
-        self.oracle.told(Preserved(name, records))
-
     # ------------------------------------------------------------------ supervisors
     def parts(self) -> Parts:
         """The doors of the next supervisor."""
+        oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
         if self._journal is not None:
@@ -196,7 +189,7 @@ class World:
             wall=_FirstLook(self.wall, self.oracle.clock_set),
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
-            upkeep=SimulatedArchive(self._preserved) if self.drawn.archive else None,
+            upkeep=SimulatedArchive(lambda *file: oracle.told(Preserved(*file))) if self.drawn.archive else None,
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:

@@ -19,7 +19,7 @@ from supervisor.processes import WardenHost, WardenProcess
 from supervisor.processes import shim as warden
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.contract.scripts import script_of, simulated

@@ -78,7 +78,7 @@ async def test_where_it_worked_stays_as_it_was() -> None:
     """What is asked of the workspace when its supervisor was killed is not done."""
     errands, killed = Errands(), anyio.Event()
     errands.add(errand := Errand("w0t0"))
-    places = Places(errands, worktrees=True)
+    places = Places(errands, lambda owner: None, worktrees=True)
     workspace = SimulatedWorkspace(Chance(1), FaultPlan(Chance(1), only=()), errands, places, killed)
     await workspace.prepare("w0t0", "/sim", root_id="w0t0")
     killed.set()

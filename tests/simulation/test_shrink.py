@@ -12,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.simulation import oracle
-from supervisor.simulation.commands.written import written
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, library, load, named
 from supervisor.simulation.search import shrink as shrinking
-from supervisor.simulation.search.ddmin import ddmin
-from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, invariant_of, shrink
+from supervisor.simulation.search.shrink import (
+    NothingViolated,
+    Shrunk,
+    ddmin,
+    fails_again,
+    invariant_of,
+    shrink,
+    written,
+)
 from supervisor.simulation.search.smaller import REDUCIBLE, elsewhere, less, pinned
 
 

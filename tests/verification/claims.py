@@ -21,10 +21,10 @@ from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
 from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.meter import Tally
 from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Drawn, Faults, Scenario
 from supervisor.simulation.scenario import World as WorldConfig
-from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import Pool

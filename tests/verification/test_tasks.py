@@ -184,7 +184,7 @@ class _Judged:
         self.seq = 0
         self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
         self.now_s = 0.0
-        self.places = Places(self.errands, worktrees=worktrees)
+        self.places = Places(self.errands, lambda owner: None, worktrees=worktrees)
         say, now = (lambda *words: self.found.append(words)), (lambda: self.now_s)
         self.books = WorkBooks(say, self.errands, self.places, 60.0, now)
         plan = a_plan(*(tasks or ({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})))
@@ -365,7 +365,7 @@ def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool
 def test_what_is_merged_already_is_not_merged_again() -> None:
     """Its supervisor did not live to say so: whoever merges it finds nothing to do, and is refused nothing."""
     errands = errands_of(w0t0=(Way.DONE,))
-    errand, places = errands.of("w0t0"), Places(errands, worktrees=True)
+    errand, places = errands.of("w0t0"), Places(errands, lambda owner: None, worktrees=True)
     assert errand is not None
     places.prepare("w0t0")
     assert not places.has("w0t0")

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.simulation.works.hearts import Hearts
+from supervisor.simulation.works.operator_bot import Hearts
 from tests.verification.checkers.archive import ArchiveBooks
 from tests.verification.checkers.heartbeats import HeartBooks
 from tests.verification.checkers.leases import HeldBooks

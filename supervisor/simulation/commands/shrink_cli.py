@@ -21,9 +21,8 @@ from supervisor.simulation.commands.options import (
     unwritable,
 )
 from supervisor.simulation.commands.wanted import Runner, Wanted
-from supervisor.simulation.commands.written import written
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink
+from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink, written
 
 __all__ = ["command"]
 

@@ -10,17 +10,18 @@ Only the order of steps changes: for a race that does not survive that, other se
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from supervisor.simulation.commands.written import written
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, Scenario, parsed
-from supervisor.simulation.search.ddmin import ddmin
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
@@ -31,7 +32,13 @@ from supervisor.simulation.search.smaller import (
     with_strikes,
 )
 
-__all__ = ["NothingViolated", "Shrunk", "fails_again", "invariant_of", "shrink"]
+__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "written"]
+
+T = TypeVar("T")
+WIDE = 100
+"""Characters from which a list takes a line for each of its members."""
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that need no quotes."""
 
 LOOK = 1024
 """Steps between two looks at the patience."""
@@ -305,3 +312,64 @@ def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
         minimal=minimal,
         interrupted=interrupted,
     )
+
+
+# -------------------------------------------------------------------------------------------------- delta debugging
+def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None]) -> Sequence[T]:
+    """A part of *items* that still fails, and of which nothing can be left out (Zeller and Hildebrandt, 2002).
+
+    Args:
+        fails: None if these do not fail; else the items that were needed at all, perhaps fewer.
+    """
+    if items and (needed := fails(())) is not None:
+        return needed
+    parts = 2
+    while len(items) > 1:
+        smaller = next((found for rest in _without_one(items, parts) if (found := fails(rest)) is not None), None)
+        if smaller is not None:
+            items, parts = smaller, max(parts - 1, 2)
+        elif parts >= len(items):
+            break
+        else:
+            parts = min(len(items), 2 * parts)
+    return items
+
+
+def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
+    """*items* without each of their *parts*."""
+    size = -(-len(items) // parts)
+    for start in range(0, len(items), size):
+        yield [*items[:start], *items[start + size :]]
+
+
+# --------------------------------------------------------------------------------------------------------- as a file
+def written(scenario: Scenario, comment: str) -> str:
+    """The scenario as a TOML file for people: what is unusual about it. It is loaded as the same scenario."""
+    lines = [f"# {one}".rstrip() for one in comment.splitlines()]
+    return "\n".join([*lines, *_table((), scenario.model_dump(mode="json", exclude_none=True))]) + "\n"
+
+
+def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
+    """Values first, then the tables below; where there are no values, there is no head."""
+    below = {key: value for key, value in table.items() if isinstance(value, dict) and "any" not in value}
+    values = {key: value for key, value in table.items() if key not in below and value is not None}
+    if path and values:
+        yield ""
+        yield f"[{'.'.join(path)}]"
+    for key, value in values.items():
+        yield f"{key if BARE.fullmatch(key) else json.dumps(key)} = {_value(value)}"
+    for key, value in below.items():
+        yield from _table((*path, key), value)
+
+
+def _value(value: Any) -> str:
+    """A value in TOML, whose strings are those of JSON but for one character."""
+    match value:
+        case dict():
+            return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
+        case list():
+            members = [_value(one) for one in value]
+            line = f"[{', '.join(members)}]"
+            return line if len(line) <= WIDE else "[\n" + "".join(f"    {one},\n" for one in members) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

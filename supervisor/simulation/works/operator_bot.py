@@ -6,12 +6,16 @@ task. Interference is a fault like any other: it has a name, and a run without f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
 from supervisor.plans.task_control import Verb
@@ -19,13 +23,13 @@ from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.checkers import PlannedShown, TaskAnswered
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.works.hearts import Hearts
 from supervisor.simulation.works.plans import WORKER, draw_workers
 from supervisor.simulation.works.task_scripts import Errand, prompt_of
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.workers import Pool
 
-__all__ = ["Foreman"]
+__all__ = ["Foreman", "Hearts", "Lurker"]
 
 ROUND_S: Final = (0.5, 20.0)
 """How long it is between two looks at a plan."""
@@ -34,6 +38,31 @@ SILENCE_S: Final = (60.0, 500.0)
 ONE: Final = "operator"
 MORE: Final = 100
 """From this number on tasks are called that a plan did not have at first."""
+
+
+class Hearts:
+    """Beats for the workers of a plan (``supervisor.work.workers.Heart``), for as long as anybody expects it.
+    *heard* is told of each; once their supervisor was *killed*, nobody hears what its tasks still do."""
+
+    def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
+        self._heard, self._now, self._killed = heard, now, killed
+        self._silent_until_s: dict[str, float] = {}
+
+    def silence(self, worker_id: str, seconds: float) -> None:
+        """For so long its signs of life do not come through."""
+        self._silent_until_s[worker_id] = self._now() + seconds
+
+    async def beat(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+        """Of one worker, every so many seconds."""
+        while self._comes_through(pool, worker_id):
+            await pool.pause(heartbeat_s)
+
+    def _comes_through(self, pool: Pool, worker_id: str) -> bool:
+        if self._now() < self._silent_until_s.get(worker_id, 0.0):
+            return True
+        if not self._killed.is_set():
+            self._heard(worker_id)
+        return pool.beat(worker_id)
 
 
 class Foreman:
@@ -174,3 +203,118 @@ class Foreman:
         if self._errands.of(name) is None:
             self._errands.add(Errand(name))
         return TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name))
+
+
+# ------------------------------------------------------------------------------------------------------ lying in wait
+PAUSE_S: Final = (0.5, 20.0)
+LURK_S: Final = 90.0
+"""How long it lies in wait at most."""
+INSIST: Final = 0.6
+"""How many insist on one trap."""
+ACTS: Final = (*Verb, *Verb, "close", "close", "abort", "stop", "stop now")
+"""Everything that can be done to a task, or to who works on it."""
+
+
+class _Trap(NamedTuple):
+    """Once a task, or its run, has come into *state*, one of *acts*; ``sprung``: then the next trap, for that task."""
+
+    kind: str
+    state: str
+    acts: Sequence[str] = ACTS
+    sprung: _Trap | None = None
+
+
+PROBED: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
+"""It is about to be probed, when there is a worker."""
+UNHELD: Final = _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), _Trap("run", Run.HALF_OPEN.value, ("stop",)))
+"""It is about to be probed, and nothing is begun any more that could do that."""
+RARE: Final = (
+    _Trap("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    UNHELD,
+    UNHELD,
+    UNHELD,
+    PROBED,
+    _Trap("run", Run.VALIDATING.value),
+    _Trap("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
+    _Trap("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
+    _Trap("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
+)
+"""Where few wishes that come at any time meet a task."""
+NEXT: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel",))
+"""It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
+
+
+def _cancelling(moment: str) -> _Trap:
+    """Once a task, or its run, has come to that moment, it is cancelled."""
+    kind, state = moment.split(" ")
+    if state == Run.HALF_OPEN.value:
+        return _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    return _Trap(kind, state, ("cancel",))
+
+
+ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
+
+
+class Lurker:
+    """Of one plan, under one supervisor. *name* is that of its workstream, by which its tasks are called. Many insist
+    on one trap, and leave the plan alone otherwise."""
+
+    def __init__(self, sup: Supervisor, foreman: Foreman, name: str, world: World, chance: Chance, desk: Desk) -> None:
+        self._sup, self._foreman, self._name = sup, foreman, name
+        self._world, self._desk = world, desk
+        self._chance = chance.below("lurker", world.lives)
+        cancels_at = world.drawn.cancels_at or ()
+        traps = [_cancelling(one) for one in cancels_at] or RARE
+        insists = bool(cancels_at) or chance.happens(INSIST, "insists")
+        self._insists_on = chance.choice(traps, "insists on") if insists else None
+
+    async def lurk(self) -> None:
+        """Again and again, until the plan is over: whoever runs it ends this."""
+        number = 0
+        while True:
+            number += 1
+            await anyio.sleep(self._chance.between(*PAUSE_S, "pause", number))
+            place, faults = f"{self._name}.{self._world.lives}.{number}", self._world.faults
+            if not faults.healed and faults.strikes("host.lurks", place):
+                await self._once(self._chance.below(number), place)
+
+    async def _once(self, chance: Chance, place: str) -> None:
+        traps = RARE if chance.happens(0.5, "rare") else ANY
+        trap: _Trap | None = self._insists_on or chance.choice(traps, "trap")
+        task = f"{self._name}t"
+        while trap is not None:
+            found = await self._come_to(trap, task)
+            if found is None or self._world.faults.healed:
+                return
+            task, holder = found
+            await self._strike(chance.choice(trap.acts, "act", trap.state), task, holder, chance, place)
+            trap = trap.sprung
+
+    async def _come_to(self, trap: _Trap, called: str) -> tuple[str, str] | None:
+        """The task of such a name that has come into that state just now, or its run has, and who holds it."""
+        with anyio.move_on_after(LURK_S):
+            async with self._sup.subscribe() as records:
+                async for record in records:
+                    if (record.entity_type, record.outcome, record.to_status) == (trap.kind, "transition", trap.state):
+                        whose = self._world.board.whose(record.entity_id)
+                        if whose is not None and whose[0].startswith(called):
+                            return whose
+        return None
+
+    async def _strike(self, act: str, task: str, holder: str, chance: Chance, place: str) -> None:
+        if act in list(Verb):
+            await self._foreman.command(Verb(act), task, chance, f"lurker.{place}")
+            return
+        with self._desk.asking(f"{act} {task} right then") as said:
+            match act:
+                case "close":
+                    await self._sup.close_session(holder, reason="enough of it")
+                    said.append("closed")
+                    self._world.oracle.replies.close_answered(holder)
+                case "abort":
+                    receipt = await self._sup.abort(holder, AbortScope.SESSION, reason="enough of it", actor="operator")
+                    said.append(receipt.abort_id)
+                case _:
+                    self._world.told_to_end(now=act == "stop now")
+                    await self._sup.stop(now=act == "stop now", actor="operator")
+                    said.append("stopping")

@@ -19,15 +19,11 @@ Pieces = tuple[str, ...]
 BEFORE = "before "
 
 
-def _unheard(owner: str) -> None:
-    """Nobody hears of it."""
-
-
 class Places:
     """Those of one machine. With *worktrees* each session has its own. *takes_back* hears whose work is about to be
     taken back from a shared place."""
 
-    def __init__(self, errands: Errands, takes_back: Callable[[str], None] = _unheard, *, worktrees: bool) -> None:
+    def __init__(self, errands: Errands, takes_back: Callable[[str], None], *, worktrees: bool) -> None:
         self.worktrees = worktrees
         self._takes_back = takes_back
         self._errands = errands

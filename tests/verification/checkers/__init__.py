@@ -20,6 +20,7 @@ from supervisor.simulation.oracle import HOME, Oracle
 from tests.verification.checkers.consistency import recount
 from tests.verification.checkers.exits import Fates
 from tests.verification.checkers.launches import Launches
+from tests.verification.checkers.leaks import check_closed
 from tests.verification.checkers.model_retries import ModelBooks
 from tests.verification.checkers.replies import Hearing, Wanted
 from tests.verification.checkers.tasks import WorkBooks
@@ -180,3 +181,5 @@ class _Consistency(Checker):
                 disk, oracle = self._world.disk, self._oracle
                 running, begun = self._timers.running, self._replies.has_begun
                 recount(oracle.violated, sup, disk.entities, disk.living, running, oracle.ruling, begun, number)
+            case checkers.SupervisorLeft(sup):
+                check_closed(self._oracle.violated, sup, self._world.disk.entities)
