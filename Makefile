@@ -40,10 +40,10 @@ docs: $(VENV)/ready  ## The pages that are generated from the tables
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
 	$(BIN)/python -m tests.verification prove --golden
-	$(BIN)/supervisor simulate soak --seeds 100
+	$(BIN)/python -m tests.verification soak --seeds 100
 
 soak: $(VENV)/ready  ## Long: many seeds that reach everything, an abort before every step, and one run per seed
-	$(BIN)/supervisor simulate soak --seeds 10000 --must-reach all
+	$(BIN)/python -m tests.verification soak --seeds 10000 --must-reach all
 	$(BIN)/python -m tests.verification sweep
 	$(BIN)/python -m tests.verification sweep --crash --every 10
 	$(BIN)/python -m tests.verification prove --seeds 50

@@ -1,23 +1,18 @@
 """What a run reached: transitions, and aborts by level and by the state of the session that they met.
 
-A search that never reaches a state has shown nothing about it. What must be reached is read from the tables; what
-cannot be, today, is listed here with the reason, and reaching it all the same is a mistake in that list.
+A search that never reaches a state has shown nothing about it. What must be reached is read from the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
 
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.simulation.faults import FAULTS
 
-__all__ = ["UNREACHABLE", "Coverage", "to_reach"]
-
-UNREACHABLE: Final[Mapping[str, str]] = {}
-"""What no run can reach today, and why."""
+__all__ = ["Coverage", "to_reach"]
 
 
 class Coverage:
@@ -57,7 +52,7 @@ class Coverage:
 def to_reach() -> list[str]:
     """Everything that a soak must reach, by name, in a fixed order. Rules that differ only in their guards have one
     name: records do not tell them apart."""
-    return [one for one in dict.fromkeys(_everything()) if one not in UNREACHABLE]
+    return list(dict.fromkeys(_everything()))
 
 
 def _everything() -> Iterable[str]:

@@ -19,15 +19,14 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.simulation.asking import WITHDRAWN, Desk
+from supervisor.simulation.checkers import Heartbeat, PlanEnded, PlanGiven, PlanResumed
 from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.meter import Tally
 from supervisor.simulation.operators import Operators
 from supervisor.simulation.ranges import drawn
 from supervisor.simulation.scenario import AGENTS, HOUR_S
-from supervisor.simulation.tally import Tally
-from supervisor.simulation.works.hearts import Hearts
-from supervisor.simulation.works.operator_bot import Foreman
+from supervisor.simulation.works.operator_bot import Foreman, Hearts, Lurker
 from supervisor.simulation.works.plans import draw_plan
-from supervisor.simulation.works.task_triggers import Lurker
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.previous_run import before
@@ -194,7 +193,7 @@ class Host:
             result = await session.result()
             said.append(f"{result.outcome}: {result.error}" if result is not None else "nothing is asked of it")
             if result is not None and not self._dead:
-                self._oracle.hearing.result_told(session.id, *_answer(result))
+                self._oracle.replies.result_told(session.id, *_answer(result))
         if self._dead:
             return False
         customer.asked = False
@@ -233,7 +232,7 @@ class Host:
         with self._desk.asking(f"close {session.id}") as said:
             await session.close()
             said.append("closed")
-            self._oracle.hearing.close_answered(session.id)
+            self._oracle.replies.close_answered(session.id)
 
     def _pause_s(self, customer: Customer) -> float:
         """Until a customer's next turn: where the load has hours, those that are left of its turns are spread evenly,
@@ -253,8 +252,7 @@ class Host:
             policy, outage = self._policy(customer), self._sup.outage
             session = await self._sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
             said.append(session.id)
-            self._oracle.begun(session.id, outage)
-            self._oracle.acknowledged(session.id)
+            self._oracle.acknowledged(session.id, outage)
             self._oracle.rules(session.id, policy)
         if said[-1] == WITHDRAWN and not self._dead:
             self._check_nobody_waits(customer, others)
@@ -285,7 +283,7 @@ class Host:
             result = await session.run(f"turn {customer.turn} of customer {customer.number}")
             said.append(f"{result.outcome}: {result.error}")
             if not self._dead:
-                self._oracle.hearing.prompt_answered(session.id, *_answer(result))
+                self._oracle.replies.prompt_answered(session.id, *_answer(result))
         if self._dead:
             return False
         if said[-1] == WITHDRAWN:
@@ -347,7 +345,7 @@ class Host:
             await self._run_plan(customer)
             return
         if not self._dead:
-            self._oracle.works.told(results, self._world.now())
+            self._oracle.told(PlanEnded(results, self._world.now()))
             customer.plan = None
             for one in results:
                 self._count(customer, one.outcome)
@@ -403,28 +401,22 @@ class Host:
         if not customer.works:
             return await run_plan(self._sup, plan)
         world, chance = self._world, customer.chance
-        hearts = Hearts(self._oracle.works.hearts, world.now, world.killed)
+        oracle = self._oracle
+
+        def heard(worker_id: str) -> None:
+            oracle.told(Heartbeat(worker_id, world.now()))
+
+        hearts = Hearts(heard, world.now, world.killed)
         runner = PlanRunner(self._sup, heart=hearts.beat)
 
         def reloaded(plan: Plan) -> None:
             customer.plan = plan
-            self._oracle.works.planned(plan)
+            oracle.told(PlanGiven(plan))
 
-        foreman = Foreman(
-            runner,
-            plan,
-            self._oracle.works,
-            world.errands,
-            chance,
-            self._faults,
-            self._desk,
-            world.lives,
-            reloaded,
-            hearts,
-        )
+        foreman = Foreman(runner, plan, world, chance, self._desk, reloaded, hearts)
         lurker = Lurker(self._sup, foreman, plan.workstream, world, chance, self._desk)
         if customer.resumes:  # what it has grown by since, too
-            self._oracle.works.savings.resumed([one.task.id for one in every_task(plan.tasks)])
+            oracle.told(PlanResumed([one.task.id for one in every_task(plan.tasks)]))
         async with anyio.create_task_group() as group:
             group.start_soon(foreman.attend)
             group.start_soon(lurker.lurk)
@@ -441,7 +433,7 @@ class Host:
             plan = draw_plan(
                 customer.number, count, chance, self._faults, self._world.errands, workspace, saves=customer.saves
             )
-            self._oracle.works.planned(plan)
+            self._oracle.told(PlanGiven(plan))
             return plan
         tasks = tuple(self._task(customer, number, chance) for number in range(count))
         return Plan(agents=_configs(), tasks=tasks, max_sessions=chance.integer(1, 3, "at once"))

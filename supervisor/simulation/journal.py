@@ -8,17 +8,18 @@ supervisor's journal takes nothing more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import anyio
 
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.ports import Append, EntityRow, JournalError, JournalUnavailable
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.ports import Append, Compacted, EntityRow, JournalError, JournalUnavailable, Retention
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
 
-__all__ = ["DiskFailed", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
+__all__ = ["DiskFailed", "SimulatedArchive", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
 
 BUSY_S = 5.0
 """How long a locked database is waited for: the busy time-out of the real journal."""
@@ -30,6 +31,8 @@ LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
 """How long an outage lasts (seconds): a hiccup, a moment, or until somebody has made room."""
 STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then", "host.cancelled"})
 """What may strike a commit."""
+ARCHIVES_S = 0.05
+"""How long a file of the archive takes."""
 RECORDS_KEPT = 50_000
 """Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
 
@@ -247,3 +250,18 @@ class SimulatedJournal(MemoryJournal):
     def _check_alive(self) -> None:
         if self._dead:
             raise SupervisorKilled("its supervisor was killed")
+
+
+class SimulatedArchive:
+    """The upkeep of a simulated journal (``supervisor.ports.Upkeep``), which never grows too long. *preserved* hears of
+    each file."""
+
+    def __init__(self, preserved: Callable[[str, Sequence[LifecycleEvent]], None]) -> None:
+        self._preserved = preserved
+
+    async def compact(self, retention: Retention, living: Callable[[], Collection[str]]) -> Compacted:
+        return Compacted()
+
+    async def preserve(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        await anyio.sleep(ARCHIVES_S)
+        self._preserved(name, records)

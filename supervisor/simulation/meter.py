@@ -1,4 +1,4 @@
-"""What a run cost: turns and tokens that led to nothing, and how far each failure reached.
+"""What a run came to: its work, turns and tokens that led to nothing, and how far each failure reached.
 
 Turns and ends are read from durable records, so the runtime's word on them is taken, and nothing else of it; tokens are
 what agents say they use, at the moment at which they do. A token is wasted unless the turn that it was used in came to
@@ -11,7 +11,7 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Cost", "Meter"]
+__all__ = ["Cost", "Meter", "Tally"]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,27 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     wasted_tokens: int
     reached: tuple[int, ...]
+
+
+class Tally(msgspec.Struct):
+    """What became of the work, as customers and operators see it: prompts by outcome, sessions started, and how
+    long the work stood still after a loss."""
+
+    completed: int = 0
+    failed: int = 0
+    aborted: int = 0
+    lost: int = 0
+    sessions: int = 0
+    resumed: int = 0
+    """Sessions that a customer went on with under another supervisor."""
+    unanswered: int = 0
+    """Prompts that customers wanted and that were never completed."""
+    recoveries_s: list[float] = []
+    """From the loss of a customer's turn to its next completed one."""
+    unrecovered: int = 0
+    """Losses that no completed turn followed."""
+    reached: list[int] = []
+    """Sessions that each abort ended."""
 
 
 class Meter:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -16,20 +16,57 @@ from actors.parking import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder
-from supervisor.policies.abort_plan import AbortPlan, Receipt, TreeNode
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder, LifecycleEvent
+from supervisor.policies.abort_plan import AbortPlan, TreeNode
 from supervisor.runtime import one_shot_event as moments
 from supervisor.simulation.asking import Desk
-from supervisor.simulation.fates import Asked
-from supervisor.simulation.foreseen import check_plan, check_receipt
+from supervisor.simulation.checkers import AbortAnswered, AbortAsked, Looked, PermissionAnswered
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.misuse import misuse
-from supervisor.simulation.recount import recount
-from supervisor.simulation.state_triggers import INTERRUPTED, Moment, session_of, wait_for
-from supervisor.simulation.tally import Tally
+from supervisor.simulation.meter import Tally
 from supervisor.simulation.world import World
 
-__all__ = ["Operators"]
+__all__ = ["Moment", "Operators", "wait_for"]
+
+CHANGES: Final = ("born", "transition")
+
+
+class Moment(NamedTuple):
+    """Somebody of that kind has come into that state: ``child``, below another session; ``littered``, while an earlier
+    turn of the session is still cleaned up after."""
+
+    kind: str
+    state: str
+    child: bool = False
+    littered: bool = False
+
+    def is_now(self, record: LifecycleEvent, sup: Supervisor) -> bool:
+        """Whether *record*, which came just now, says so."""
+        if (record.entity_type, record.to_status) != (self.kind, self.state) or record.outcome not in CHANGES:
+            return False
+        session_id = session_of(record.entity_id)
+        if self.child and "/" not in session_id:
+            return False
+        return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.tree.entities) > 1
+
+
+class Interrupted(NamedTuple):
+    """A moment for an urgent message, and when that one is to be heard."""
+
+    moment: Moment
+    at: DeliveryPoint
+
+
+INTERRUPTED: Final = (
+    Interrupted(Moment("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY),  # with its last call, a turn may end
+    Interrupted(Moment("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
+    Interrupted(Moment("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
+)
+
+
+def session_of(entity_id: str) -> str:
+    """The session that a turn or a call belongs to; a session itself."""
+    return entity_id.partition(":")[0]
+
 
 PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
 """Within how many seconds an operator wants something to be over; mostly the ladder says so."""
@@ -44,6 +81,17 @@ RARE = (
     SessionState.BUILDING_PROMPT,
 )
 """States that few sessions come into, and that are waited for more often."""
+
+
+async def wait_for(sup: Supervisor, moment: Moment, patience_s: float) -> str | None:
+    """The session for which the moment has come; ``None`` if it does not come in *patience_s* seconds, or before the
+    supervisor ends."""
+    with anyio.move_on_after(patience_s):
+        async with sup.subscribe() as records:
+            async for record in records:
+                if moment.is_now(record, sup):
+                    return session_of(record.entity_id)
+    return None
 
 
 class Operators:
@@ -91,9 +139,7 @@ class Operators:
         if self._sup.ledger.last_seq == self._seen_seq:
             return
         self._seen_seq = self._sup.ledger.last_seq
-        running, ruling = self._oracle.promises.running, self._oracle.ruling
-        disk, begun = self._world.disk, self._oracle.hearing.has_begun
-        recount(self._oracle.violated, self._sup, disk.entities, disk.living, running, ruling, begun, number)
+        self._oracle.told(Looked(self._sup, number))
 
     async def _wish(self, chance: Chance, place: str) -> None:
         for kind, act in (
@@ -175,53 +221,22 @@ class Operators:
 
     async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
         """Abort it, and hold the receipt to what it says."""
-        at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
-        asked = Asked(at_s, self._world.wall.time(), "an operator")
+        world, oracle = self._world, self._oracle
+        asked = AbortAsked(target, scope, "an operator", world.now(), world.wall.time())
+        oracle.told(asked)
         with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
-            delegating = set(self._delegating())
             plan = self._planned(target, scope, now)
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
-            self._oracle.receipt_came(receipt, at_s, plan.deadline_s if plan is not None else 0.0)
-            self._hold_to(receipt, at_s, within_s)
-            self._oracle.fates.check(asked, plan, receipt, self._world.now(), self._world.wall.time())
-            waited = [one.id for one in plan.nodes if one.mode is CancelMode.WAIT_COMPLETED] if plan is not None else ()
-            self._oracle.hearing.abort_answered(wanted, receipt, waited)
-            if plan is not None:
-                check_receipt(self._oracle.violated, plan, receipt, delegating)
-
-    def _delegating(self) -> Iterator[str]:
-        """The calls whose child sessions are still theirs: nobody has adopted those."""
-        nodes = self._sup.tree.nodes()
-        for one in self._alive("session", child=True):
-            call = nodes[one].started_by
-            if call is not None and nodes[one].parent == session_of(call):
-                yield call
+            self._tally.reached.append(sum(one.kind == "session" for one in receipt.nodes))
+            oracle.receipt_came(receipt, asked.at_s, within_s, plan)
+            oracle.told(AbortAnswered(asked, plan, receipt, world.now(), world.wall.time()))
 
     def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
-        """A dry run, held to the rules, whose plan is then carried out or nothing; ``None`` of what is not there."""
-        nodes = self._sup.tree.nodes(hurry=now)
-        if target not in nodes:
-            return None
-        plan = self._sup.plan_abort(target, scope, now=now)
-        check_plan(self._oracle.violated, nodes, plan)
-        return plan
-
-    def _hold_to(self, receipt: Receipt, at_s: float, within_s: float | None) -> None:
-        """What a receipt says is a promise."""
-        sessions = [one for one in receipt.nodes if one.kind == "session"]
-        self._tally.reached.append(len(sessions))
-        for one in sessions:
-            if one.outcome != "abandoned":
-                self._oracle.promised(one.id, receipt.abort_id)
-            if one.outcome == "ended":
-                self._oracle.gone(one.id, receipt.abort_id)
-        for one in receipt.nodes:
-            if one.kind == "tool" and one.outcome == "ended":
-                self._oracle.call_gone(one.id, receipt.abort_id)
-        if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
-            self._oracle.told_to_end(receipt.target, at_s, within_s)
+        """A dry run, whose plan is then carried out or nothing; ``None`` of what is not there."""
+        there = target in self._sup.tree.nodes(hurry=now)
+        return self._sup.plan_abort(target, scope, now=now) if there else None
 
     async def _interrupt(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")
@@ -235,8 +250,7 @@ class Operators:
             outage = self._sup.outage
             message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
             said.append(message_id)
-            self._oracle.begun(message_id, outage)
-            self._oracle.acknowledged(message_id)
+            self._oracle.acknowledged(message_id, outage)
 
     async def _leave_message(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")
@@ -250,7 +264,7 @@ class Operators:
             with self._desk.asking(f"prompt {target}") as said:
                 result = await Session(self._sup, target).run(f"prompt {place}")
                 said.append(f"{result.outcome}: {result.error}")
-                self._oracle.hearing.prompt_answered(target, result.outcome, result.error, result.seq)
+                self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
 
     async def _delegate(self, chance: Chance, place: str) -> None:
         """A child session that the host starts."""
@@ -263,10 +277,9 @@ class Operators:
                     child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
                     self._oracle.rules(child.id, policy)
                 said.append(child.id)
-                self._oracle.begun(child.id, outage)
-                self._oracle.acknowledged(child.id)
+                self._oracle.acknowledged(child.id, outage)
                 result = await child.run(f"prompt {place}")
-                self._oracle.hearing.prompt_answered(child.id, result.outcome, result.error, result.seq)
+                self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
     def _other_policy(self, chance: Chance) -> AbortPolicy:
         """A policy of its own, so that it matters whose is asked."""
@@ -281,14 +294,13 @@ class Operators:
             with self._desk.asking(f"close {target}") as said:
                 await self._sup.close_session(target, reason="enough of it")
                 said.append("closed")
-                self._oracle.hearing.close_answered(target)
+                self._oracle.replies.close_answered(target)
 
     async def _speak_to_the_dead(self, chance: Chance, place: str) -> None:
         """A wish for a session that may have ended, or never was."""
         target = f"c{chance.integer(0, self._customers, 'who')}"
         await self.abort(target, AbortScope.SESSION, False)
         await self._send(target, urgent=chance.happens(0.5, "urgent"))
-        await misuse(self._oracle.violated, self._sup, self._pick(chance, "session"))
 
     async def _answer(self, chance: Chance, place: str) -> None:
         """A permission that somebody waits for, by one operator, or by two at once."""
@@ -304,7 +316,7 @@ class Operators:
         with self._desk.asking(f"answer {permission_id}") as said:
             choice = await self._sup.answer(permission_id, allow=allow, always=always, by="operator")
             said.append(f"{choice.option}")
-            self._oracle.hearing.permission_answered(permission_id, choice.option)
+            self._oracle.told(PermissionAnswered(permission_id, choice.option))
 
     async def _flood(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")

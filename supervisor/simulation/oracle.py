@@ -3,7 +3,8 @@ what must not be.
 
 It never asks the code under test. Safety is checked whenever something happens, under all faults; liveness once the
 faults have stopped. What can be seen in the records alone is checked by :mod:`supervisor.diagnostics.invariants`,
-which also checks the journals of real runs; here is what only the world knows.
+which also checks the journals of real runs; here is what only the world knows. Whoever wants more checked hands in
+checkers (:mod:`supervisor.simulation.checkers`).
 """
 
 from __future__ import annotations
@@ -16,38 +17,44 @@ from typing import Any
 from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.diagnostics.invariants import INVARIANTS, RecordChecker, Violation
-from supervisor.lifecycles.types import AbortPolicy, Ladder, LifecycleEvent, Rung
-from supervisor.policies.abort_plan import Receipt
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent, Rung
+from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.simulation.checkers import (
+    Checker,
+    ClockRead,
+    DiskWasDown,
+    Fact,
+    Slept,
+    SupervisorEnded,
+    SupervisorStarted,
+)
 from supervisor.simulation.coverage import Coverage
-from supervisor.simulation.fates import Fates
-from supervisor.simulation.hearing import Hearing
 from supervisor.simulation.machine.processes import ProcessEvent
-from supervisor.simulation.model_books import TELLING, ModelBooks
-from supervisor.simulation.owing import Owing
-from supervisor.simulation.promised import Promised
-from supervisor.simulation.specified import Specified
+from supervisor.simulation.replies import Replies
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.books import WorkBooks
-from supervisor.simulation.works.task_scripts import Errands
 
-__all__ = ["HOME", "Oracle"]
+__all__ = ["HOME", "MakeCheckers", "Oracle", "no_checkers"]
+
+MakeCheckers = Callable[["Oracle"], Sequence[Checker]]
+"""Makes the checkers of one run, given its oracle. A function of a module, where runs are spread over processes."""
+
+
+def no_checkers(oracle: Oracle) -> Sequence[Checker]:
+    """The oracle alone judges."""
+    return ()
+
 
 SLACK_S = 12.0
 """On top of a ladder, for the kill of a process: the launch that may be under way (1 s), what the process host adds to
 the last rung (2 s), and the exits themselves (fractions of a second each) of a tree of some depth."""
 HOME = "/sim"
 """Above every session's directory, which is called after it."""
-TEST = "$ sim-check"
-"""In the names of acceptance tests, which no agent starts."""
 AT_REST = {("task", "FAILED"), ("run", "CIRCUIT_OPEN")}
 """States that the tables let a log go on from, and that nothing has to leave: work that is not tried again."""
-_TELLING = frozenset(
-    {"UrgentMessage", "MessageReceived", "PromptReady", "tool_started", "task_assigned", "AbortRecord"}
-)
 RECORD_S = 45.0
 """And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
 follows from another record, and the clean-up of a turn (5 s)."""
@@ -67,6 +74,7 @@ class Oracle:
         ladder: the ladder of the run's sessions.
         grain_s: to multiples of which the run rounds its timers up.
         model: how often in a row its agents' models may fail.
+        checkers: what else hears of the run, and reports by :meth:`violated`.
     """
 
     def __init__(
@@ -76,23 +84,20 @@ class Oracle:
         ladder: Ladder,
         grain_s: float = 0.0,
         model: ModelLimits | None = None,
+        checkers: MakeCheckers = no_checkers,
     ) -> None:
-        self.errands = Errands()
-        """What the tasks of plans meet, and met."""
-        self.works = WorkBooks(self.violated, self.errands, ladder.total_s + SLACK_S + RECORD_S, now)
         self.violations: list[Violation] = []
         self.adjourned = False
         """What happens now is no part of the run, and not judged."""
         self.omitted = 0
         self.coverage = Coverage()
         self.records = 0
-        self._now, self._trace, self._grain_s = now, trace, grain_s
+        self.now, self.ladder, self.grain_s, self.model = now, ladder, grain_s, model or ModelLimits()
+        self.recorded_within_s = ladder.total_s + SLACK_S + RECORD_S
+        """From an end that is on record to the last record that follows from it."""
+        self._trace = trace
         self._bound_s = ladder.total_s + SLACK_S
-        self._specified = Specified(self.violated)
-        self.promises = Promised(self.violated, now, self._slept_since, ladder, grain_s)
-        self._models = ModelBooks(self.violated, model or ModelLimits())
-        self._checker = RecordChecker(on_step=self._stepped)
-        self.fates = Fates(self.violated)
+        self._invariants = RecordChecker(on_step=self._stepped)
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
         """Processes that are there, by the session that they work for: pid to name."""
@@ -109,19 +114,26 @@ class Oracle:
         self._slept: list[tuple[float, float]] = []
         self._reaped_at: dict[str, float] = {}
         """When the last process of a session was reaped that was not lost."""
-        self.hearing = Hearing(self.violated, now, self._slept_since, grain_s)
+        self.unanswered: dict[str, str] = {}
+        """What was asked and not answered yet: its name to its words."""
+        self.replies = Replies(self.violated)
         self._ends_promised: dict[str, str] = {}
         self._ruled: dict[str, AbortPolicy] = {}
         """The policies that the host gave, by session; those below it inherit them."""
         self._starting: Counter[str] = Counter()
         """Below whom the host is starting sessions, and how many."""
-        self._owing = Owing(self.violated)
+        self._owed: set[str] = set()
+        """Effects that are on record and not settled: an effect is settled once."""
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
-        self._intents: dict[tuple[str, str], int] = {}
-        self._launches: dict[tuple[str, str], int] = {}
         self._last_seq, self._last_s = 0, 0.0
+        self._checkers = checkers(self)
+
+    def told(self, fact: Fact) -> None:
+        """Pass a fact on to the checkers."""
+        for one in self._checkers:
+            one.told(fact)
 
     # ------------------------------------------------------------------ violations
     def violated(self, invariant: str, entity_id: str, message: str, seq: int | None = None) -> None:
@@ -146,49 +158,46 @@ class Oracle:
     # ------------------------------------------------------------------ supervisors
     def started(self) -> None:
         """A supervisor starts."""
-        self.works.started()
-        for session_id in [one for one in self._due if not self.hearing.is_stopped(one)]:
+        self.told(SupervisorStarted())
+        for session_id in [one for one in self._due if not self.replies.is_stopped(one)]:
             self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
             self._due.pop(session_id, None)
 
     def clock_set(self, wall_s: float) -> None:
         """It has read the wall clock for the first time, and its own is the run's from here on, and never before its
         journal: a jump between its start and this is none to it."""
-        self._offset_s = max(wall_s, self._last_s) - self._now()
-        self.promises.forget(self._offset_s)
+        self._offset_s = max(wall_s, self._last_s) - self.now()
+        self.told(ClockRead(self._offset_s))
 
     def killed(self) -> None:
         """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
-        self.hearing.asked.clear()
+        self.unanswered.clear()
         self._record_due.clear()
-        self.works.killed()
+        self.told(SupervisorEnded("killed"))
 
     def gave_up(self) -> None:
         """It has ended without its disk: its last is not on record, and the next one goes on from before that."""
         self._record_due.clear()
-        self.works.gave_up()
+        self.told(SupervisorEnded("gave up"))
 
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
         self._trace.note(f"disk was down {seconds:.6f}")
-        self.promises.disk_was_down(seconds)
-        self.hearing.disk_was_down(seconds)
-        self.works.disk_was_down(seconds)
+        self.told(DiskWasDown(seconds))
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
 
     def slept(self, seconds: float) -> None:
         """Time leapt for everybody: no bound can hold while the machine sleeps, and in the grace after that."""
-        self.promises.slept(seconds)
-        seconds += GRACE_S + self._grain_s  # timers stand still at what was due next, which may have been rounded up
-        self._slept.append((self._now(), seconds))
-        self.works.slept(seconds)
+        self.told(Slept(seconds))
+        seconds += GRACE_S + self.grain_s  # timers stand still at what was due next, which may have been rounded up
+        self._slept.append((self.now(), seconds))
         for session_id in self._due:
             self._due[session_id] += seconds
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
 
-    def _slept_since(self, at_s: float) -> float:
+    def slept_since(self, at_s: float) -> float:
         """How long the machine has slept since then, in seconds; the sleep that it was in the middle of, too."""
         return sum(seconds for when, seconds in self._slept if when + seconds > at_s)
 
@@ -196,17 +205,20 @@ class Oracle:
     def asked(self, name: str, words: str) -> None:
         """The host asked for something; there is one answer to come."""
         self._trace.note(f"asked {name} {words}")
-        self.hearing.asked[name] = words
+        self.unanswered[name] = words
 
     def answered(self, name: str, words: str) -> None:
         """It was answered, or refused."""
         self._trace.note(f"answered {name} {words}")
-        self.hearing.asked.pop(name, None)
+        self.unanswered.pop(name, None)
 
-    def acknowledged(self, entity_id: str) -> None:
-        """The host was told that this entity is there, or that message: its first record is durable."""
+    def acknowledged(self, entity_id: str, outage: object = None) -> None:
+        """The host was told that this entity is there, or that message, by a supervisor that knew of *outage* when it
+        was asked: the first record is durable, and nothing new is taken while the journal cannot be written."""
         if entity_id not in self._durable:
             self.violated("durable", entity_id, "was acknowledged before its first record was durable")
+        if outage is not None:
+            self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
 
     def rules(self, session_id: str, policy: AbortPolicy) -> None:
         """The host gave that session, and all that will be below it, this policy."""
@@ -238,40 +250,49 @@ class Oracle:
         """That session was told to end: its processes are gone within the ladder, or *within_s* seconds where that is
         sooner, whatever the disk does."""
         bound_s = self._bound_s if within_s is None else min(self._bound_s, within_s + SLACK_S)
-        due = at_s + bound_s + self._slept_since(at_s)
+        due = at_s + bound_s + self.slept_since(at_s)
         self._due[session_id] = min(due, self._due.get(session_id, due))
         self._check_due(session_id)
         if (late_s := self._reaped_at.get(session_id, due) - due) > 0:  # heard of late, from a disk that was down
             self.violated("bounded_kill", session_id, f"its last process lived {late_s:.3f} s beyond its ladder")
 
-    def receipt_came(self, receipt: Receipt, at_s: float, deadline_s: float) -> None:
+    def receipt_came(self, receipt: Receipt, at_s: float, within_s: float | None, plan: AbortPlan | None) -> None:
         """An abort that was asked for at *at_s* is answered, within its plan's deadline, whatever the disk does. One of
-        what was ending already has the time of that end, and of its record, unless the disk is down."""
+        what was ending already has the time of that end, and of its record, unless the disk is down.
+
+        Args:
+            within_s: how much time the caller gave it.
+            plan: its dry run, which it carries out; ``None`` if the target was not there.
+        """
+        if plan is not None and not receipt.already_ended:
+            self._check_carried_out(plan, receipt)
+        deadline_s = plan.deadline_s if plan is not None else 0.0
         bound_s = self._bound_s + RECORD_S if receipt.already_ended else deadline_s
-        late_s = self._now() - at_s - bound_s - RECEIPT_S - self._slept_since(at_s)
+        late_s = self.now() - at_s - bound_s - RECEIPT_S - self.slept_since(at_s)
         if late_s > 0:
             self.violated("degraded", receipt.target, f"the receipt of its abort comes {late_s:.3f} s too late")
+        for one in receipt.nodes:
+            if one.kind == "session" and one.outcome != "abandoned":
+                self._ends_promised[one.id] = receipt.abort_id
+            if one.outcome == "ended":
+                self._check_ended(one, receipt.abort_id)
+        if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
+            self.told_to_end(receipt.target, at_s, within_s)
 
-    def begun(self, entity_id: str, outage: object) -> None:
-        """Something new was taken by a supervisor which knew of that outage, or of none."""
-        if outage is not None:
-            self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
+    def _check_carried_out(self, plan: AbortPlan, receipt: Receipt) -> None:
+        """A receipt tells of those whom the plan named, and of as many survivors as its processes have."""
+        planned, told = ({(one.id, one.kind) for one in nodes} for nodes in (plan.nodes, receipt.nodes))
+        if told != planned or receipt.spared != plan.spared:
+            words = f"{receipt.abort_id} tells of {sorted(told)}, of the planned {sorted(planned)}"
+            self.violated("one_answer", receipt.target, words)
+        if receipt.survivors != total_survivors(one.survivors for one in receipt.processes):
+            self.violated("no_survivor", receipt.target, f"{receipt.abort_id} counts {receipt.survivors} survivors")
 
-    def promised(self, session_id: str, abort_id: str) -> None:
-        """A receipt says that this session was ended."""
-        self._ends_promised[session_id] = abort_id
-
-    def gone(self, session_id: str, abort_id: str) -> None:
-        """A receipt says that this session's scope has ended: so have its processes, by now."""
-        if left := self._left(session_id):
-            self.violated("no_survivor", session_id, f"has ended by the receipt of {abort_id}, but these live: {left}")
-
-    def call_gone(self, call_id: str, abort_id: str) -> None:
-        """A receipt says that this call has ended: so has what was started for it, as far as that is on record."""
-        left = [str(pid) for pid, call in self._call_of.items() if call == call_id and pid not in self._lost]
-        if left:
-            words = f"has ended by the receipt of {abort_id}, but these of its processes live: {', '.join(left)}"
-            self.violated("no_survivor", call_id, words)
+    def _check_ended(self, node: NodeReceipt, abort_id: str) -> None:
+        """What has ended by a receipt has no process left; of a call, as far as that is on record."""
+        calls = [str(pid) for pid, call in self._call_of.items() if call == node.id and pid not in self._lost]
+        if left := self._left(node.id) if node.kind == "session" else ", ".join(calls):
+            self.violated("no_survivor", node.id, f"has ended by the receipt of {abort_id}, but these live: {left}")
 
     @property
     def anybody_left(self) -> bool:
@@ -288,12 +309,13 @@ class Oracle:
         """These records are durable from now on."""
         self._trace.records(encoded)
         for one in batch:
-            self._record(one.record)
-            self._owing.wrote(one)
             at_s = one.record.monotonic_s - self._offset_s
-            self.hearing.wrote(one, at_s)
-            self.works.wrote(one, at_s)
+            for checker in self._checkers:
+                checker.record(one, at_s)
+            self._record(one.record)
+            self._settle(one)
             if one.record.entity_type == "session":
+                self.replies.wrote(one)
                 self._session(one.record, one.ended)
             elif one.record.event == "ProcessStarted":
                 self._started_for(str(one.record.metadata["tool"]), one.record.metadata["pid"])
@@ -304,46 +326,33 @@ class Oracle:
             self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
         self._last_seq, self._last_s = record.seq, record.monotonic_s
         self._durable.add(record.entity_id)
-        if record.event in _TELLING:
-            self._told(record)
+        self._remember(record)
         self.coverage.record(record)
-        if record.event in TELLING:
-            self._models.wrote(record)
-        at_s = record.monotonic_s - self._offset_s
-        self.promises.heard(record, at_s)
-        if record.entity_type == "session" or record.outcome == "fact":
-            self.promises.ending(record, at_s)
-        if record.outcome == "born":
-            self._specified.born(record)
-        elif record.outcome == "fact":
-            self._specified.noted(record)
-        elif record.outcome in ("stale", "refused"):
-            self._specified.denied(record)
-        for violation in self._checker.take(record):
+        for violation in self._invariants.take(record):
             self._keep(violation)
 
-    def _told(self, record: LifecycleEvent) -> None:
-        """What is remembered of it."""
+    def _settle(self, one: Append) -> None:
+        """An effect is settled with the record of whoever was told of it, or when it was performed. One that is settled
+        earlier is lost if its supervisor is killed then; so it is settled twice."""
+        for name in one.settled:
+            if name not in self._owed:
+                self.violated("nothing_lost", one.record.entity_id, f"settles the effect {name}, which nobody owes")
+            self._owed.discard(name)
+        self._owed.update(name for name, _ in one.owed)
+
+    def _remember(self, record: LifecycleEvent) -> None:
         match record.event:
             case "UrgentMessage" | "MessageReceived":
                 self._durable.add(str(record.metadata.get("message_id")))
-            case "PromptReady" | "tool_started" if record.outcome == "transition":
-                self._intend(record.entity_id, record.event, 1)
-            case "task_assigned" if record.outcome == "transition":  # an idle agent takes it: no launch
-                self._intend(record.entity_id, "PromptReady", -1)
             case "AbortRecord" if record.metadata.get("policy_edge") is not None:
                 self._crossed.append(record)
-
-    def _intend(self, entity_id: str, intent: str, launches: int) -> None:
-        key = (entity_id.partition(":")[0], intent)
-        self._intents[key] = self._intents.get(key, 0) + launches
 
     def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         """A transition, and what its table makes of it again."""
         if record.event == "agent_exited":
             self._check_status(record, step.data.pid)
-        self._specified.stepped(record, step)
-        self.promises.stepped(record, step)
+        for one in self._checkers:
+            one.transition(record, step)
 
     def _check_status(self, record: LifecycleEvent, pid: int | None) -> None:
         """How an agent ended, by its record, is how its process did."""
@@ -354,7 +363,7 @@ class Oracle:
     def _session(self, record: LifecycleEvent, ended: bool) -> None:
         if record.to_status == "Stopped" and record.from_status != "Stopped" and record.outcome == "transition":
             self.told_to_end(record.entity_id, record.monotonic_s - self._offset_s)
-            self._record_due[record.entity_id] = self._now() + self._bound_s + RECORD_S
+            self._record_due[record.entity_id] = self.now() + self._bound_s + RECORD_S
         if ended:
             self._check_gone(record)
             self._check_recorded(record)
@@ -369,7 +378,7 @@ class Oracle:
 
     def _check_recorded(self, record: LifecycleEvent) -> None:
         """Recorded within its bound; what the ladder gave up waits longer for what it left behind, and says so."""
-        late_s = self._now() - self._record_due.pop(record.entity_id, self._now())
+        late_s = self.now() - self._record_due.pop(record.entity_id, self.now())
         if late_s > 0 and record.metadata.get("rung") != Rung.ABANDON:
             self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
 
@@ -377,13 +386,13 @@ class Oracle:
     def process(self, event: ProcessEvent) -> None:
         """Something happened to a process."""
         self._trace.note(f"process {event.what} {event.pid} {event.owner} {event.detail}")
-        self.fates.process(event)
+        for one in self._checkers:
+            one.process(event)
         session_id = event.owner.partition("$ ")[0].removeprefix(f"{HOME}/")
         match event.what:
             case "spawned":
                 self._spawned(session_id, event)
             case "killed" if event.detail == "with its warden":
-                self.works.lost_processes = True
                 self._lost.update(self._live.get(session_id, ()))
             case "exited":
                 self._statuses[event.pid] = event.detail
@@ -392,7 +401,7 @@ class Oracle:
                 self._call_of.pop(event.pid, None)
                 live = self._live.get(session_id, {})
                 if live.pop(event.pid, None) is not None and event.pid not in self._lost:
-                    self._reaped_at[session_id] = self._now()
+                    self._reaped_at[session_id] = self.now()
                 if not live:
                     self._live.pop(session_id, None)
 
@@ -406,41 +415,18 @@ class Oracle:
         self._live.setdefault(session_id, {})[event.pid] = event.detail
         if session_id in self._ended:
             self.violated("no_survivor", session_id, f"{event.detail} was started after its session's last record")
-        if self.works.has_closed(session_id):
-            self.violated("one_holder", session_id, f"{event.detail} was started, and its task is closed")
-        if event.detail == event.owner and TEST not in event.owner:  # not a process that the agent has forked
-            self._check_alone(session_id, event)
-            # A terminal is called after the call that asked for it: agent, turn, call.
-            self._check_intent(session_id, "tool_started" if ":" in event.owner.partition("$ ")[2] else "PromptReady")
-
-    def _check_alone(self, session_id: str, event: ProcessEvent) -> None:
-        """A session has one agent at a time: the last one is gone with all it started. The terminals of a turn that
-        failed end with the cleaning up after it."""
-        _, _, agent = event.owner.partition("$ ")
-        live = self._live[session_id]
-        before = [(pid, name) for pid, name in live.items() if pid != event.pid and pid not in self._lost]
-        others = [name for _, name in before if ":t" not in name and TEST not in name]
-        if ":" not in agent and others:
-            self.violated("one_holder", session_id, f"{event.detail} was started beside {', '.join(others)}")
-
-    def _check_intent(self, session_id: str, intent: str) -> None:
-        """A launch is decided with a prompt, a terminal is opened by a call: as many of them are durable by now."""
-        key = (session_id, intent)
-        self._launches[key] = self._launches.get(key, 0) + 1
-        if self._launches[key] > self._intents.get(key, 0):
-            self.violated("intent_before_effect", session_id, f"a program was started before its {intent} was durable")
 
     def _check_due(self, session_id: str) -> None:
         due = self._due.get(session_id)
-        if due is not None and self._now() > due and self._left(session_id):
-            late_s = self._now() - due
+        if due is not None and self.now() > due and self._left(session_id):
+            late_s = self.now() - due
             del self._due[session_id]
             self.violated("bounded_kill", session_id, f"its processes live {late_s:.3f} s beyond its ladder")
 
     # ------------------------------------------------------------------ the end
     def closed(self, rows: Iterable[EntityRow]) -> None:
         """A supervisor has closed in order, and its disk has answered: it leaves no open books to the next one."""
-        self.works.closed()
+        self.told(SupervisorEnded("closed"))
         for row in rows:
             if not row.ended and (row.kind, row.state) not in AT_REST:
                 self.violated("nothing_lost", row.id, f"was left {row.state} by a supervisor that closed in order")
@@ -460,11 +446,12 @@ class Oracle:
                 self.violated("recorded", session_id, f"the receipt of {abort_id} says it ended; it has no last record")
         for record in self._crossed:
             self._check_crossing(record)
-        self.works.settled()
-        for name, words in self.hearing.asked.items():
+        for name, words in self.unanswered.items():
             self.violated("one_answer", name, f"was never answered: {words}")
-        for violation in self._checker.finish(quiescent=True):
+        for violation in self._invariants.finish(quiescent=True):
             self._keep(violation)
+        for one in self._checkers:
+            one.finish()
 
     def _check_crossing(self, record: LifecycleEvent) -> None:
         """The edge that an abort crossed is open in the policy that rules there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
@@ -21,36 +22,33 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor, supervise
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.ports import JournalError, JournalUnavailable
-from supervisor.simulation.behind import counted
-from supervisor.simulation.embedding_program import Guest
+from supervisor.simulation.checkers import OnlyWorkStruck, SupervisorLeft
 from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
-from supervisor.simulation.fates import ROUNDING_S
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.meter import Cost
-from supervisor.simulation.oracle import Oracle
+from supervisor.simulation.meter import Cost, Tally
+from supervisor.simulation.oracle import MakeCheckers, Oracle, no_checkers
 from supervisor.simulation.scenario import Drawn
-from supervisor.simulation.tally import Tally
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 
-__all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_host", "simulate_main"]
+__all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_main"]
 
 T = TypeVar("T")
 
 Intrude = Callable[[int, World, Host], None]
 """Called before each step, with its number; may look, kill, and abort: its tasks go first."""
 
+ROUNDING_S = 1e-5
+"""Times are sums of floats."""
 RESTART_S = 0.5
 """How long it takes until a supervisor that was lost is started again."""
 SWEEP_S = 10.0
 """How long a start may take to end what it finds."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
 """What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
-TIMERS_MAX = 64
-"""Timers that a supervisor which has closed may leave behind unrung."""
 WORK = "work."
 """How the faults are called that a task meets itself: what becomes of it then is foretold."""
 LIVES_MAX = 30
@@ -92,7 +90,7 @@ class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 class Hosting(Protocol):
     """Who wants something of the supervisors of a run: :class:`Host`, :class:`Guest`, or who is given to
-    :func:`simulate_host`."""
+    :func:`simulate`."""
 
     tally: Tally
     last_arrival_s: float
@@ -101,6 +99,35 @@ class Hosting(Protocol):
     def done(self) -> bool: ...
 
     async def play(self, sup: Supervisor) -> None: ...
+
+
+class Guest(Generic[T]):
+    """A host that somebody else wrote: one async function that is given the supervisor, and runs to its end once.
+    Faults strike for as long as it runs. What it raises is kept, so that the run ends as every run does, and is
+    judged."""
+
+    last_arrival_s = inf
+
+    def __init__(self, main: Callable[[Supervisor], Awaitable[T]]) -> None:
+        self._main = main
+        self.tally = Tally()
+        self.done = False
+        self.ended = False
+        """It has come to its end by itself."""
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    async def play(self, sup: Supervisor) -> None:
+        """Run it. It is not run again, whatever became of it."""
+        self.done = True
+        try:
+            self.value = await self._main(sup)
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            raise
+        except BaseException as error:  # also what test frameworks raise, which is no Exception
+            self.error = error
+            await sup.stop(now=True, actor="host")
+        self.ended = True
 
 
 class _Run:
@@ -112,7 +139,9 @@ class _Run:
         tell: Callable[[str], None] | None,
         guest: Callable[[World], Hosting] | None = None,
         agents: Agents | None = None,
+        checkers: MakeCheckers = no_checkers,
     ) -> None:
+        self.checkers = checkers
         self.drawn = drawn
         self.tell = tell
         self.guest = guest
@@ -136,7 +165,7 @@ class _Run:
         self.trace = Trace(now, self.tell)
         settings = self.drawn.settings
         ladder, model = settings.policy.ladder.value(), settings.model_trouble.value()
-        self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model)
+        self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model, self.checkers)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
             self.host = self.guest(self.world) if self.guest is not None else self._customers()
@@ -153,7 +182,7 @@ class _Run:
                 and not self.intruded
                 and all(one.startswith(WORK) for one in self.world.faults.struck)
             ):
-                self.oracle.works.as_foretold(settings.limits.value(), settings.liveness.value())
+                self.oracle.told(OnlyWorkStruck(settings.limits.value(), settings.liveness.value()))
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
 
@@ -203,7 +232,7 @@ class _Run:
         await anyio.sleep(self.host.last_arrival_s + self.drawn.heal_after_s)
         self.world.heal()
         await anyio.sleep(self.drawn.quiet_s)
-        waiting = ", ".join(self.oracle.hearing.asked.values()) or "nothing is waited for"
+        waiting = ", ".join(self.oracle.unanswered.values()) or "nothing is waited for"
         words = f"is not over {self.drawn.quiet_s:g} s after the last fault: {waiting}"
         self.oracle.violated("quiescence", "run", words)
 
@@ -244,7 +273,9 @@ class _Run:
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure
-                self._look_behind(sup)
+                if sup.ledger.error is None and sup.ledger.clean:
+                    self.oracle.closed(self.world.disk.entities.values())
+                self.oracle.told(SupervisorLeft(sup))
         except* JournalError as failure:
             self.gave_up = _first_of(failure)
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
@@ -275,21 +306,6 @@ class _Run:
             words = f"was given up after {self.world.outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
             self.oracle.violated("degraded", "run", words)
 
-    def _look_behind(self, sup: Supervisor) -> None:
-        """A supervisor that has closed holds nothing any more."""
-        if sup.ledger.error is None and sup.ledger.clean:
-            self.oracle.closed(self.world.disk.entities.values())
-        if sup.tree.works or sup.tree.entities:
-            left = sorted({*sup.tree.works, *sup.tree.entities})
-            self.oracle.violated("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
-        if waiting := sup._prompting.waiting:
-            self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
-        if left := counted(sup, self.world.disk.entities):
-            self.oracle.violated("bounded", left[0], f"is still counted after the supervisor has closed: {left[:5]}")
-        actors, timers = len(sup._system), sup._system.timers.pending
-        if actors or timers > TIMERS_MAX:
-            self.oracle.violated("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")
-
 
 async def _answers_at_once(turn: AgentTurn) -> str:
     return "here"
@@ -299,38 +315,34 @@ def _clock() -> Callable[[], float]:
     return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
 
 
+@uncollected()  # when it returns, nobody holds the run's world any more
 def simulate(
     drawn: Drawn,
     *,
+    host: Callable[[World], Hosting] | None = None,
+    agents: Agents | None = None,
     tell: Callable[[str], None] | None = None,
     before_step: Callable[[int], None] | None = None,
     intrude: Intrude | None = None,
     livelock_steps: int = LIVELOCK_STEPS,
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Report:
     """Run it; what it was.
 
     Args:
+        host: given the world, makes the host that plays on every supervisor until it is done, instead of the customers
+            and operators of *drawn*.
+        agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
+            ``acp``, ``command``, ``inprocess`` and ``jsonl``.
         tell: hears every line of the trace as it comes.
         before_step: called before each step, with its number from 1; what it raises ends the run.
         intrude: the same, once there are a world and a host.
         livelock_steps: steps at one moment of virtual time that are a violation.
         watch: told now and then how many steps there have been, and at the end.
+        checkers: what judges the run beside the oracle (:mod:`supervisor.simulation.checkers`).
     """
-    with uncollected():
-        return _simulated(drawn, tell, before_step, intrude, livelock_steps, watch)
-
-
-def _simulated(
-    drawn: Drawn,
-    tell: Callable[[str], None] | None,
-    before_step: Callable[[int], None] | None,
-    intrude: Intrude | None,
-    livelock_steps: int,
-    watch: Callable[[int], None] | None,
-) -> Report:
-    """The run itself: when this returns, nobody holds its world any more."""
-    one = _Run(drawn, tell)
+    one = _Run(drawn, tell, host, agents, checkers)
     one.intruded = intrude is not None
     looks_on = before_step if intrude is None else _intruding(one, intrude)
     return _report(one, _ran(one, looks_on, livelock_steps, watch))
@@ -355,34 +367,13 @@ def simulate_main(
 
     Args:
         main: given the supervisor; what it returns or raises is kept.
-        agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
-            ``acp``, ``command``, ``inprocess`` and ``jsonl``.
-        tell: hears every line of the trace as it comes.
+        agents, tell: as for :func:`simulate`.
     """
     guest = Guest(main)
     one = _Run(drawn, tell, lambda world: guest, agents)
     ran = _ran(one)
     error = guest.error or one.gave_up or (None if guest.ended else ran.error)
     return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
-
-
-def simulate_host(
-    make: Callable[[World], Hosting],
-    drawn: Drawn,
-    *,
-    agents: Agents,
-    tell: Callable[[str], None] | None = None,
-    watch: Callable[[int], None] | None = None,
-) -> Report:
-    """Run the host that *make* makes, over all supervisors of the world of *drawn*; what it was.
-
-    Args:
-        make: given the world; its host is asked to play on every supervisor, until it is done.
-        agents, tell: as for :func:`simulate_main`.
-        watch: as for :func:`simulate`.
-    """
-    one = _Run(drawn, tell, make, agents)
-    return _report(one, _ran(one, watch=watch))
 
 
 def _ran(

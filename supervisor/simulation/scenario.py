@@ -30,7 +30,19 @@ from supervisor.simulation.ranges import drawn, outcomes, within
 from supervisor.simulation.toml_fields import THE_KEYS, is_name, problems
 from supervisor.simulation.toml_text import tables_of, text_of
 
-__all__ = ["AGENTS", "HOUR_S", "BadScenario", "Drawn", "Lean", "Scenario", "library", "load", "named", "parsed"]
+__all__ = [
+    "AGENTS",
+    "HOUR_S",
+    "BadScenario",
+    "Drawn",
+    "Lean",
+    "Scenario",
+    "library",
+    "load",
+    "merged",
+    "named",
+    "parsed",
+]
 
 AGENTS = ("acp", "command", "inprocess", "jsonl")
 """The ways to have an agent, by the names of their adapters."""
@@ -246,7 +258,7 @@ class Scenario(Model):
 
     def _leant(self, lean: Lean) -> Scenario:
         changes = lean.model_dump(exclude={"share", "about"})
-        return Scenario.model_validate(_merged(self.model_dump(exclude={"leans"}), changes))
+        return Scenario.model_validate(merged(self.model_dump(exclude={"leans"}), changes))
 
     def check_draws(self, where: str) -> None:
         """Try what draws may make of it, without a lean and with each: an option, or a lean, has a share of the seeds.
@@ -323,14 +335,14 @@ def _settings(value: Mapping[str, Any], where: str) -> Settings:
         raise BadScenario("\n".join(problems(f"{where}: settings", error, _settings_at))) from None
 
 
-def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """*table* with those changes, table by table: a choice is a value."""
     return {**table, **{name: _changed(table.get(name), value) for name, value in changes.items()}}
 
 
 def _changed(before: Any, value: Any) -> Any:
     tables = isinstance(value, Mapping) and isinstance(before, Mapping) and "any" not in {*value, *before}
-    return _merged(before, value) if tables else value
+    return merged(before, value) if tables else value
 
 
 def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -18,7 +18,7 @@ import msgspec
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Settings
 from supervisor.runtime.live_session import AgentFunction
-from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.profile import AgentShape, shape_of
 from supervisor.simulation.engine.schedule import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.running import Played, simulate_main
@@ -174,13 +174,7 @@ def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
     if isinstance(agent, AgentShape):
         return agent
     if isinstance(agent, AgentConfig):
-        match agent.adapter:
-            case "command":
-                return AgentShape(adapter="command")
-            case "jsonl":
-                return AgentShape(adapter="jsonl")
-            case _:
-                return AgentShape(adapter="acp")
+        return shape_of({"adapter": agent.adapter if agent.adapter in ("command", "jsonl") else "acp"})
     if not inspect.iscoroutinefunction(agent):
         raise TypeError(f"agents: {name}: {agent!r} is no AgentConfig, no AgentShape and no async function")
     return agent

@@ -15,17 +15,15 @@ __all__ = ["Trace"]
 class Trace:
     """A running digest. With *tell*, each line is also told, as it comes."""
 
-    __slots__ = ("_digest", "_tell", "lines", "now")
+    __slots__ = ("_digest", "_tell", "now")
 
     def __init__(self, now: Callable[[], float], tell: Callable[[str], None] | None = None) -> None:
         self.now = now
-        self.lines = 0
         self._digest = blake2b(digest_size=16)
         self._tell = tell
 
     def records(self, encoded: Sequence[bytes]) -> None:
         """Durable records, as they were encoded for the journal."""
-        self.lines += len(encoded)
         now_s = self.now()
         stamp = b"%.6f " % now_s
         for one in encoded:
@@ -35,7 +33,6 @@ class Trace:
 
     def note(self, line: str) -> None:
         """Anything else: what the world did, what the host asked, what it heard."""
-        self.lines += 1
         self._digest.update(f"{self.now():.6f} {line}\n".encode())
         if self._tell is not None:
             self._tell(f"{self.now():12.6f} {line}")

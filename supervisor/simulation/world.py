@@ -25,22 +25,22 @@ from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.work_agent import check_program, work_agent
+from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkTakenBack, WorldMade
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.journal import SimulatedDisk, SimulatedJournal
+from supervisor.simulation.journal import SimulatedArchive, SimulatedDisk, SimulatedJournal
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.files import SimulatedFiles
-from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
 from supervisor.simulation.scenario import AGENTS, Drawn
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.archive import ArchiveBooks, SimulatedArchive
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
-from supervisor.simulation.works.task_scripts import Errand
-from supervisor.simulation.works.workspace import SimulatedWorkspace
+from supervisor.simulation.works.task_board import TaskBoard
+from supervisor.simulation.works.task_scripts import Errand, Errands
+from supervisor.simulation.works.workspace import SimulatedFiles, SimulatedWorkspace
 
 __all__ = ["Agents", "World"]
 
@@ -118,11 +118,15 @@ class World:
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
         self.meter = Meter()
-        self.errands = oracle.errands
-        if drawn.archive:
-            oracle.works.archive = ArchiveBooks(oracle.violated)
-        self.places = Places(oracle.errands, worktrees=drawn.settings.workspace == "worktree")
-        oracle.works.savings.watch(self.places)
+        self.errands = Errands(lambda errand, attempt: oracle.told(AttemptBegan(errand, attempt)))
+        """What the tasks of plans meet, and met."""
+        self.board = TaskBoard()
+        self.places = Places(
+            self.errands,
+            lambda owner: oracle.told(WorkTakenBack(owner)),
+            worktrees=drawn.settings.workspace == "worktree",
+        )
+        oracle.told(WorldMade(self.errands, self.places, self.disk, drawn.archive))
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
@@ -146,12 +150,14 @@ class World:
             self.oracle.violated("judged", "run", f"the judge itself failed: {error!r}")
             raise
         for one in batch:
+            self.board.wrote(one)
             self.meter.record(one.record)
         self.on_durable(batch)
 
     # ------------------------------------------------------------------ supervisors
     def parts(self) -> Parts:
         """The doors of the next supervisor."""
+        oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
         if self._journal is not None:
@@ -183,7 +189,7 @@ class World:
             wall=_FirstLook(self.wall, self.oracle.clock_set),
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
-            upkeep=SimulatedArchive(archive) if (archive := self.oracle.works.archive) is not None else None,
+            upkeep=SimulatedArchive(lambda *file: oracle.told(Preserved(*file))) if self.drawn.archive else None,
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:

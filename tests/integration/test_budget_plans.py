@@ -16,10 +16,10 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.policies.budgets import Amounts, Budget
-from supervisor.simulation.behind import counted
 from supervisor.work.budgeting import narrowings
 from supervisor.work.plan_runner import run_plan
 from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
+from tests.verification.checkers.leaks import counted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 

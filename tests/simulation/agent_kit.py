@@ -29,7 +29,7 @@ from supervisor.ports import (
     Text,
     TurnEnded,
 )
-from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["Machine", "Talk"]
 

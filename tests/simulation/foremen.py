@@ -8,10 +8,11 @@ import pytest
 
 from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import Report, simulate
+from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Drawn, Scenario, parsed
 from supervisor.simulation.works.operator_bot import Foreman
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 __all__ = ["Foremen", "lone_plan"]
 

@@ -13,9 +13,9 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.ports import JournalError
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "asked-beside"
@@ -41,7 +41,7 @@ class Asker:
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         if not self.asked and "w0t0" in host.targets(AbortScope.SESSION):
-            self.asked += world.oracle.works.waiting("OPEN", ("w0t0",))
+            self.asked += world.board.waiting("OPEN", ("w0t0",))
             host._group.start_soon(self._ask, Session(host._sup, "w0t0"))
 
     async def _ask(self, session: Session) -> None:
@@ -57,7 +57,7 @@ class Killer(Asker):
         row = world.disk.entities.get("w0t0")
         asked = row is not None and b"what is this about?" in row.data
         if asked and world.lives == 1 and not world.killed.is_set():
-            self.held = not world.oracle.works.waiting("OPEN", ("w0t0",))
+            self.held = not world.board.waiting("OPEN", ("w0t0",))
             world.kill()
 
 

@@ -18,8 +18,7 @@ from click.testing import CliRunner, Result
 from supervisor.control.error_messages import BadInput
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import bench as benching
-from supervisor.simulation.bench import METRICS, Bench, bench, check
-from supervisor.simulation.bench.percentiles import nearest_rank, summary_of
+from supervisor.simulation.bench import METRICS, Bench, bench, check, nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
 from supervisor.simulation.bench.suite import BadSuite, Place, Suite, Under, digests_of, load_suite, parse_policy
 from supervisor.simulation.commands.bench_cli import command

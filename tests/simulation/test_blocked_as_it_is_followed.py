@@ -8,12 +8,12 @@ import pytest
 from supervisor.plans.task_control import Verb
 from supervisor.simulation import running
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.task_scripts import Errand, Way
 from supervisor.simulation.world import World
 from supervisor.work.workers import Pool
 from tests.simulation.foremen import Foremen, lone_plan
+from tests.verification.checkers import simulate
 
 SCENARIO = lone_plan("blocked-as-it-is-followed", "[settings]", 'recovery = { sessions = "restart" }')
 TIMEOUT_S = 45.0

@@ -4,9 +4,9 @@ hear of that, and whose actor was cancelled by then, hears of it from the next s
 from __future__ import annotations
 
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "cannot-start"

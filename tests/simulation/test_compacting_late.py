@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from supervisor.simulation.running import Report, simulate
+from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import parsed
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "compacting-late"

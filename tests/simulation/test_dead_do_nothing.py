@@ -11,13 +11,13 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.host import Customer, Host
 from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.task_scripts import Errand, Errands
 from supervisor.simulation.works.workspace import SimulatedWorkspace
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "dead-do-nothing"
@@ -45,7 +45,7 @@ class Killer:
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         customer = host.customers[0]
-        at_work = world.oracle.works.waiting("IN_PROGRESS", [f"w0t{number}" for number in range(3)])
+        at_work = world.board.waiting("IN_PROGRESS", [f"w0t{number}" for number in range(3)])
         if at_work and self.plan is None:
             self.plan = customer.plan
             world.kill()
@@ -78,7 +78,7 @@ async def test_where_it_worked_stays_as_it_was() -> None:
     """What is asked of the workspace when its supervisor was killed is not done."""
     errands, killed = Errands(), anyio.Event()
     errands.add(errand := Errand("w0t0"))
-    places = Places(errands, worktrees=True)
+    places = Places(errands, lambda owner: None, worktrees=True)
     workspace = SimulatedWorkspace(Chance(1), FaultPlan(Chance(1), only=()), errands, places, killed)
     await workspace.prepare("w0t0", "/sim", root_id="w0t0")
     killed.set()

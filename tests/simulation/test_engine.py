@@ -555,21 +555,6 @@ def test_abandoned_generators_are_closed(schedule: Schedule) -> None:
     assert log == [1.0, 4.0]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"horizon_s": 0.0}, "horizon_s is 0.0: give"),
-        ({"horizon_s": math.nan}, "horizon_s is nan: give"),
-        ({"grain_s": -1.0}, "grain_s is -1.0: give"),
-        ({"livelock_steps": 0}, "livelock_steps is 0: give"),
-    ],
-)
-def test_numbers_that_make_no_sense(given: dict[str, Any], message: str) -> None:
-    """They are named, with what to give instead."""
-    with pytest.raises(ValueError, match=message):
-        fail(tick, Schedule.FIFO, **given)
-
-
 @pytest.mark.anyio
 async def test_not_within_a_loop(anyio_backend: str) -> None:
     """An engine does not start inside of an event loop."""

@@ -7,8 +7,8 @@ import gc
 import pytest
 
 from supervisor.host.supervision import Supervisor
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
+from tests.verification.checkers import simulate
 
 
 @pytest.mark.parametrize("scenario", ["failing-disk", "killed", "plans"])

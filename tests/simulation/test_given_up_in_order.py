@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.plans import Plan
 from supervisor.simulation import host as hosting
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.savings import Savings
+from tests.verification.checkers import simulate
+from tests.verification.checkers.checkpoints import Savings
 
 SCENARIO = """
 name = "given-up"
@@ -51,13 +51,13 @@ def _owning(*args: Any, **options: Any) -> Plan:
 
 def test_nothing_is_taken_back_that_goes_on_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is down: whoever starts on what that holds goes on with the attempt."""
-    check, taken_back = Savings._check_over, list[str]()
+    check, taken_back = Savings.check_over, list[str]()
 
     def looked_at(books: Savings, task: str) -> None:
         taken_back.append(task)
         check(books, task)
 
-    monkeypatch.setattr(Savings, "_check_over", looked_at)
+    monkeypatch.setattr(Savings, "check_over", looked_at)
     monkeypatch.setattr(hosting, "draw_plan", _owning)
     for seed in range(16):
         assert simulate(parsed("given-up", f'{IN_PLACE}[settings]\nworkspace = "directory"').draw(seed)).problems == ()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import AbortPolicy, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent
+from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
@@ -43,7 +44,18 @@ class _World:
             "no_level_crossed",
             "one_holder",
             "durable",
+            "nothing_lost",
         }
+
+
+ENDED = Receipt(
+    abort_id="abort-1",
+    target="s",
+    scope=AbortScope.SESSION,
+    reason="",
+    already_ended=False,
+    nodes=(NodeReceipt(id="s", kind="session", outcome="ended"),),
+)
 
 
 @pytest.fixture
@@ -54,7 +66,7 @@ def world() -> _World:
 def test_a_receipt_is_held_to_the_processes(world: _World) -> None:
     """Who has ended by a receipt has no process left."""
     world.spawned(7, "agent")
-    world.oracle.gone("s", "abort-1")
+    world.oracle.receipt_came(ENDED, 0.0, None, None)
     assert world.laws() == {"no_survivor"}
 
 
@@ -62,8 +74,20 @@ def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
     """What is reaped is no survivor."""
     world.spawned(7, "agent")
     world.spawned(7, "agent", "reaped")
-    world.oracle.gone("s", "abort-1")
+    world.oracle.receipt_came(ENDED, 0.0, None, None)
     assert world.laws() == set()
+
+
+@pytest.mark.parametrize(("settled", "laws"), [(("1.0",), set()), (("1.0", "1.0"), {"nothing_lost"})])
+def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], laws: set[str]) -> None:
+    """A second time, nobody owes it any more."""
+    record = LifecycleEvent(
+        seq=1, timestamp=0.0, monotonic_s=0.0, entity_type="session", entity_id="s", entity_seq=1, event="x"
+    )
+    owing = Append(record=record, parent_id=None, state="", data=b"", owed=(("1.0", b""),))
+    world.oracle._settle(owing)
+    world.oracle._settle(Append(record=record, parent_id=None, state="", data=b"", settled=settled))
+    assert world.laws() == laws
 
 
 @pytest.mark.parametrize(("late_s", "laws"), [(0.0, set()), (0.1, {"recorded"})])
@@ -94,20 +118,6 @@ def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool
     world.oracle.quiet((), ())
     said = [one.message for one in world.oracle.violations if "which its policy does not let" in one.message]
     assert len(said) == closed
-
-
-def test_a_session_has_one_agent_at_a_time(world: _World) -> None:
-    """The next one is not started beside what is left of the last."""
-    world.spawned(7, "agent")
-    world.spawned(8, "agent")
-    assert world.laws() == {"one_holder"}
-
-
-def test_a_terminal_runs_beside_its_agent(world: _World) -> None:
-    """It is no agent, but a call of one."""
-    world.spawned(7, "agent")
-    world.spawned(8, "agent:t1:c1")
-    assert world.laws() == set()
 
 
 def _acknowledge_first(world: _World) -> None:

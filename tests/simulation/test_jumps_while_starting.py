@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
 from tests.simulation.test_killed_while_cooling import SCENARIO
+from tests.verification.checkers import simulate
 
 JUMP_S = 600.0
 """Longer than any backoff."""

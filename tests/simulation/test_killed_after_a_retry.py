@@ -9,12 +9,12 @@ import pytest
 
 from supervisor.runtime.entity import Refused
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.task_scripts import Errand, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "killed-after-a-retry"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.simulation.host import Customer, Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "killed-twice"
@@ -47,7 +47,7 @@ class Killer:
 
     def _is_its_moment(self, world: World) -> bool:
         if self.kills == 0:
-            return bool(world.oracle.works.waiting("IN_PROGRESS", ("w0t0",)))
+            return bool(world.board.waiting("IN_PROGRESS", ("w0t0",)))
         return self.kills == 1 and world.lives == 2 and world.disk.commits - self._commits >= self._at
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from supervisor.embedding.runtime import Session
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
 from tests.simulation.test_asked_beside import Asker
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "cooled"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from supervisor.simulation.host import Customer, Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "killed-while-closing"

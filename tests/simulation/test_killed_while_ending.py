@@ -10,11 +10,11 @@ import pytest
 from supervisor.plans import Plan, TaskConfig
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.task_scripts import Errand, Way, prompt_of
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "killed-while-ending"

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor import AgentTurn, Settings, Supervisor
 from supervisor.plans import LimitsConfig
-from supervisor.simulation.state_triggers import Moment, wait_for
+from supervisor.simulation.operators import Moment, wait_for
 from supervisor.simulation.testing import Simulate
 
 PATIENCE_S = 60.0

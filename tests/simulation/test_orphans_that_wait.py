@@ -7,11 +7,11 @@ import pytest
 
 from supervisor.embedding.runtime import Session
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.task_scripts import Errand, Way
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "orphans-that-wait"

@@ -43,7 +43,7 @@ class Operator(Foremen):
         run, job, task = (world.disk.entities.get(f"{kind}:w0t0") for kind in ("run", "job", "task"))
         if world.killed.is_set() or run is None or job is None or task is None:
             return
-        errand = world.oracle.errands.of("w0t0")
+        errand = world.errands.of("w0t0")
         tries = len(errand.attempts) if errand is not None else 0
         if world.lives == 1 and tries == 2 and (run.state, job.state) == ("IN_PROGRESS", "running"):
             world.kill()

@@ -11,11 +11,11 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.runtime.entity import Refused
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.task_scripts import Errand, prompt_of
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
+from tests.verification.checkers import simulate
 
 SCENARIO = lone_plan("reset-while-looked-at", 'schedules = ["fifo"]')
 PART = "w0t0s0"

@@ -12,9 +12,9 @@ from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "said-late"
@@ -39,7 +39,7 @@ class Operator:
         self.heard = 0
 
     def __call__(self, number: int, world: World, host: Host) -> None:
-        for name in world.oracle.works.waiting(Task.DONE.value, ("w0t0", "w0t1", "w0t2")):
+        for name in world.board.waiting(Task.DONE.value, ("w0t0", "w0t1", "w0t2")):
             if name not in self._said and not world.killed.is_set():
                 self._said.add(name)
                 host._group.start_soon(self._say, Session(host._sup, name))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.wanted import Runner, Wanted
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.scenario import BadScenario, Load, World, library, load, named
@@ -178,7 +178,7 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
     with pytest.raises(
         BadScenario, match=r"settings: liveness\.default: wake \d+, stop \d+, kill 20: give each.*seed \d+"
     ):
-        soak(Wanted(scenario=str(path)), range(1, 20), 1, lambda total: None)
+        soak(Wanted(scenario=str(path)), range(1, 20), 1, lambda total: None, Runner())
 
 
 @pytest.mark.parametrize(

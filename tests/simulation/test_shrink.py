@@ -12,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.simulation import oracle
-from supervisor.simulation.commands.written import written
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, library, load, named
 from supervisor.simulation.search import shrink as shrinking
-from supervisor.simulation.search.ddmin import ddmin
-from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, invariant_of, shrink
+from supervisor.simulation.search.shrink import (
+    NothingViolated,
+    Shrunk,
+    ddmin,
+    fails_again,
+    invariant_of,
+    shrink,
+    written,
+)
 from supervisor.simulation.search.smaller import REDUCIBLE, elsewhere, less, pinned
 
 
@@ -104,7 +110,9 @@ def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
 def test_what_fails_no_more_is_said_to() -> None:
     """The same file where nothing is forbidden does not fail."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(shrinking, "simulate", lambda drawn: Went(problems=("legal: c1: no", "bounded: c1: no")))
+        patched.setattr(
+            shrinking, "simulate", lambda drawn, **given: Went(problems=("legal: c1: no", "bounded: c1: no"))
+        )
         scenario = named("quiet")
         shrunk = Shrunk(
             scenario=scenario,

@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "taken-before-it-began"

@@ -7,9 +7,9 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 SCENARIO = """
 name = "time-goes-on"

@@ -1,19 +1,29 @@
-"""Command line of the verification: ``python -m tests.verification prove --golden``, ``... sweep``, ``... disk``."""
+"""Command line of the verification: ``python -m tests.verification prove --golden``, ``... soak``, ``... sweep``.
+
+It runs a seed, soaks and shrinks as ``supervisor simulate`` does; here all checkers judge each run.
+"""
 
 from __future__ import annotations
 
 import sys
 
 from supervisor.cli.invocation import execute
+from supervisor.simulation.commands import cli, shrink_cli, soak_cli
 from supervisor.simulation.commands.options import ScenarioGroup
+from supervisor.simulation.commands.wanted import Runner
+from tests.verification.checkers import every_checker
 from tests.verification.commands import claims, disk, prove, sweep
 
 __all__ = ["group"]
 
 group = ScenarioGroup(
     "verification",
-    help="Check the supervisor against what must hold in every run.",
-    commands=[one.command for one in (claims, disk, prove, sweep)],
+    help="Run a seed, judged by all checkers, or check the supervisor against what must hold in every run.",
+    params=cli.group.params,
+    callback=cli.group.callback,
+    invoke_without_command=True,
+    commands=[one.command for one in (soak_cli, shrink_cli, claims, disk, prove, sweep)],
+    context_settings={"obj": Runner("python -m tests.verification", every_checker)},
 )
 
 

@@ -21,13 +21,14 @@ from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.running import Report, simulate_host
+from supervisor.simulation.meter import Tally
+from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Drawn, Faults, Scenario
 from supervisor.simulation.scenario import World as WorldConfig
-from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import Pool
+from tests.verification.checkers import simulate
 
 __all__ = ["Claims", "Holders", "simulate_claims"]
 
@@ -245,7 +246,7 @@ def simulate_claims(
         hosts.append(_Host(world, plan, kills, bench.finished))
         return hosts[0]
 
-    report = simulate_host(make, drawn, agents={AGENT: bench.work}, tell=tell, watch=watch)
+    report = simulate(drawn, host=make, agents={AGENT: bench.work}, tell=tell, watch=watch)
     [host] = hosts
     events = host.holders.events
     return Claims(

@@ -14,9 +14,9 @@ import msgspec
 
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import library, named
 from supervisor.simulation.search.many import Failed, each
+from tests.verification.checkers import simulate
 
 __all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs", "write"]
 

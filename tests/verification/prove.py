@@ -23,8 +23,8 @@ import msgspec
 import actors
 import supervisor
 from supervisor.simulation.commands.wanted import Wanted
-from supervisor.simulation.running import simulate
 from supervisor.simulation.search.many import unheard
+from tests.verification.checkers import simulate
 
 __all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
 

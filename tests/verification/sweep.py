@@ -18,10 +18,10 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import Drawn, Scenario, named
 from supervisor.simulation.search.many import Failed, each
 from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
 
 __all__ = ["CANCEL", "CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "sweep"]
 

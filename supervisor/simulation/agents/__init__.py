@@ -19,7 +19,7 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, free
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "program_for", "terminal_program"]
 

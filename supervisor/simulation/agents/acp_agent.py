@@ -30,7 +30,7 @@ from supervisor.simulation.agents.turn_plan import (
 )
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.machine.kernel import OsProcess, Program
 
 __all__ = ["acp_agent"]
 
@@ -67,11 +67,7 @@ def acp_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend
     """The program of such an agent; its draws and its faults go by the name of the process."""
 
     spoken = shape.speaking("acp")
-
-    async def program(inside: Inside) -> int:
-        return await _Agent(inside, spoken, chance, faults, spend).run()
-
-    return program
+    return lambda inside: _Agent(inside, spoken, chance, faults, spend).run()
 
 
 class _Over(Exception):
@@ -93,7 +89,7 @@ class _Request:
 class _Agent:
     """One process: one conversation."""
 
-    def __init__(self, inside: Inside, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
+    def __init__(self, inside: OsProcess, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
         self.shape = shape
         self.spend = spend
         self.place = inside.name

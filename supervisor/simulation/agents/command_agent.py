@@ -17,7 +17,7 @@ from supervisor.simulation.agents.trouble import Trouble, side_by_side
 from supervisor.simulation.agents.turn_plan import Spend, StepPlan, ToolPlan, TurnPlan, free, plan_turn, said
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.machine.kernel import OsProcess, Program
 
 __all__ = ["OneShot", "command_agent", "terminal_program"]
 
@@ -31,27 +31,19 @@ def command_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: S
     """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
 
     spoken = shape.speaking("command")
-
-    async def program(inside: Inside) -> int:
-        return await OneShot(inside, spoken, chance, faults, spend).run()
-
-    return program
+    return lambda inside: OneShot(inside, spoken, chance, faults, spend).run()
 
 
 def terminal_program(chance: Chance, faults: FaultPlan) -> Program:
     """A command that an agent has us run: ``sim-tool PLACE SECONDS``. *place* is the tool call that it serves."""
 
-    async def program(inside: Inside) -> int:
-        place, seconds = inside.argv[1], float(inside.argv[2])
-        return await _Tool(inside, chance, faults, place).run(seconds)
-
-    return program
+    return lambda inside: _Tool(inside, chance, faults, inside.argv[1]).run(float(inside.argv[2]))
 
 
 class _Plain:
     """What both have in common: lines on standard output, at the pace that the faults leave."""
 
-    def __init__(self, inside: Inside, faults: FaultPlan, place: str) -> None:
+    def __init__(self, inside: OsProcess, faults: FaultPlan, place: str) -> None:
         self.inside = inside
         self.place = place
         self.trouble = Trouble(inside, faults, place)
@@ -75,7 +67,7 @@ class _Plain:
 class _Tool(_Plain):
     """A command of a terminal."""
 
-    def __init__(self, inside: Inside, chance: Chance, faults: FaultPlan, place: str) -> None:
+    def __init__(self, inside: OsProcess, chance: Chance, faults: FaultPlan, place: str) -> None:
         super().__init__(inside, faults, place)
         self._chars = chance.integer(*_TERMINAL_CHARS, "terminal", place)
 
@@ -99,7 +91,7 @@ class OneShot(_Plain):
     """A program that works once: what it is asked, it reads; then it plays its plan, and ends. Its words are for
     people; one that has others says them in its own way."""
 
-    def __init__(self, inside: Inside, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
+    def __init__(self, inside: OsProcess, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
         super().__init__(inside, faults, inside.name)
         self._spend = spend
         self._shape = shape

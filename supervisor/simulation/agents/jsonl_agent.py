@@ -17,7 +17,7 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["MAPPING", "jsonl_agent"]
 
@@ -45,11 +45,7 @@ def jsonl_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spe
     """Such an agent. Its prompt comes on standard input; ``--resume NAME`` goes on with a conversation."""
 
     spoken = shape.speaking("jsonl")
-
-    async def program(inside: Inside) -> int:
-        return await _Jsonl(inside, spoken, chance, faults, spend).run()
-
-    return program
+    return lambda inside: _Jsonl(inside, spoken, chance, faults, spend).run()
 
 
 class _Jsonl(OneShot):

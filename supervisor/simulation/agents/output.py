@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 
 from actors.parking import Bell
-from supervisor.simulation.machine.inside import Inside
+from supervisor.simulation.machine.kernel import OsProcess
 
 __all__ = ["Output", "dribble"]
 
@@ -22,7 +22,7 @@ DRIBBLE_S: Final = 1.0
 """Seconds per byte of a program whose output dribbles."""
 
 
-async def dribble(inside: Inside, data: bytes) -> None:
+async def dribble(inside: OsProcess, data: bytes) -> None:
     """Write *data* to standard output, one byte a second."""
     for at in range(len(data)):
         await inside.write(data[at : at + 1])
@@ -32,7 +32,7 @@ async def dribble(inside: Inside, data: bytes) -> None:
 class Output:
     """Standard output, in the order of ``put``."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: OsProcess) -> None:
         self.dribbles = False
         self._inside = inside
         self._held: deque[bytes] = deque()

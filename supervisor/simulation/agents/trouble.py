@@ -16,7 +16,7 @@ import anyio
 
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Inside
+from supervisor.simulation.machine.kernel import OsProcess
 
 __all__ = ["FATES", "OUTBURSTS", "Trouble", "side_by_side"]
 
@@ -35,39 +35,39 @@ _TORN: Final = b'{"jsonrpc":"2.0","method":"session/upda'
 _NOT_UTF8: Final = (b"\xff\xfe broken\n", b'{"jsonrpc":"2.0","method":"caf\xe9"}\n', b"\xed\xa0\x80\n")
 _NOT_JSON: Final = (b"Traceback (most recent call last):\n", b'{"jsonrpc":"2.0",\n', b"[]\n", b"{}\n", b"null\n")
 
-Fate = Callable[[Inside, Chance], Awaitable[int]]
+Fate = Callable[[OsProcess, Chance], Awaitable[int]]
 Outburst = Callable[[bytes, Chance], Iterator[bytes]]
 
 
 # ----------------------------------------------------------------------------------------------------------- fates
-async def _hang(inside: Inside, how: Chance) -> int:
+async def _hang(inside: OsProcess, how: Chance) -> int:
     await anyio.sleep_forever()
     raise AssertionError("nothing ends a sleep that lasts for ever")
 
 
-async def _crash(inside: Inside, how: Chance) -> int:
+async def _crash(inside: OsProcess, how: Chance) -> int:
     status = how.choice(CRASHES, "status")
     await inside.write_err(f"fatal: simulated crash, status {status}\n".encode())
     return status
 
 
-async def _signalled(inside: Inside, how: Chance) -> int:
+async def _signalled(inside: OsProcess, how: Chance) -> int:
     inside.die(how.choice(SIGNALS, "signal"))
     return await _hang(inside, how)
 
 
-async def _tear(inside: Inside, how: Chance) -> int:
+async def _tear(inside: OsProcess, how: Chance) -> int:
     await inside.write(_TORN)
     return how.choice(CRASHES, "status")
 
 
-async def _go_mute(inside: Inside, how: Chance) -> int:
+async def _go_mute(inside: OsProcess, how: Chance) -> int:
     inside.close_output()
     await anyio.sleep(how.between(1.0, 600.0, "seconds"))
     return how.choice((0, 1), "status")
 
 
-async def _lie(inside: Inside, how: Chance) -> int:
+async def _lie(inside: OsProcess, how: Chance) -> int:
     return 0
 
 
@@ -115,14 +115,14 @@ _FATES, _OUTBURSTS = frozenset(FATES), frozenset(OUTBURSTS)
 
 
 # --------------------------------------------------------------------------------------------------------- programs
-async def _daemon(inside: Inside, *, deaf: bool) -> int:
+async def _daemon(inside: OsProcess, *, deaf: bool) -> int:
     if deaf:
         inside.ignore_terminate()
     await anyio.sleep_forever()
     return 0
 
 
-async def _sleep(inside: Inside, *, seconds: float) -> int:
+async def _sleep(inside: OsProcess, *, seconds: float) -> int:
     await anyio.sleep(seconds)
     return 0
 
@@ -146,7 +146,7 @@ class Trouble:
         place: its name in the names of what strikes; all of a program's turns and calls begin with it.
     """
 
-    def __init__(self, inside: Inside, faults: FaultPlan, place: str) -> None:
+    def __init__(self, inside: OsProcess, faults: FaultPlan, place: str) -> None:
         self._inside = inside
         self._faults = faults
         self._place = place
@@ -193,7 +193,7 @@ class Trouble:
     async def in_process(self, place: str, seconds: float) -> int:
         """The same in a process of its own, in a session of its own as agents have it, and wait for it."""
 
-        async def tool(inside: Inside) -> int:
+        async def tool(inside: OsProcess) -> int:
             if self.strikes("process.ignores_term", place):
                 inside.ignore_terminate()
             if self.strikes("process.background", place):

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.machine.kernel import OsProcess, Program
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.task_scripts import Attempt, Errand, Way, asks_for
 
@@ -35,7 +35,7 @@ OTHER: Final = ("it lost the thread", "it went in circles", "it would not say wh
 def work_agent(errand: Errand, chance: Chance, now: Callable[[], float], places: Places) -> Program:
     """An agent that tries that errand once more, where it is asked to: what else it is asked, it does."""
 
-    async def program(inside: Inside) -> int:
+    async def program(inside: OsProcess) -> int:
         if not asks_for(await _prompt(inside), errand.name):
             return await _do_something_else(inside, chance)
         number = len(errand.attempts)
@@ -51,20 +51,20 @@ def work_agent(errand: Errand, chance: Chance, now: Callable[[], float], places:
     return program
 
 
-async def _prompt(inside: Inside) -> str:
+async def _prompt(inside: OsProcess) -> str:
     parts = []
     while data := await inside.read():
         parts.append(data)
     return b"".join(parts).decode()
 
 
-async def _do_something_else(inside: Inside, chance: Chance) -> int:
+async def _do_something_else(inside: OsProcess, chance: Chance) -> int:
     await anyio.sleep(chance.between(*WORK_S, "beside", inside.name) * chance.unit("short", "beside", inside.name))
     await inside.write(b"as you wish\n")
     return 0
 
 
-async def _try(inside: Inside, attempt: Attempt, number: int, chance: Chance) -> int:
+async def _try(inside: OsProcess, attempt: Attempt, number: int, chance: Chance) -> int:
     await anyio.sleep(chance.between(*WORK_S, "seconds") * chance.unit("short"))
     match attempt.way:
         case Way.DONE:
@@ -83,7 +83,7 @@ async def _try(inside: Inside, attempt: Attempt, number: int, chance: Chance) ->
 def check_program(errand: Errand | None, chance: Chance) -> Program:
     """An acceptance test: it passes if the errand says so, and where there is none."""
 
-    async def program(inside: Inside) -> int:
+    async def program(inside: OsProcess) -> int:
         await anyio.sleep(chance.between(*CHECK_S, "check", inside.name))
         passed = errand is None or errand.check()
         await inside.write(b"ok\n" if passed else b"1 of 3 tests failed\n")

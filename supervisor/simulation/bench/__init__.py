@@ -8,7 +8,7 @@ everywhere, and the digests that stand beside a suite let anybody check that.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -16,15 +16,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from pydantic import ValidationError
 
-from supervisor.simulation.bench.percentiles import Summary, summary_of
 from supervisor.simulation.bench.plots import Panel, figure
 from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under, stem_of
 from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
+from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, merged, named
 from supervisor.simulation.search.many import Failed, each
 from supervisor.simulation.toml_fields import problems
 
-__all__ = ["METRICS", "Bench", "Metric", "bench", "check"]
+__all__ = ["METRICS", "Bench", "Metric", "bench", "check", "nearest_rank", "summary_of"]
 
 Sample = tuple[float | None, ...]
 
@@ -217,7 +216,7 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
             raise BadSuite("\n".join(problems(f"{where}: scenarios.{name}.load", error, lambda path: Load))) from None
         for policy in under.policies:
             whose = f"--policy {policy}" if policy in given else f"{where}: policies.{policy}"
-            settings = _laid_over(scenario.settings, suite.policies[policy])
+            settings = merged(scenario.settings, suite.policies[policy])
             try:
                 scenario.model_copy(update={"settings": settings, "load": load}).check_draws(f"{whose}, over {name}")
             except BadScenario as error:
@@ -227,7 +226,7 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
 def _drawn(ask: _Ask) -> Drawn:
     """The run that is asked for: customers have no policies of their own."""
     scenario: Scenario = _scenario(ask.scenario)
-    settings = _laid_over(scenario.settings, ask.overrides)
+    settings = merged(scenario.settings, ask.overrides)
     load = _load(scenario, ask.under)
     operators = scenario.world.operators if ask.under.operators is None else ask.under.operators
     world = scenario.world.model_copy(update={"heal_after_s": ask.heal_after_s, "operators": operators})
@@ -237,16 +236,6 @@ def _drawn(ask: _Ask) -> Drawn:
 
 def _load(scenario: Scenario, under: Under) -> Load:
     return Load.model_validate({**scenario.load.model_dump(), **under.load, "crossing": 0.0})
-
-
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """*above*, and of *below* whatever it leaves open."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(under, Mapping)
-        merged[key] = _laid_over(under, value) if both else value  # type: ignore[arg-type]
-    return merged
 
 
 def _run(usd_per_million_tokens: float, ask: _Ask) -> _Told:
@@ -261,3 +250,37 @@ def _run(usd_per_million_tokens: float, ask: _Ask) -> _Told:
         "wasted_usd": (cost.wasted_tokens * usd_per_million_tokens / 1e6,),
     }
     return _Told(report.digest, samples, report.problems)
+
+
+# ------------------------------------------------------------------------------------------------------ percentiles
+# By nearest rank: each is a value that was there, so no rounding depends on a machine. What never happened counts as
+# later than everything that did.
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample. ``None`` as a percentile: never, or an empty sample; ``total`` is of what happened."""
+
+    count: int
+    never: int
+    total: float
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+
+
+def nearest_rank(ordered: Sequence[float], count: int, percent: int) -> float | None:
+    """The smallest value that at least *percent* of *count* are not above; *ordered* holds those that happened."""
+    rank = -(-count * percent // 100)
+    return ordered[max(rank, 1) - 1] if 0 < rank <= len(ordered) else None
+
+
+def summary_of(sample: Sequence[float | None], decimals: int) -> Summary:
+    """The sample in a few numbers, rounded to so many decimals."""
+    happened = sorted(round(one, decimals) if decimals else one for one in sample if one is not None)
+    at = {f"p{percent}": nearest_rank(happened, len(sample), percent) for percent in (50, 90, 99)}
+    return Summary(
+        count=len(sample),
+        never=len(sample) - len(happened),
+        total=round(sum(happened), decimals),
+        max=nearest_rank(happened, len(sample), 100),
+        **at,
+    )

@@ -14,7 +14,7 @@ from supervisor.cli.options import say
 from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands import bench_cli, shrink_cli, soak_cli
 from supervisor.simulation.commands.options import ScenarioGroup, Watch, as_json, finish, scenario, schedule
-from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.wanted import Runner, Wanted
 from supervisor.simulation.running import Report, simulate
 
 __all__ = ["group"]
@@ -52,7 +52,7 @@ def group(
         _refuse_options(context)
         return 0
     wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
-    return _run(wanted, _teller(as_json) if trace else None, as_json=as_json)
+    return _run(context.ensure_object(Runner), wanted, _teller(as_json) if trace else None, as_json=as_json)
 
 
 for one in COMMANDS:
@@ -72,16 +72,16 @@ def _teller(as_json: bool) -> Callable[[str], None]:
 
 
 # -------------------------------------------------------------------------------------------------------- one run
-def _run(wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -> int:
+def _run(runner: Runner, wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -> int:
     drawn = wanted.draw()
     watch = Watch(drawn.seed)
     try:
-        report = simulate(drawn, tell=tell, watch=watch)
+        report = simulate(drawn, tell=tell, watch=watch, checkers=runner.checkers)
     except KeyboardInterrupt:
         return watch.interrupted(as_json=as_json)
     finally:
         watch.progress.end()
-    line = wanted.with_seed(report.seed).line()
+    line = wanted.with_seed(report.seed).line(runner.program)
     answer = _told(report) | ({"reproduce": line} if report.violations else {})
     return finish(answer, _text(report, line, watch.progress.took_s), as_json=as_json, good=not report.violations)
 

@@ -18,6 +18,7 @@ import click
 
 from supervisor.cli.options import say
 from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
+from supervisor.simulation.commands.wanted import Runner
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import BadScenario
 
@@ -30,6 +31,7 @@ __all__ = [
     "first_seed",
     "jobs",
     "refuse_unwritable",
+    "runner",
     "scenario",
     "schedule",
     "seeds",
@@ -40,6 +42,8 @@ BETWEEN_S = 0.2
 """Between two looks at the progress, in real seconds."""
 BLANK = "\r\x1b[K"
 
+runner = click.make_pass_decorator(Runner, ensure=True)
+"""Passes the runner that the group of commands has as its object, to a command as its first argument."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 scenario = click.option(
     "--scenario", metavar="NAME|FILE.toml", help="What happens: a scenario of the library, or one of a file."

@@ -15,14 +15,14 @@ from supervisor.simulation.commands.options import (
     as_json,
     finish,
     refuse_unwritable,
+    runner,
     scenario,
     schedule,
     unwritable,
 )
-from supervisor.simulation.commands.wanted import Wanted
-from supervisor.simulation.commands.written import written
+from supervisor.simulation.commands.wanted import Runner, Wanted
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink
+from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink, written
 
 __all__ = ["command"]
 
@@ -38,7 +38,9 @@ A_FILE = "give the path of a file in a directory there is"
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE.toml", help="Keep it as a scenario.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS")
 @as_json
+@runner
 def command(
+    runner: Runner,
     seed: int | None,
     scenario: str | None,
     sessions: int | None,
@@ -61,19 +63,19 @@ def command(
     seed = wanted.draw().seed
     watch = Watch(seed)
     try:
-        shrunk = _shrunk(wanted, seed, within_s, watch)
+        shrunk = _shrunk(runner, wanted, seed, within_s, watch)
     except KeyboardInterrupt:
         return watch.interrupted(as_json=as_json)
     took_s = watch.progress.took_s
     if save is not None:
-        _save(save, shrunk, wanted.with_seed(seed))
-    again = None if shrunk.interrupted else fails_again(shrunk)  # who presses Ctrl-C does not want a run more
-    answer = {**_told(shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
-    text = _text(shrunk, save, took_s, again)
+        _save(runner.program, save, shrunk, wanted.with_seed(seed))
+    again = None if shrunk.interrupted else fails_again(shrunk, runner.checkers)
+    answer = {**_told(runner.program, shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
+    text = _text(runner.program, shrunk, save, took_s, again)
     return finish(answer, text, as_json=as_json, good=again is not False, complete=not shrunk.interrupted)
 
 
-def _shrunk(wanted: Wanted, seed: int, within_s: float, watch: Watch) -> Shrunk:
+def _shrunk(runner: Runner, wanted: Wanted, seed: int, within_s: float, watch: Watch) -> Shrunk:
     scenario = wanted.read()
     if wanted.schedule is not None:
         world = scenario.world.model_copy(update={"schedules": (Schedule(wanted.schedule),)})
@@ -86,9 +88,10 @@ def _shrunk(wanted: Wanted, seed: int, within_s: float, watch: Watch) -> Shrunk:
             lambda: progress.took_s < within_s,
             lambda runs: progress.show(lambda: f"{runs} runs"),
             watch,
+            runner.checkers,
         )
     except NothingViolated as error:
-        raise BadInput(f"--seed: {error}; `supervisor simulate soak` looks for seeds that fail") from None
+        raise BadInput(f"--seed: {error}; `{runner.program} soak` looks for seeds that fail") from None
     finally:
         progress.end()
 
@@ -99,19 +102,19 @@ def _refuse(path: Path) -> None:
     refuse_unwritable("--save", path, A_FILE)
 
 
-def _save(path: Path, shrunk: Shrunk, found: Wanted) -> None:
-    comment = f"{shrunk.problem}\nFound by: {found.line()}\nAgain:    {_line(path)}"
+def _save(program: str, path: Path, shrunk: Shrunk, found: Wanted) -> None:
+    comment = f"{shrunk.problem}\nFound by: {found.line(program)}\nAgain:    {_line(program, path)}"
     try:
         path.write_text(written(shrunk.scenario, comment), encoding="utf-8")
     except OSError as error:
         raise unwritable("--save", path, error, A_FILE) from None
 
 
-def _line(path: Path) -> str:
-    return shlex.join(["supervisor", "simulate", "--scenario", str(path)])
+def _line(program: str, path: Path) -> str:
+    return shlex.join([*program.split(), "--scenario", str(path)])
 
 
-def _told(shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
+def _told(program: str, shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
     return {
         "seed": shrunk.seed,
         "invariant": shrunk.invariant,
@@ -122,11 +125,11 @@ def _told(shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
         "operators": shrunk.scenario.world.operators,
         "runs": shrunk.runs,
         "minimal": shrunk.minimal,
-        "reproduce": None if save is None else _line(save),
+        "reproduce": None if save is None else _line(program, save),
     }
 
 
-def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool | None) -> str:
+def _text(program: str, shrunk: Shrunk, save: Path | None, took_s: float, again: bool | None) -> str:
     load, operators = shrunk.scenario.load, shrunk.scenario.world.operators
     lines = [
         f"{shrunk.problem}",
@@ -135,6 +138,6 @@ def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool | None) 
         f"  load       {load.customers} customers, {load.turns} turns each, {operators} operators",
         f"  measured   {shrunk.runs} runs, {took_s:.1f} s",
         *(["it does not fail by itself: the run is not determined by its seed"] if again is False else []),
-        f"again: {_line(save)}" if save is not None else "keep it with --save FILE.toml",
+        f"again: {_line(program, save)}" if save is not None else "keep it with --save FILE.toml",
     ]
     return "\n".join(lines)

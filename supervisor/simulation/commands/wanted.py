@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import shlex
 from math import isnan
+from typing import NamedTuple
 
 import msgspec
 
 from supervisor.simulation.engine import Schedule
+from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
 
-__all__ = ["Wanted"]
+__all__ = ["Runner", "Wanted"]
+
+PROGRAM = "supervisor simulate"
 
 SCENARIO = "swarm"
 LOADED_SCENARIO = "day"
 """Where a load is asked for: a scenario whose bounds were made for many sessions and long hours."""
+
+
+class Runner(NamedTuple):
+    """Who runs scenarios: the program, as a command line begins that asks for a run again, and the checkers that judge
+    its runs beside the oracle."""
+
+    program: str = PROGRAM
+    checkers: MakeCheckers = no_checkers
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +87,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         drawn = scenario.draw(seed)
         return drawn if self.schedule is None else msgspec.structs.replace(drawn, schedule=Schedule(self.schedule))
 
-    def line(self) -> str:
-        """The command line that runs exactly this."""
-        words = ["supervisor", "simulate"]
+    def line(self, program: str = PROGRAM) -> str:
+        """The command line of that program that runs exactly this."""
+        words = program.split()
         for field in ("scenario", "seed", "sessions", "hours", "schedule"):
             value = getattr(self, field)
             if value is not None:

@@ -86,12 +86,11 @@ def run(
             order and how late, is no part of the run. It must not raise.
 
     Raises:
-        ValueError: a number that makes no sense.
         RuntimeError: an event loop runs already.
         KeyboardInterrupt: Ctrl-C came. Nothing else of what happens within comes out of here but in
             :attr:`Ran.error`.
     """
-    _check(horizon_s, grain_s, livelock_steps)
+    _refuse_within_a_loop()
     options: dict[str, Any] = {
         "horizon_s": horizon_s,
         "grain_s": grain_s,
@@ -119,13 +118,7 @@ def leap(seconds: float) -> None:
     clock.leap(seconds)
 
 
-def _check(horizon_s: float, grain_s: float, livelock_steps: int) -> None:
-    if not horizon_s > 0:
-        raise ValueError(f"horizon_s is {horizon_s}: give the run more than 0 virtual seconds")
-    if not 0 <= grain_s < float("inf"):
-        raise ValueError(f"grain_s is {grain_s}: give 0 for exact timers, or the seconds they are rounded up to")
-    if livelock_steps < 1:
-        raise ValueError(f"livelock_steps is {livelock_steps}: give at least 1 step")
+def _refuse_within_a_loop() -> None:
     trio = sys.modules.get("trio")
     if asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run()):
         raise RuntimeError("a simulation runs on an engine of its own: start it outside of every event loop")

@@ -15,6 +15,7 @@ say).
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import logging
 import os
@@ -31,10 +32,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from supervisor.simulation.engine.errors import SimulationEscape
-from supervisor.simulation.engine.standing import place_of
+from supervisor.simulation.engine.errors import SimulationEscape, place_of
 
-__all__ = ["Guard", "escape", "hermetic"]
+__all__ = ["Guard", "SealedLoop", "escape", "hermetic"]
 
 REFUSED = (
     *("socket.", "subprocess.", "shutil.", "tempfile.", "urllib.", "sqlite3.", "pty.", "webbrowser.", "syslog."),
@@ -240,3 +240,31 @@ def _quieten(undo: contextlib.ExitStack) -> None:
     logger.setLevel(logging.CRITICAL + 1)
     undo.callback(setattr, sys, "dont_write_bytecode", sys.dont_write_bytecode)
     sys.dont_write_bytecode = True
+
+
+# ------------------------------------------------------------------------------------- an event loop without a world
+LOOP_REFUSED = (
+    *("run_in_executor", "set_default_executor", "add_reader", "remove_reader", "add_writer", "remove_writer"),
+    *("add_signal_handler", "remove_signal_handler", "subprocess_exec", "subprocess_shell"),
+    *("connect_read_pipe", "connect_write_pipe", "getaddrinfo", "getnameinfo", "start_tls", "sendfile"),
+    *("create_connection", "create_server", "create_unix_connection", "create_unix_server"),
+    *("create_datagram_endpoint", "connect_accepted_socket", "sock_recv", "sock_recv_into", "sock_recvfrom"),
+    *("sock_recvfrom_into", "sock_sendall", "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile"),
+)
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: object, *_: Any, **__: Any) -> NoReturn:
+        escape(f"loop.{name}()")
+
+    refuse.__name__ = name
+    return refuse
+
+
+class SealedLoop(asyncio.AbstractEventLoop):
+    """Whatever asyncio offers that reaches a thread, a socket, a process or a signal is refused, at the call, not at
+    the ``await``. What is left is tasks, callbacks and time, which the simulated loop adds."""
+
+
+for _name in LOOP_REFUSED:
+    setattr(SealedLoop, _name, _refusal(_name))

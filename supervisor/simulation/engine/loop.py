@@ -28,12 +28,18 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from supervisor.simulation.engine.errors import Deadlock, EngineError, HorizonReached, Livelock
-from supervisor.simulation.engine.farewell import FAREWELL_ROUNDS, FAREWELL_STEPS, keep_for_ever
-from supervisor.simulation.engine.hermetic import escape
+from supervisor.simulation.engine.errors import (
+    FAREWELL_ROUNDS,
+    FAREWELL_STEPS,
+    Deadlock,
+    EngineError,
+    HorizonReached,
+    Livelock,
+    keep_for_ever,
+    standing_in,
+)
+from supervisor.simulation.engine.hermetic import SealedLoop, escape
 from supervisor.simulation.engine.schedule import Schedule, key_of, on_grid, priority_of
-from supervisor.simulation.engine.sealed_loop import SealedLoop
-from supervisor.simulation.engine.standing import standing_in
 
 __all__ = ["SimulatedLoop", "SimulatedTask"]
 

@@ -16,11 +16,17 @@ from typing import TypeVar
 import trio
 import trio._core._run as trio_run
 
-from supervisor.simulation.engine.errors import Deadlock, HorizonReached, Livelock
-from supervisor.simulation.engine.farewell import FAREWELL_ROUNDS, FAREWELL_STEPS, keep_for_ever
+from supervisor.simulation.engine.errors import (
+    FAREWELL_ROUNDS,
+    FAREWELL_STEPS,
+    Deadlock,
+    HorizonReached,
+    Livelock,
+    keep_for_ever,
+    standing_in,
+)
 from supervisor.simulation.engine.loop import WATCH_STEPS
 from supervisor.simulation.engine.schedule import key_of, on_grid
-from supervisor.simulation.engine.standing import standing_in
 
 __all__ = ["PRIVATE_NAMES", "TrioEngine", "seeded"]
 

@@ -2,7 +2,9 @@
 
 What holds is what holds on Linux: a process that has ended stays in the table, as a zombie, until its parent reaps it;
 whoever loses its parent falls to the subreaper above it, or to init; a pipe ends when the last that holds it is gone.
-A program is cut off at the moment of its death: whatever its coroutine still tries changes nothing.
+A program is an async function that is given its process; what it returns is its exit status. It sleeps and waits with
+plain anyio. SIGKILL, and a SIGTERM that it does not ignore, cancel it; writing into a pipe that nobody reads any more
+kills it. It is cut off at the moment of its death: whatever its coroutine still tries changes nothing.
 Signals that stop a process are not modelled: nothing happens to whom they are sent.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 import anyio
@@ -21,11 +23,12 @@ from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
 from supervisor.runtime.one_shot_event import Moment
-from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["Kernel", "OsProcess", "Parent"]
+__all__ = ["Kernel", "OsProcess", "Parent", "Program"]
 
+Program = Callable[["OsProcess"], Awaitable[int]]
+"""A simulated program; it returns its exit status, 0 to 255."""
 FIRST_PID: Final = 1000
 HARMLESS: Final = frozenset(
     {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
@@ -72,7 +75,7 @@ class _Init:
 
 
 class OsProcess:
-    """One process, as the kernel keeps it; to its own program, ``supervisor.simulation.machine.inside.Inside``."""
+    """One process, as the kernel keeps it, and as its own program sees it."""
 
     def __init__(
         self,
@@ -183,6 +186,7 @@ class OsProcess:
 
     @property
     def name(self) -> str:
+        """A stable name for its draws: the same in every run of a seed, whatever else happens."""
         return self._name
 
     @property
@@ -202,6 +206,7 @@ class OsProcess:
             raise _Died
 
     async def read(self) -> bytes:
+        """The next bytes of its standard input; ``b""`` at the end."""
         self._go_on()
         if self._heard:
             data = bytes(self._heard)
@@ -215,6 +220,7 @@ class OsProcess:
         return data
 
     async def read_line(self) -> bytes:
+        """The next line of its standard input, with its end; ``b""`` at the end of the input."""
         self._go_on()
         searched = 0
         while (end := self._heard.find(b"\n", searched) + 1) == 0:
@@ -229,6 +235,7 @@ class OsProcess:
         return line
 
     async def write(self, data: bytes) -> None:
+        """Write all of *data* to its standard output; waits while the pipe is full (64 KiB)."""
         self._go_on()
         await self._write(self._stdout, data)
 
@@ -247,6 +254,7 @@ class OsProcess:
                 self._go_on()
 
     def close_output(self) -> None:
+        """Close standard output, and live on."""
         self._go_on()
         if self._stdout is not None:
             self._stdout.close_writing()
@@ -257,6 +265,7 @@ class OsProcess:
         self.ignores_term = True
 
     def fork(self, program: Program, *, name: str, keeps_output: bool = False, new_session: bool = False) -> int:
+        """Start a child process; its pid. *keeps_output*: it holds this process's output pipe open."""
         self._go_on()
         child = OsProcess(
             self._kernel,
@@ -274,6 +283,7 @@ class OsProcess:
         return child.pid
 
     async def wait_child(self, pid: int) -> int:
+        """Reap a child: its status in Python's form. One that is never waited for is a zombie until its parent ends."""
         self._go_on()
         child = self.children.get(pid)
         if child is None:
@@ -287,6 +297,7 @@ class OsProcess:
         return child.status
 
     def die(self, signal_number: int) -> None:
+        """Be killed by that signal, now (a segmentation fault, the OOM killer)."""
         self._go_on()
         self.end(-signal_number)
         raise _Died

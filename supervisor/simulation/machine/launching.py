@@ -19,10 +19,9 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.processes.spawn_errors import refusal, shortage
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Program
-from supervisor.simulation.machine.warden import NotStarted
+from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["PIECES", "Start"]
+__all__ = ["PIECES", "NotStarted", "Start"]
 
 PIECES: Final = 0.5
 """The share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
@@ -31,6 +30,15 @@ LOST_MAX_S: Final = 60.0
 """A warden that is lost is lost this long after the launch, every order of magnitude as likely as the next."""
 NO_PATH: Final = "/simulated/bin"
 """Where a missing program is not found: the words of an error must not depend on this machine's disk."""
+
+
+class NotStarted(Exception):
+    """A program cannot be started: the step that fails (``fork``, ``cwd``, ``exec``), and its errno."""
+
+    def __init__(self, step: str, number: int) -> None:
+        super().__init__(step, number)
+        self.step = step
+        self.number = number
 
 
 class Start:

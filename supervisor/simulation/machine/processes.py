@@ -9,9 +9,8 @@ of its third life are those of ``name#3``, in every run of a seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -23,12 +22,11 @@ from supervisor.ports import Launch
 from supervisor.processes.spawn_errors import check
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Program
-from supervisor.simulation.machine.kernel import Kernel, OsProcess
+from supervisor.simulation.machine.kernel import Kernel, OsProcess, Program
 from supervisor.simulation.machine.launching import PIECES, Start
 from supervisor.simulation.machine.process import SimulatedProcess
 
-__all__ = ["Alive", "ProcessEvent", "SimulatedProcesses"]
+__all__ = ["ProcessEvent", "SimulatedProcesses"]
 
 NAME_VARIABLE: Final = "SIMULATED_NAME"
 NAME_MAX: Final = 120
@@ -46,49 +44,6 @@ class ProcessEvent(msgspec.Struct, frozen=True):
     pid: int
     owner: str
     detail: str
-
-
-class Alive(msgspec.Struct, frozen=True):
-    """A process in the process table; a zombie has ended and is not reaped."""
-
-    pid: int
-    name: str
-    owner: str
-    launch: Launch
-    zombie: bool
-
-
-class _Spawned(AbstractAsyncContextManager[SimulatedProcess]):
-    """One ``async with host.spawn(...)``: entered and left by one task."""
-
-    def __init__(self, host: SimulatedProcesses, launch: Launch, terminate_s: float, kill_s: float) -> None:
-        self._host = host
-        self._launch = launch
-        self._terminate_s = terminate_s
-        self._kill_s = kill_s
-
-    async def __aenter__(self) -> SimulatedProcess:
-        check(self._launch)
-        self._process = self._host.begin(self._launch)
-        try:
-            await self._process.launched()
-        except BaseException:
-            await self._leave()
-            raise
-        return self._process
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        try:
-            if self._process.report is None:  # else there is nothing to wait for
-                with anyio.CancelScope(shield=True):
-                    await self._process.leave(self._terminate_s, self._kill_s)
-        finally:
-            self._process.close()
 
 
 class SimulatedProcesses:
@@ -126,24 +81,29 @@ class SimulatedProcesses:
         self._running: dict[SimulatedProcess, None] = {}
 
     # ------------------------------------------------------------------------------------------ for the supervisor
-    def spawn(
+    @asynccontextmanager
+    async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
-    ) -> AbstractAsyncContextManager[SimulatedProcess]:
+    ) -> AsyncIterator[SimulatedProcess]:
         """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
 
         Raises:
             SpawnError: the program cannot be started.
         """
-        return _Spawned(self, launch, terminate_s, kill_s)
+        check(launch)
+        process = self.begin(launch)
+        try:
+            await process.launched()
+            yield process
+        finally:
+            try:
+                if process.report is None:  # else there is nothing to wait for
+                    with anyio.CancelScope(shield=True):
+                        await process.leave(terminate_s, kill_s)
+            finally:
+                process.close()
 
     # ------------------------------------------------------------------------------------------ for the world
-    def alive(self) -> list[Alive]:
-        """Everything in the process table, by pid: orphans and zombies too."""
-        return [
-            Alive(one.pid, one.name, one.owner, one.launch, one.status is not None)
-            for one in self.kernel.table.values()
-        ]
-
     def crash(self) -> None:
         """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
         for process in list(self._running):

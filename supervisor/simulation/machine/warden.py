@@ -18,43 +18,18 @@ import msgspec
 
 from actors.parking import Bell
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.ports import Launch
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Program
-from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
+from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent, Program
+from supervisor.simulation.machine.launching import NotStarted, Start
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["Listener", "NotStarted", "Prepared", "Warden"]
+__all__ = ["Listener", "Warden"]
 
 START_MIN_S: Final = 0.001
 START_MAX_S: Final = 0.05
 TURN_MAX_S: Final = 0.02
-
-
-class NotStarted(Exception):
-    """A program cannot be started: the step that fails (``fork``, ``cwd``, ``exec``), and its errno."""
-
-    def __init__(self, step: str, number: int) -> None:
-        super().__init__(step, number)
-        self.step = step
-        self.number = number
-
-
-class Prepared(Protocol):
-    """A launch that is to be carried out."""
-
-    name: str
-    launch: Launch
-
-    def program(self) -> Program:
-        """What it runs.
-
-        Raises:
-            NotStarted: it cannot be started.
-        """
-        ...
 
 
 class Listener(Protocol):
@@ -75,7 +50,7 @@ class Warden:
     """
 
     def __init__(
-        self, kernel: Kernel, what: Prepared, pipes: tuple[Pipe, Pipe, Pipe], chance: Chance, lost_after_s: float
+        self, kernel: Kernel, what: Start, pipes: tuple[Pipe, Pipe, Pipe], chance: Chance, lost_after_s: float
     ) -> None:
         self.children: dict[int, OsProcess] = {}
         self._kernel = kernel

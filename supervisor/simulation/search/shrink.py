@@ -10,16 +10,18 @@ Only the order of steps changes: for a race that does not survive that, other se
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from supervisor.simulation.commands.written import written
+from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, Scenario, parsed
-from supervisor.simulation.search.ddmin import ddmin
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
@@ -30,7 +32,13 @@ from supervisor.simulation.search.smaller import (
     with_strikes,
 )
 
-__all__ = ["NothingViolated", "Shrunk", "fails_again", "invariant_of", "shrink"]
+__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "written"]
+
+T = TypeVar("T")
+WIDE = 100
+"""Characters from which a list takes a line for each of its members."""
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that need no quotes."""
 
 LOOK = 1024
 """Steps between two looks at the patience."""
@@ -75,10 +83,10 @@ def invariant_of(problem: str) -> str:
     return problem.partition(":")[0]
 
 
-def fails_again(shrunk: Shrunk) -> bool:
+def fails_again(shrunk: Shrunk, checkers: MakeCheckers = no_checkers) -> bool:
     """Whether it fails by itself: its file, read again and run to its end, violates the same invariant."""
     again = parsed("shrunk", written(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
-    return any(invariant_of(one) == shrunk.invariant for one in simulate(again).problems)
+    return any(invariant_of(one) == shrunk.invariant for one in simulate(again, checkers=checkers).problems)
 
 
 class _Enough(Exception):
@@ -109,6 +117,7 @@ def _run_until(
     patience: Callable[[], bool],
     steps_max: float = math.inf,
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Report | None:
     """Run it until that is violated, or to its end; ``None`` if patience or its steps ended first."""
     listener = _Listener(invariant, patience, steps_max)
@@ -120,6 +129,7 @@ def _run_until(
             before_step=listener.before_step,
             livelock_steps=LIVELOCK_STEPS,
             watch=watch,
+            checkers=checkers,
         )
     return None if listener.cut_off else report
 
@@ -135,9 +145,11 @@ class _Search:
         patience: Callable[[], bool],
         heard: Callable[[int], None],
         watch: Callable[[int], None] | None,
+        checkers: MakeCheckers,
     ) -> None:
+        self._checkers = checkers
         drawn = scenario.draw(seed)
-        report = _run_until(drawn, "", lambda: True, watch=watch)
+        report = _run_until(drawn, "", lambda: True, watch=watch, checkers=checkers)
         if report is None or not report.problems:
             raise NothingViolated(f"seed {seed} of {scenario.name} violates nothing, so there is nothing to shrink")
         self.seed = seed
@@ -174,7 +186,7 @@ class _Search:
 
     def _failed(self, drawn: Drawn, steps_max: float) -> Report | None:
         """The run, if it violates the same, within so many steps."""
-        report = _run_until(drawn, self.invariant, self.patience, steps_max)
+        report = _run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
         self.runs += 1
         self._heard(self.runs)
         failed = report is not None and any(invariant_of(one) == self.invariant for one in report.problems)
@@ -256,6 +268,7 @@ def shrink(
     patience: Callable[[], bool],
     heard: Callable[[int], None],
     watch: Callable[[int], None] | None = None,
+    checkers: MakeCheckers = no_checkers,
 ) -> Shrunk:
     """The smallest run that violates what this seed violates first. Ctrl-C ends the search with what it has.
 
@@ -263,12 +276,13 @@ def shrink(
         patience: asked before each run and within; false ends the search with what it has.
         heard: told after each run how many there have been.
         watch: told now and then how many steps the first run has taken, which nothing cuts off.
+        checkers: what judges the runs beside the oracle.
 
     Raises:
         NothingViolated: the seed violates nothing.
         KeyboardInterrupt: Ctrl-C came in the first run, so there is nothing yet.
     """
-    search = _Search(scenario, seed, patience, heard, watch)
+    search = _Search(scenario, seed, patience, heard, watch, checkers)
     interrupted = False
     try:
         _search(search)
@@ -298,3 +312,64 @@ def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
         minimal=minimal,
         interrupted=interrupted,
     )
+
+
+# -------------------------------------------------------------------------------------------------- delta debugging
+def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None]) -> Sequence[T]:
+    """A part of *items* that still fails, and of which nothing can be left out (Zeller and Hildebrandt, 2002).
+
+    Args:
+        fails: None if these do not fail; else the items that were needed at all, perhaps fewer.
+    """
+    if items and (needed := fails(())) is not None:
+        return needed
+    parts = 2
+    while len(items) > 1:
+        smaller = next((found for rest in _without_one(items, parts) if (found := fails(rest)) is not None), None)
+        if smaller is not None:
+            items, parts = smaller, max(parts - 1, 2)
+        elif parts >= len(items):
+            break
+        else:
+            parts = min(len(items), 2 * parts)
+    return items
+
+
+def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
+    """*items* without each of their *parts*."""
+    size = -(-len(items) // parts)
+    for start in range(0, len(items), size):
+        yield [*items[:start], *items[start + size :]]
+
+
+# --------------------------------------------------------------------------------------------------------- as a file
+def written(scenario: Scenario, comment: str) -> str:
+    """The scenario as a TOML file for people: what is unusual about it. It is loaded as the same scenario."""
+    lines = [f"# {one}".rstrip() for one in comment.splitlines()]
+    return "\n".join([*lines, *_table((), scenario.model_dump(mode="json", exclude_none=True))]) + "\n"
+
+
+def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
+    """Values first, then the tables below; where there are no values, there is no head."""
+    below = {key: value for key, value in table.items() if isinstance(value, dict) and "any" not in value}
+    values = {key: value for key, value in table.items() if key not in below and value is not None}
+    if path and values:
+        yield ""
+        yield f"[{'.'.join(path)}]"
+    for key, value in values.items():
+        yield f"{key if BARE.fullmatch(key) else json.dumps(key)} = {_value(value)}"
+    for key, value in below.items():
+        yield from _table((*path, key), value)
+
+
+def _value(value: Any) -> str:
+    """A value in TOML, whose strings are those of JSON but for one character."""
+    match value:
+        case dict():
+            return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
+        case list():
+            members = [_value(one) for one in value]
+            line = f"[{', '.join(members)}]"
+            return line if len(line) <= WIDE else "[\n" + "".join(f"    {one},\n" for one in members) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

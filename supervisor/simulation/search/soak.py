@@ -6,11 +6,13 @@ A search that found nothing has shown only as much as it reached, so both are to
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from supervisor.simulation.commands.wanted import Wanted
-from supervisor.simulation.coverage import UNREACHABLE, to_reach
+from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.coverage import to_reach
+from supervisor.simulation.oracle import MakeCheckers
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import BadScenario
 from supervisor.simulation.search.many import Failed, each
@@ -55,16 +57,11 @@ class Soak(msgspec.Struct, kw_only=True):
     def not_reached(self) -> list[str]:
         return [name for name in to_reach() if name not in self.reached]
 
-    @property
-    def surprises(self) -> list[str]:
-        """What was reached although it is listed as unreachable: a mistake in that list, or in the runtime."""
-        return [name for name in UNREACHABLE if name in self.reached]
-
-    def add(self, wanted: Wanted, summary: Summary | Failed) -> None:
-        """One more run; one that came to no end is a violation, too."""
+    def add(self, wanted: Wanted, summary: Summary | Failed, program: str) -> None:
+        """One more run of that program; one that came to no end is a violation, too."""
         self.scenarios += 1
         if isinstance(summary, Failed):
-            self._fails(wanted, 1, f"simulator: {summary.words}")
+            self._fails(wanted, 1, f"simulator: {summary.words}", program)
             return
         self.steps += summary.steps
         self.sessions += summary.sessions
@@ -73,12 +70,13 @@ class Soak(msgspec.Struct, kw_only=True):
         for name, count in summary.reached.items():
             self.reached[name] = self.reached.get(name, 0) + count
         if summary.violations:
-            self._fails(wanted, summary.violations, summary.problems[0])
+            self._fails(wanted, summary.violations, summary.problems[0], program)
 
-    def _fails(self, wanted: Wanted, violations: int, problem: str) -> None:
+    def _fails(self, wanted: Wanted, violations: int, problem: str, program: str) -> None:
         assert wanted.seed is not None
         self.violations += violations
-        self.failing.append(Failing(seed=wanted.seed, violations=violations, problem=problem, reproduce=wanted.line()))
+        line = wanted.line(program)
+        self.failing.append(Failing(seed=wanted.seed, violations=violations, problem=problem, reproduce=line))
 
 
 class NotDrawn(msgspec.Struct, frozen=True):
@@ -87,13 +85,13 @@ class NotDrawn(msgspec.Struct, frozen=True):
     words: str
 
 
-def run_one(wanted: Wanted) -> Summary | NotDrawn:
+def run_one(checkers: MakeCheckers, wanted: Wanted) -> Summary | NotDrawn:
     """One run, in whichever process."""
     try:
         drawn = wanted.draw()
     except BadScenario as error:
         return NotDrawn(str(error))
-    report = simulate(drawn)
+    report = simulate(drawn, checkers=checkers)
     faults = {f"fault: {kind}": count for kind, count in report.faults.items()}
     return Summary(
         violations=report.violations,
@@ -106,7 +104,7 @@ def run_one(wanted: Wanted) -> Summary | NotDrawn:
     )
 
 
-def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None]) -> tuple[Soak, bool]:
+def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None], runner: Runner) -> tuple[Soak, bool]:
     """Run them all; the sum, and false if Ctrl-C came first. *heard* is called after each.
 
     Raises:
@@ -118,8 +116,8 @@ def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None])
     def done(item: Wanted, summary: Summary | NotDrawn | Failed) -> None:
         if isinstance(summary, NotDrawn):
             raise BadScenario(f"{summary.words} (seed {item.seed})")
-        total.add(item, summary)
+        total.add(item, summary, runner.program)
         heard(total)
 
-    complete = each(run_one, (wanted.with_seed(seed) for seed in seeds), jobs, done)
+    complete = each(partial(run_one, runner.checkers), (wanted.with_seed(seed) for seed in seeds), jobs, done)
     return total, complete

@@ -6,26 +6,30 @@ task. Interference is a fault like any other: it has a name, and a run without f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
 from supervisor.plans.task_control import Verb
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.asking import Desk
-from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.checkers import PlannedShown, TaskAnswered
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.works.books import WorkBooks
-from supervisor.simulation.works.hearts import Hearts
 from supervisor.simulation.works.plans import WORKER, draw_workers
-from supervisor.simulation.works.task_scripts import Errand, Errands, prompt_of
+from supervisor.simulation.works.task_scripts import Errand, prompt_of
+from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.workers import Pool
 
-__all__ = ["Foreman"]
+__all__ = ["Foreman", "Hearts", "Lurker"]
 
 ROUND_S: Final = (0.5, 20.0)
 """How long it is between two looks at a plan."""
@@ -34,7 +38,31 @@ SILENCE_S: Final = (60.0, 500.0)
 ONE: Final = "operator"
 MORE: Final = 100
 """From this number on tasks are called that a plan did not have at first."""
-CANCELLABLE: Final = ("OPEN", "CLAIMED", "IN_PROGRESS", "PENDING_APPROVAL", "WAITING_FOR_SUBTASKS", "BLOCKED")
+
+
+class Hearts:
+    """Beats for the workers of a plan (``supervisor.work.workers.Heart``), for as long as anybody expects it.
+    *heard* is told of each; once their supervisor was *killed*, nobody hears what its tasks still do."""
+
+    def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
+        self._heard, self._now, self._killed = heard, now, killed
+        self._silent_until_s: dict[str, float] = {}
+
+    def silence(self, worker_id: str, seconds: float) -> None:
+        """For so long its signs of life do not come through."""
+        self._silent_until_s[worker_id] = self._now() + seconds
+
+    async def beat(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+        """Of one worker, every so many seconds."""
+        while self._comes_through(pool, worker_id):
+            await pool.pause(heartbeat_s)
+
+    def _comes_through(self, pool: Pool, worker_id: str) -> bool:
+        if self._now() < self._silent_until_s.get(worker_id, 0.0):
+            return True
+        if not self._killed.is_set():
+            self._heard(worker_id)
+        return pool.beat(worker_id)
 
 
 class Foreman:
@@ -42,7 +70,6 @@ class Foreman:
 
     Args:
         runner: whose plan it is; it takes the commands.
-        lives: which supervisor it is, in the names of what is drawn.
         reloaded: hears of the plan as it is from then on.
         hearts: those of the plan's workers.
     """
@@ -51,20 +78,18 @@ class Foreman:
         self,
         runner: PlanRunner,
         plan: Plan,
-        books: WorkBooks,
-        errands: Errands,
+        world: World,
         chance: Chance,
-        faults: FaultPlan,
         desk: Desk,
-        lives: int,
         reloaded: Callable[[Plan], None],
         hearts: Hearts,
     ) -> None:
         self._runner, self._control = runner, runner.operating
         self._reloaded, self._hearts = reloaded, hearts
         self._names = [one.task.id for one in every_task(plan.tasks)]
-        self._plan, self._books, self._errands = plan, books, errands
-        self._chance, self._faults, self._desk, self._lives = chance.below("foreman", lives), faults, desk, lives
+        self._plan, self._board, self._errands, self._oracle = plan, world.board, world.errands, world.oracle
+        self._chance, self._faults, self._desk = chance.below("foreman", world.lives), world.faults, desk
+        self._lives = world.lives
 
     async def attend(self) -> None:
         """Go round until the plan is over: whoever runs it ends this."""
@@ -91,7 +116,7 @@ class Foreman:
 
     def _of(self, state: str) -> list[str]:
         """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
-        return self._books.waiting(state, self._names)
+        return self._board.waiting(state, self._names)
 
     async def _look(self) -> None:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
@@ -99,7 +124,7 @@ class Foreman:
         planned = await self._control.planned()
         ledger = self._runner.load.sup.ledger
         if self._runner.load.running and ledger.clean and ledger.error is None:
-            self._books.shown(planned, self._of("PLANNED"))
+            self._oracle.told(PlannedShown(planned, self._of("PLANNED")))
 
     def _errand(self, name: str) -> Errand:
         return self._errands.of(name) or Errand(name)
@@ -111,7 +136,7 @@ class Foreman:
             else:
                 answer = await self._control.reject(name, by=ONE, reason="not like this")
             said.append(answer.state)
-            self._books.answered(name, answer.state)
+            self._oracle.told(TaskAnswered(name, answer.state))
 
     async def _unblock(self, name: str) -> None:
         with self._desk.asking(f"unblock {name}") as said:
@@ -133,7 +158,7 @@ class Foreman:
         ):
             candidates = [name for state in states for name in self._of(state)]
             if act is Verb.RESET:
-                candidates = self._books.cooling(self._names)
+                candidates = self._board.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
                 await self.command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
 
@@ -172,10 +197,124 @@ class Foreman:
                 answer = await getattr(self._control, verb)(*args, **given)
                 said.append(answer.state)
                 if not answer.repeated:
-                    self._books.answered(name, answer.state)
+                    self._oracle.told(TaskAnswered(name, answer.state))
 
     def _part(self, name: str) -> TaskConfig:
         if self._errands.of(name) is None:
-            self._errands.add(errand := Errand(name))
-            self._books.watch(errand)
+            self._errands.add(Errand(name))
         return TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name))
+
+
+# ------------------------------------------------------------------------------------------------------ lying in wait
+PAUSE_S: Final = (0.5, 20.0)
+LURK_S: Final = 90.0
+"""How long it lies in wait at most."""
+INSIST: Final = 0.6
+"""How many insist on one trap."""
+ACTS: Final = (*Verb, *Verb, "close", "close", "abort", "stop", "stop now")
+"""Everything that can be done to a task, or to who works on it."""
+
+
+class _Trap(NamedTuple):
+    """Once a task, or its run, has come into *state*, one of *acts*; ``sprung``: then the next trap, for that task."""
+
+    kind: str
+    state: str
+    acts: Sequence[str] = ACTS
+    sprung: _Trap | None = None
+
+
+PROBED: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
+"""It is about to be probed, when there is a worker."""
+UNHELD: Final = _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), _Trap("run", Run.HALF_OPEN.value, ("stop",)))
+"""It is about to be probed, and nothing is begun any more that could do that."""
+RARE: Final = (
+    _Trap("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    UNHELD,
+    UNHELD,
+    UNHELD,
+    PROBED,
+    _Trap("run", Run.VALIDATING.value),
+    _Trap("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
+    _Trap("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
+    _Trap("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
+)
+"""Where few wishes that come at any time meet a task."""
+NEXT: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel",))
+"""It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
+
+
+def _cancelling(moment: str) -> _Trap:
+    """Once a task, or its run, has come to that moment, it is cancelled."""
+    kind, state = moment.split(" ")
+    if state == Run.HALF_OPEN.value:
+        return _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    return _Trap(kind, state, ("cancel",))
+
+
+ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
+
+
+class Lurker:
+    """Of one plan, under one supervisor. *name* is that of its workstream, by which its tasks are called. Many insist
+    on one trap, and leave the plan alone otherwise."""
+
+    def __init__(self, sup: Supervisor, foreman: Foreman, name: str, world: World, chance: Chance, desk: Desk) -> None:
+        self._sup, self._foreman, self._name = sup, foreman, name
+        self._world, self._desk = world, desk
+        self._chance = chance.below("lurker", world.lives)
+        cancels_at = world.drawn.cancels_at or ()
+        traps = [_cancelling(one) for one in cancels_at] or RARE
+        insists = bool(cancels_at) or chance.happens(INSIST, "insists")
+        self._insists_on = chance.choice(traps, "insists on") if insists else None
+
+    async def lurk(self) -> None:
+        """Again and again, until the plan is over: whoever runs it ends this."""
+        number = 0
+        while True:
+            number += 1
+            await anyio.sleep(self._chance.between(*PAUSE_S, "pause", number))
+            place, faults = f"{self._name}.{self._world.lives}.{number}", self._world.faults
+            if not faults.healed and faults.strikes("host.lurks", place):
+                await self._once(self._chance.below(number), place)
+
+    async def _once(self, chance: Chance, place: str) -> None:
+        traps = RARE if chance.happens(0.5, "rare") else ANY
+        trap: _Trap | None = self._insists_on or chance.choice(traps, "trap")
+        task = f"{self._name}t"
+        while trap is not None:
+            found = await self._come_to(trap, task)
+            if found is None or self._world.faults.healed:
+                return
+            task, holder = found
+            await self._strike(chance.choice(trap.acts, "act", trap.state), task, holder, chance, place)
+            trap = trap.sprung
+
+    async def _come_to(self, trap: _Trap, called: str) -> tuple[str, str] | None:
+        """The task of such a name that has come into that state just now, or its run has, and who holds it."""
+        with anyio.move_on_after(LURK_S):
+            async with self._sup.subscribe() as records:
+                async for record in records:
+                    if (record.entity_type, record.outcome, record.to_status) == (trap.kind, "transition", trap.state):
+                        whose = self._world.board.whose(record.entity_id)
+                        if whose is not None and whose[0].startswith(called):
+                            return whose
+        return None
+
+    async def _strike(self, act: str, task: str, holder: str, chance: Chance, place: str) -> None:
+        if act in list(Verb):
+            await self._foreman.command(Verb(act), task, chance, f"lurker.{place}")
+            return
+        with self._desk.asking(f"{act} {task} right then") as said:
+            match act:
+                case "close":
+                    await self._sup.close_session(holder, reason="enough of it")
+                    said.append("closed")
+                    self._world.oracle.replies.close_answered(holder)
+                case "abort":
+                    receipt = await self._sup.abort(holder, AbortScope.SESSION, reason="enough of it", actor="operator")
+                    said.append(receipt.abort_id)
+                case _:
+                    self._world.told_to_end(now=act == "stop now")
+                    await self._sup.stop(now=act == "stop now", actor="operator")
+                    said.append("stopping")

@@ -20,10 +20,12 @@ BEFORE = "before "
 
 
 class Places:
-    """Those of one machine. With *worktrees* each session has its own."""
+    """Those of one machine. With *worktrees* each session has its own. *takes_back* hears whose work is about to be
+    taken back from a shared place."""
 
-    def __init__(self, errands: Errands, *, worktrees: bool) -> None:
+    def __init__(self, errands: Errands, takes_back: Callable[[str], None], *, worktrees: bool) -> None:
         self.worktrees = worktrees
+        self._takes_back = takes_back
         self._errands = errands
         self._trees: dict[str, Pieces] = {}
         self._begun: dict[str, Pieces] = {}
@@ -37,8 +39,6 @@ class Places:
         self._owners: dict[str, set[str]] = {}
         """What was saved for each task of a shared place."""
         self._target: Pieces = ()
-        self.on_roll_back: Callable[[str], None] = lambda owner: None
-        """Hears whose work is about to be taken back from a shared place."""
 
     # ------------------------------------------------------------------ looked at
     def held(self, name: str) -> Pieces | None:
@@ -113,7 +113,7 @@ class Places:
         if not self.worktrees and before not in self._saved:
             return ""
         if not self.worktrees:
-            self.on_roll_back(place.owner)
+            self._takes_back(place.owner)
         name, found = self.save(session_id, place), self._trees.get(key, ())
         self._trees[key] = self._begun[key] if self.worktrees else self._saved.pop(before)
         self.taken_back |= set(found) - set(self._trees[key])

@@ -59,6 +59,13 @@ class Attempt(msgspec.Struct):
     run: str = ""
 
 
+def _unheard(errand: Errand, attempt: Attempt) -> None:
+    """Nobody hears of it."""
+
+
+Begun = Callable[["Errand", Attempt], None]
+
+
 class Errand:
     """What one task meets: its ``ways``; its ``checks``, ``merges`` and ``approvals`` are true for a pass. ``begun``
     hears of each attempt, before anything comes of it."""
@@ -80,7 +87,7 @@ class Errand:
         self.checked: list[bool] = []
         self.merged: list[bool] = []
         self.judged: list[bool] = []
-        self.begun: Callable[[Errand, Attempt], None] = lambda errand, attempt: None
+        self.begun: Begun = _unheard
 
     def begin(self, session_id: str, now_s: float, found: tuple[str, ...] = ()) -> Attempt:
         """One more try."""
@@ -112,9 +119,10 @@ def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
 
 
 class Errands:
-    """Those of all plans of a run."""
+    """Those of all plans of a run. *begun* hears of every attempt at them."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Begun = _unheard) -> None:
+        self._begun = begun
         self._all: dict[str, Errand] = {}
 
     def __iter__(self) -> Iterator[Errand]:
@@ -122,6 +130,7 @@ class Errands:
 
     def add(self, errand: Errand) -> None:
         """One more task will be tried."""
+        errand.begun = self._begun
         self._all[errand.name] = errand
 
     def of(self, session_id: str) -> Errand | None:

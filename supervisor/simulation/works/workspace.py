@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import anyio
 
-from supervisor.ports import Merge, Place, Released
+from supervisor.ports import FileRefused, Merge, Place, Released
+from supervisor.ports.path_safety import outside
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.keyed_random import Chance
@@ -15,7 +16,7 @@ from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.task_scripts import Errands
 from supervisor.workspaces.directory import DirectoryWorkspace
 
-__all__ = ["SimulatedWorkspace"]
+__all__ = ["SimulatedFiles", "SimulatedWorkspace"]
 
 
 class SimulatedWorkspace(DirectoryWorkspace):
@@ -94,3 +95,25 @@ class SimulatedWorkspace(DirectoryWorkspace):
         if errand.merge():
             return self._places.merged(session_id)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
+
+
+class SimulatedFiles:
+    """``supervisor.ports.Files`` without a disk: the files that were written in this run, in memory."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    async def read(self, path: str, workspace: str) -> str:
+        _check(path, workspace)
+        if path not in self._texts:
+            raise FileNotFoundError(f"there is no file {path!r}")
+        return self._texts[path]
+
+    async def write(self, path: str, text: str, workspace: str) -> None:
+        _check(path, workspace)
+        self._texts[path] = text
+
+
+def _check(path: str, workspace: str) -> None:
+    if why := outside("path", path, workspace):
+        raise FileRefused(why)

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.ports import FileRefused, Files
 from supervisor.ports.input_limits import FILE_BYTES_MAX
-from supervisor.simulation.machine.files import SimulatedFiles
+from supervisor.simulation.works.workspace import SimulatedFiles
 from supervisor.workspaces.files import DiskFiles
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from supervisor.processes import shim as warden
 from supervisor.processes.host import WardenHost, WardenProcess
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.simulated import VirtualLoop
@@ -85,14 +85,14 @@ class SimulatedPort:
             faults = FaultPlan(chance, intensity=0.0)
             self.host = SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=self.events.append)
             await case()
-            assert self.host.alive() == []
+            assert self.host.kernel.table == {}
 
     def lose_warden(self, process: Process) -> None:
         assert isinstance(process, SimulatedProcess)
         process.warden.lose()
 
     async def orphans_dead(self, process: Process) -> None:
-        while any(not one.zombie for one in self.host.alive() if one.pid != process.pid):
+        while any(one.status is None for one in self.host.kernel.table.values() if one.pid != process.pid):
             await anyio.lowlevel.checkpoint()
 
 

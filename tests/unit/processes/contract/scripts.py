@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.machine.kernel import OsProcess, Program
 
 __all__ = [
     "CloseOutput",
@@ -156,14 +156,14 @@ def script_of(argv: tuple[str, ...]) -> tuple[Step, ...] | None:
 def simulated(steps: tuple[Step, ...], ready: Callable[[], None] = lambda: None) -> Program:
     """A simulated program that does *steps*."""
 
-    async def program(inside: Inside) -> int:
+    async def program(inside: OsProcess) -> int:
         return await _Life(inside, ready).do(steps)
 
     return program
 
 
 class _Life:
-    def __init__(self, inside: Inside, ready: Callable[[], None]) -> None:
+    def __init__(self, inside: OsProcess, ready: Callable[[], None]) -> None:
         self._inside = inside
         self._ready = ready
         self._children: list[int] = []

@@ -14,7 +14,7 @@ from supervisor.ports import Launch, SpawnError
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine import process as simulated_host
-from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.machine.kernel import OsProcess, Program
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.unit.processes.contract.ports import program_for as scripted
 from tests.unit.processes.contract.ports import run_virtually
@@ -73,7 +73,7 @@ def test_each_spawn_error_in_its_words(anyio_backend: str) -> None:
             with pytest.raises(SpawnError) as caught:
                 async with host.spawn(named("tool")):
                     pytest.fail("it started")
-            assert (host.alive(), events) == ([], [])
+            assert (host.kernel.table, events) == ({}, [])
         words.add(str(caught.value))
 
     async def many() -> None:
@@ -114,7 +114,7 @@ def test_a_warden_is_lost(anyio_backend: str) -> None:
             async with host.spawn(launch(CHILD, *DAEMON, Hang())) as process:
                 report = await process.wait_ended()
                 assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
-            assert host.alive() == []
+            assert host.kernel.table == {}
 
     run_virtually(anyio_backend, case)
 
@@ -143,7 +143,7 @@ def test_a_warden_is_lost_at_the_start(anyio_backend: str) -> None:
             with pytest.raises(SpawnError, match="its warden ended first: it said nothing"):
                 async with host.spawn(launch(Hang())):
                     pytest.fail("it started")
-            assert (host.alive(), events) == ([], [])
+            assert (host.kernel.table, events) == ({}, [])
 
     run_virtually(anyio_backend, case)
 
@@ -162,7 +162,7 @@ def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
                 group.start_soon(refused, host)
                 await anyio.sleep(0.0005)  # no warden is as fast as that
                 host.crash()
-            assert (host.alive(), events) == ([], [])
+            assert (host.kernel.table, events) == ({}, [])
 
     run_virtually(anyio_backend, case)
 
@@ -200,10 +200,10 @@ def test_zombies_and_orphans_are_seen(anyio_backend: str) -> None:
         async with world() as (host, _):
             async with host.spawn(launch(Fork((Exit(0),)), *DAEMON[:1], Reap(), Say(b"up"), Hang())) as process:
                 await process.receive()
-                seen = {one.name: one.zombie for one in host.alive()}
+                seen = {one.name: one.status is not None for one in host.kernel.table.values()}
                 assert seen == {"it#1": False, "it#1/1": True, "it#1/1/0": False}
-                assert {one.launch.cwd for one in host.alive()} == {"/"}
-            assert host.alive() == []
+                assert {one.launch.cwd for one in host.kernel.table.values()} == {"/"}
+            assert host.kernel.table == {}
 
     run_virtually(anyio_backend, case)
 
@@ -220,7 +220,7 @@ def test_a_name_falls_back_to_the_command() -> None:
                         heard += chunk
                 assert heard == b"/tmp$ tool now#%d" % number
 
-    async def say_name(inside: Inside) -> int:
+    async def say_name(inside: OsProcess) -> int:
         await inside.write(inside.name.encode())
         return 0
 
@@ -270,10 +270,10 @@ def test_a_crash_leaves_nothing(anyio_backend: str) -> None:
                     live, host, launch(*DAEMON, IgnoreTerm(), ReadLine(), Flood(1), Hang(), name=str(number))
                 )
             await anyio.sleep(1.0)
-            assert len(host.alive()) == 6
+            assert len(host.kernel.table) == 6
             host.crash()
             await anyio.sleep(0.2)
-            assert host.alive() == []
+            assert host.kernel.table == {}
             assert len([event for event in events if event.what == "reaped"]) == 9
             assert ("exited", f"-{signal.SIGPIPE:d}") in whats(events)
 
@@ -303,7 +303,7 @@ def test_what_is_not_done_in_time_is_abandoned(
             assert (report.status, report.ended_by, report.survivors) == (None, "kill", -1)
             assert whats(events) == [("spawned", "it#1"), ("abandoned", "")]
             await anyio.sleep(1.0)
-            assert host.alive() == []
+            assert host.kernel.table == {}
             assert await process.wait_ended() == report
 
     run_virtually(anyio_backend, case)
@@ -344,7 +344,7 @@ def test_an_end_takes_as_long_as_it_was_ordered(anyio_backend: str) -> None:
 def test_a_handler_for_sigterm(anyio_backend: str) -> None:
     """A program that catches the cancellation which SIGTERM is to it may go on for a while, and exit as it likes."""
 
-    async def polite(inside: Inside) -> int:
+    async def polite(inside: OsProcess) -> int:
         try:
             await inside.write(b"up")
             await anyio.sleep_forever()
@@ -369,7 +369,7 @@ def test_nothing_survives_sigkill(anyio_backend: str) -> None:
     """A program is dead when it is killed, whatever its coroutine, shielded, still wants to do."""
     after: list[str] = []
 
-    async def stubborn(inside: Inside) -> int:
+    async def stubborn(inside: OsProcess) -> int:
         async with anyio.create_task_group() as group:
             group.start_soon(inside.read)
             with anyio.CancelScope(shield=True):
@@ -397,17 +397,17 @@ def test_nothing_survives_sigkill(anyio_backend: str) -> None:
 def test_the_dead_write_nothing(anyio_backend: str) -> None:
     """What a killed program had no room for is never written, though a child holds the pipe open."""
 
-    async def child(inside: Inside) -> int:
+    async def child(inside: OsProcess) -> int:
         await anyio.sleep_forever()
         return 0
 
-    async def verbose(inside: Inside) -> int:
+    async def verbose(inside: OsProcess) -> int:
         inside.fork(child, name="child", keeps_output=True)
         with anyio.CancelScope(shield=True):
             await inside.write(b"x" * 100_000)
         return 0
 
-    async def parent(inside: Inside) -> int:
+    async def parent(inside: OsProcess) -> int:
         pid = inside.fork(verbose, name="verbose", keeps_output=True)
         await inside.read_line()
         host.kernel.table[pid].deliver(signal.SIGKILL)
@@ -435,11 +435,11 @@ def test_a_child_is_waited_for_by_its_parent(anyio_backend: str) -> None:
     """wait_child gives a child's status once; another's child, and the same one again, are nobody."""
     statuses: list[int] = []
 
-    async def child(inside: Inside) -> int:
+    async def child(inside: OsProcess) -> int:
         await anyio.sleep(1.0)
         return 9
 
-    async def parent(inside: Inside) -> int:
+    async def parent(inside: OsProcess) -> int:
         pid = inside.fork(child, name="child")
         statuses.append(await inside.wait_child(pid))
         for stranger in (pid, inside.pid):
@@ -460,7 +460,7 @@ def test_lines_are_read_whole(anyio_backend: str) -> None:
     """read_line waits for the end of a line however it comes, read gives what is left, and the end is an end."""
     heard: list[bytes] = []
 
-    async def reader(inside: Inside) -> int:
+    async def reader(inside: OsProcess) -> int:
         for _ in range(2):
             heard.append(await inside.read_line())
         heard.append(await inside.read())
@@ -486,7 +486,7 @@ def test_a_program_knows_its_launch(anyio_backend: str) -> None:
     """argv, environment, directory and pid are those of the launch; a child has its parent's, and a pid of its own."""
     seen: list[tuple[object, ...]] = []
 
-    async def curious(inside: Inside) -> int:
+    async def curious(inside: OsProcess) -> int:
         seen.append((inside.argv, inside.env, inside.cwd, inside.name))
         if "/" not in inside.name:
             pid = inside.fork(curious, name="child")

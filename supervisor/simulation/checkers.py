@@ -1,0 +1,237 @@
+"""Checkers that are handed in to a run, beside the oracle: ``simulate(drawn, checkers=make)``.
+
+The oracle judges a run by its records (:mod:`supervisor.diagnostics.invariants`) and by the promises of the runtime.
+A checker keeps an account of its own of something narrower, and reports what does not fit. It gets what the oracle
+gets: durable records, transitions, process events, and facts: what the host asked and was told, and what happened to
+the simulated world. A checker only looks: the run, and so its digest, is the same without it.
+
+Example::
+
+    class OneSession(Checker):
+        def __init__(self, oracle: Oracle) -> None:
+            self._oracle, self._born = oracle, 0
+
+        def record(self, one: Append, at_s: float) -> None:
+            self._born += (one.record.entity_type, one.record.outcome) == ("session", "born")
+            if self._born > 1:
+                self._oracle.violated("bounded", one.record.entity_id, "is the second session of this run")
+
+    simulate(drawn, checkers=lambda oracle: [OneSession(oracle)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from actors.machine import Step
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.session import SessionLimits
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.plans import Plan
+from supervisor.policies.abort_plan import AbortPlan, Receipt
+from supervisor.policies.liveness import Liveness
+from supervisor.ports import Append
+from supervisor.simulation.journal import SimulatedDisk
+from supervisor.simulation.machine.processes import ProcessEvent
+from supervisor.simulation.works.places import Places
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
+from supervisor.work.results import TaskResult
+
+__all__ = [
+    "AbortAnswered",
+    "AbortAsked",
+    "AttemptBegan",
+    "Checker",
+    "ClockRead",
+    "DiskWasDown",
+    "Fact",
+    "Heartbeat",
+    "Looked",
+    "OnlyWorkStruck",
+    "PermissionAnswered",
+    "PlanEnded",
+    "PlanGiven",
+    "PlanResumed",
+    "PlannedShown",
+    "Preserved",
+    "Slept",
+    "SupervisorEnded",
+    "SupervisorLeft",
+    "SupervisorStarted",
+    "TaskAnswered",
+    "WorkTakenBack",
+    "WorldMade",
+]
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """What the host asked or was told, or what happened to the simulated world: one class for each kind."""
+
+
+# ------------------------------------------------------------------------------------------ the world and its clocks
+class WorldMade(Fact, frozen=True):
+    """The run has a world: scripts of its tasks, places where they are worked on, a disk, and perhaps an archive."""
+
+    errands: Errands
+    places: Places
+    disk: SimulatedDisk
+    archive: bool
+
+
+class SupervisorStarted(Fact, frozen=True):
+    """A supervisor starts, the first one or the next."""
+
+
+class ClockRead(Fact, frozen=True):
+    """It has read the wall clock first. *offset_s*: seconds that the clock of its records is ahead of the run's."""
+
+    offset_s: float
+
+
+class SupervisorEnded(Fact, frozen=True):
+    """A supervisor ended: it was killed, it gave up without its disk, or it closed in order."""
+
+    how: Literal["killed", "gave up", "closed"]
+
+
+class SupervisorLeft(Fact, frozen=True):
+    """The block of this supervisor was left, and nobody had killed it."""
+
+    sup: Supervisor
+
+
+class DiskWasDown(Fact, frozen=True):
+    """Nothing could be written for so long, until now."""
+
+    seconds: float
+
+
+class Slept(Fact, frozen=True):
+    """Nothing in the world runs for so long, from now on."""
+
+    seconds: float
+
+
+class OnlyWorkStruck(Fact, frozen=True):
+    """The run is over, and no fault struck but those that tasks meet themselves, under these limits."""
+
+    session: SessionLimits
+    liveness: Liveness
+
+
+# ------------------------------------------------------------------------------------------ operators and their answers
+class Looked(Fact, frozen=True):
+    """An operator looks at a supervisor, for the *number*th time."""
+
+    sup: Supervisor
+    number: int
+
+
+class PermissionAnswered(Fact, frozen=True):
+    """An operator was told that this answer to a permission request is taken."""
+
+    permission_id: str
+    option: str | None
+
+
+class AbortAsked(Fact, frozen=True):
+    """An abort is asked for. *at_s*: the run's clock; *wall_s*: Unix time."""
+
+    target: str
+    scope: AbortScope
+    reason: str
+    at_s: float
+    wall_s: float
+
+
+class AbortAnswered(Fact, frozen=True):
+    """The receipt of an abort came. *plan*: its dry run; ``None`` if the target was not there."""
+
+    asked: AbortAsked
+    plan: AbortPlan | None
+    receipt: Receipt
+    at_s: float
+    wall_s: float
+
+
+# ------------------------------------------------------------------------------------------ plans and their tasks
+class PlanGiven(Fact, frozen=True):
+    """The host has this plan run from now on: a new one, or one that was reloaded."""
+
+    plan: Plan
+
+
+class PlanResumed(Fact, frozen=True):
+    """The host has a plan of these tasks run again, to go on with what was not closed."""
+
+    tasks: Sequence[str]
+
+
+class PlanEnded(Fact, frozen=True):
+    """The host was told how the tasks of a plan ended."""
+
+    results: Sequence[TaskResult]
+    at_s: float
+
+
+class PlannedShown(Fact, frozen=True):
+    """An operator was shown the tasks that wait to be approved before they are begun; on record those are *known*."""
+
+    planned: Collection[str]
+    known: Collection[str]
+
+
+class TaskAnswered(Fact, frozen=True):
+    """An operator was told, in answer to a command, that a task has come to this state."""
+
+    name: str
+    state: str
+
+
+class AttemptBegan(Fact, frozen=True):
+    """An agent begins to work on a task; the attempt is not among those of the errand yet."""
+
+    errand: Errand
+    attempt: Attempt
+
+
+class WorkTakenBack(Fact, frozen=True):
+    """What a task did in a shared place is about to be taken back. *owner*: the task's entity."""
+
+    owner: str
+
+
+class Heartbeat(Fact, frozen=True):
+    """A worker says that it is there."""
+
+    worker_id: str
+    at_s: float
+
+
+class Preserved(Fact, frozen=True):
+    """A file of the archive holds these records."""
+
+    name: str
+    records: Sequence[LifecycleEvent]
+
+
+class Checker(Protocol):
+    """An account of a run. A subclass overrides the methods that it needs; the others do nothing."""
+
+    def record(self, one: Append, at_s: float) -> None:
+        """Take in a durable record. *at_s*: when it was made, by the run's clock."""
+
+    def transition(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
+        """Take in a durable transition, and what its table makes of it; its record came just before."""
+
+    def process(self, event: ProcessEvent) -> None:
+        """Take in an event of a simulated process."""
+
+    def told(self, fact: Fact) -> None:
+        """Take in a fact: what was asked and answered, or what happened to the world."""
+
+    def finish(self) -> None:
+        """The run is over, and everything should have come to its end."""

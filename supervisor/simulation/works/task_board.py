@@ -1,0 +1,66 @@
+"""Tasks as an operator's screen shows them: their states and holders by name, read from durable records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from supervisor.ports import Append
+
+__all__ = ["TaskBoard"]
+
+
+class _Task(msgspec.Struct):
+    """A task: its name in its plan, its state, and who holds it."""
+
+    name: str
+    state: str
+    whole: str
+    """The task that it is a part of, of no other itself; or its own name."""
+    holder: str = ""
+    run: str = ""
+    """The state of its newest run."""
+
+
+class TaskBoard:
+    """Tasks of all plans of a run; of those with one name, the newest."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, _Task] = {}
+        self._by_entity: dict[str, _Task] = {}
+        """By entity: a task, or its run."""
+
+    def wrote(self, one: Append) -> None:
+        """Take in a durable record."""
+        record = one.record
+        if record.entity_type == "task":
+            if record.outcome == "born":
+                name, above = str(record.metadata["name"]), self._by_entity.get(str(record.metadata["part_of"]))
+                task = _Task(name, one.state, above.whole if above is not None else name)
+                self._by_name[name] = self._by_entity[record.entity_id] = task
+            task = self._by_entity[record.entity_id]
+            task.state = one.state
+            if record.event == "claimed" and record.outcome == "transition":
+                task.holder = str(record.metadata["by"])
+        elif record.entity_type == "run":
+            if record.outcome == "born":
+                self._by_entity[record.entity_id] = self._by_entity[str(record.metadata["task"])]
+            self._by_entity[record.entity_id].run = one.state
+
+    def waiting(self, state: str, wholes: Collection[str]) -> list[str]:
+        """The tasks in that state, by name: those of *wholes*, and all that they were split into."""
+        return [name for name, task in self._by_name.items() if task.state == state and task.whole in wholes]
+
+    def cooling(self, wholes: Collection[str]) -> list[str]:
+        """The same for those whose circuit is open, or that have failed."""
+        return [
+            name
+            for name, task in self._by_name.items()
+            if task.whole in wholes and (task.run == "CIRCUIT_OPEN" or task.state == "FAILED")
+        ]
+
+    def whose(self, entity_id: str) -> tuple[str, str] | None:
+        """The name of the task that an entity is, or is the run of, and the session that holds it."""
+        task = self._by_entity.get(entity_id)
+        return (task.name, task.holder) if task is not None else None

@@ -1,0 +1,70 @@
+"""Launches: each one's intent is durable before, and a session has one agent at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.simulation.machine.processes import ProcessEvent
+from supervisor.simulation.oracle import HOME
+
+__all__ = ["Launches"]
+
+TEST: Final = "$ sim-check"
+"""In the names of acceptance tests, which no agent starts."""
+
+
+class Launches:
+    """The launches of a run. *say* reports a violation: the invariant, whose it is, and the words."""
+
+    def __init__(self, say: Callable[[str, str, str], None]) -> None:
+        self._say = say
+        self._live: dict[str, dict[int, str]] = {}
+        """Processes that are there, by the session that they work for: pid to name."""
+        self._lost: set[int] = set()
+        """Those of a warden that was lost."""
+        self._intents = Counter[tuple[str, str]]()
+        self._launches = Counter[tuple[str, str]]()
+
+    def wrote(self, record: LifecycleEvent) -> None:
+        """Take in a durable record."""
+        if record.outcome != "transition":
+            return
+        session_id = record.entity_id.partition(":")[0]
+        if record.event in ("PromptReady", "tool_started"):
+            self._intents[session_id, record.event] += 1
+        elif record.event == "task_assigned":  # an idle agent takes it: no launch
+            self._intents[session_id, "PromptReady"] -= 1
+
+    def process(self, event: ProcessEvent) -> None:
+        """Take in an event of a process."""
+        session_id = event.owner.partition("$ ")[0].removeprefix(f"{HOME}/")
+        live = self._live.setdefault(session_id, {})
+        match event.what:
+            case "spawned":
+                if event.detail == event.owner and TEST not in event.owner:  # not one that the agent has forked
+                    self._check_alone(session_id, event, live)
+                    # A terminal is called after the call that asked for it: agent, turn, call.
+                    in_call = ":" in event.owner.partition("$ ")[2]
+                    self._check_intent(session_id, "tool_started" if in_call else "PromptReady")
+                live[event.pid] = event.detail
+            case "killed" if event.detail == "with its warden":
+                self._lost.update(live)
+            case "reaped":
+                live.pop(event.pid, None)
+
+    def _check_alone(self, session_id: str, event: ProcessEvent, live: dict[int, str]) -> None:
+        """The last agent is gone with all it started. The terminals of a turn that failed end with the cleaning up
+        after it."""
+        there = [name for pid, name in live.items() if pid != event.pid and pid not in self._lost]
+        others = [name for name in there if ":t" not in name and TEST not in name]
+        if ":" not in event.owner.partition("$ ")[2] and others:
+            self._say("one_holder", session_id, f"{event.detail} was started beside {', '.join(others)}")
+
+    def _check_intent(self, session_id: str, intent: str) -> None:
+        """A launch is decided with a prompt, a terminal is opened by a call: as many of them are durable by now."""
+        self._launches[session_id, intent] += 1
+        if self._launches[session_id, intent] > self._intents[session_id, intent]:
+            self._say("intent_before_effect", session_id, f"a program was started before its {intent} was durable")

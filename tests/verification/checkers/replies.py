@@ -1,0 +1,245 @@
+"""Replies to aborts and to answers of permission requests, compared with durable records.
+
+Whoever asked for an abort, and got its receipt, finds on record what the receipt tells; a permission request is
+answered once and in time, and whoever answered it finds just that answer on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.policies.abort_plan import Receipt
+from supervisor.ports import Append
+
+__all__ = ["Hearing", "Wanted"]
+
+Say = Callable[[str, str, str], None]
+ROUNDING_S = 1e-5
+"""Times are sums of floats."""
+KNOWN_S = 10.0
+"""What a commit takes at most (8 s), and some: of a record that became durable in a commit which failed, nobody knows
+until the disk has recovered."""
+
+
+class Wanted(NamedTuple):
+    """An abort as the host wants it: the sessions and the calls that must be over when it is answered. ``beside``: the
+    sessions are meant as children of this one; who is adopted meanwhile is not."""
+
+    target: str
+    sessions: tuple[str, ...]
+    calls: tuple[str, ...]
+    beside: str | None = None
+
+
+class _Asking(NamedTuple):
+    """A permission that a human may answer: since when, and until when (the run's seconds)."""
+
+    since_s: float
+    due_s: float
+
+
+class Hearing:
+    """The host's side of a run.
+
+    Args:
+        say: reports a law that was broken: its name, whose, and the words.
+        now: the run's clock, in seconds.
+        slept_since: how long the machine has slept since that moment, in seconds.
+        grain_s: to multiples of which the run rounds its timers up.
+    """
+
+    def __init__(
+        self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], grain_s: float
+    ) -> None:
+        self._say, self._now, self._slept_since, self._grain_s = say, now, slept_since, grain_s
+        self._states: dict[str, str] = {}
+        self._stopped_by: dict[str, str | None] = {}
+        """The abort that each session was stopped by."""
+        self._parents: dict[str, str | None] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self._ended: set[str] = set()
+        self._adapters: dict[str, str] = {}
+        """How each session has its agents."""
+        self._open_calls: dict[str, dict[str, str]] = {}
+        """Of each turn its open calls by id, to the agent's name for them."""
+        self._begun: dict[str, set[str]] = {}
+        """Of each turn the calls that are on record, open, returned or refused."""
+        self._asking: dict[str, _Asking | None] = {}
+        """Permissions that wait, by their ids: how long a human may answer, if one is asked."""
+        self._permitted: dict[str, tuple[str, str | None]] = {}
+        """By whom each was answered, and with which option."""
+        self._joined: set[tuple[str, str | None]] = set()
+        """Sessions that were ending already when that abort reached them."""
+        self._last: dict[str, tuple[str, float]] = {}
+        """The rung and the seconds that each session's end took, by its last record."""
+
+    # ------------------------------------------------------------------ the disk
+    def disk_was_down(self, seconds: float) -> None:
+        """Nothing could be written for so long, until now. Whoever was asked for something by a commit that failed, and
+        was durable all the same, is known of from now on."""
+        since_s = self._now() - seconds - KNOWN_S
+        for permission, asking in self._asking.items():
+            if asking is not None and asking.since_s >= since_s:
+                self._asking[permission] = asking._replace(due_s=asking.due_s + seconds + KNOWN_S)
+
+    def wrote(self, one: Append, at_s: float) -> None:
+        """This is durable. *at_s*: when it was made, by the run's clock."""
+        record = one.record
+        if record.entity_type == "session":
+            self._session(one)
+        elif record.entity_type == "agent" and record.outcome == "born":
+            self._adapters[record.metadata["session_id"]] = record.metadata["adapter"]
+        elif record.event in ("PermissionRequested", "PermissionAnswered") and record.outcome == "transition":
+            self._permission(record, at_s)
+        elif record.event == "tool_started":
+            call = f"{record.entity_id}:c{record.metadata.get('number')}"
+            self._begun.setdefault(record.entity_id, set()).add(call)
+            if record.outcome == "transition":
+                self._open_calls.setdefault(record.entity_id, {})[call] = str(record.metadata.get("call_id"))
+        elif record.event == "tool_completed" and record.outcome == "transition":
+            self._close_call(record.entity_id, str(record.metadata.get("call_id")))
+        elif one.ended and record.entity_type == "turn":
+            for permission in [one for one in self._asking if one.startswith(f"{record.entity_id}:p")]:
+                self._say("one_answer", permission, "its turn is over, and nobody has answered it")
+                del self._asking[permission]
+            self._open_calls.pop(record.entity_id, None)
+            self._begun.pop(record.entity_id, None)
+
+    def _permission(self, record: LifecycleEvent, at_s: float) -> None:
+        """Asked once, answered once, and in time: that begins when it is durable that somebody is asked."""
+        told = record.metadata
+        permission = f"{record.entity_id}:p{told['number']}"
+        if record.event == "PermissionRequested":
+            if permission in self._asking or permission in self._permitted:
+                self._say("one_answer", permission, "is asked for twice")
+            since_s = self._now()
+            self._asking[permission] = _Asking(since_s, since_s + told["within_s"]) if told["asked"] else None
+        else:
+            if permission not in self._asking:
+                self._say("one_answer", permission, f"is answered by {told['by']}, and waits for no answer")
+            asking = self._asking.pop(permission, None)
+            if asking is not None and told["by"] == "operator":
+                self._check_in_time(permission, asking, at_s)
+            self._permitted[permission] = (told["by"], told["option"])
+
+    def _check_in_time(self, permission: str, asking: _Asking, at_s: float) -> None:
+        late_s = at_s - asking.due_s - self._slept_since(asking.since_s)
+        if late_s > self._grain_s + ROUNDING_S:
+            self._say("punctual", permission, f"is answered {late_s:g} s after its time")
+
+    def permission_answered(self, permission: str, option: str | None) -> None:
+        """An operator was told that his answer is taken: it is the one on record, and nobody else's."""
+        if self._permitted.get(permission) != ("operator", option):
+            words = f"was said to be answered {option!r}; on record {self._permitted.get(permission)}"
+            self._say("one_answer", permission, words)
+        self._permitted[permission] = ("told", None)
+
+    def _session(self, one: Append) -> None:
+        session_id = one.record.entity_id
+        self._states[session_id] = one.state
+        if one.record.event == "OperatorStop" and one.record.from_status != "Stopped":
+            self._stopped_by[session_id] = one.record.abort_id
+        if one.record.event == "AbortJoined":
+            self._joined.add((session_id, one.record.abort_id))
+        if self._parents.get(session_id) != one.parent_id:
+            self._children.get(self._parents.get(session_id) or "", {}).pop(session_id, None)
+        self._parents[session_id] = one.parent_id
+        if one.ended:
+            self._ended.add(session_id)
+            told = one.record.metadata
+            self._last[session_id] = (str(told.get("rung")), float(told.get("took_s", 0.0)))
+            self._children.get(one.parent_id or "", {}).pop(session_id, None)
+        elif one.parent_id is not None:
+            self._children.setdefault(one.parent_id, {})[session_id] = None
+
+    def is_stopped(self, session_id: str) -> bool:
+        """True if it is on record that it was told to end."""
+        return self._states.get(session_id) == "Stopped"
+
+    def has_begun(self, call: str) -> bool:
+        """True if that call of a turn that goes on is on record, however it went on; else it is on its way there."""
+        return call in self._begun.get(call.rpartition(":c")[0], ())
+
+    def _close_call(self, turn_id: str, name: str) -> None:
+        calls = self._open_calls.get(turn_id, {})
+        for call, known in calls.items():
+            if known == name:
+                del calls[call]
+                return
+
+    def _is_open(self, call: str) -> bool:
+        return call in self._open_calls.get(call.rpartition(":c")[0], ())
+
+    # ------------------------------------------------------------------ aborts
+    def want_abort(self, target: str, scope: AbortScope) -> Wanted:
+        """What must be over when that abort is answered, as far as is on record now."""
+        session_id = target.partition(":")[0]
+        match scope:
+            case AbortScope.TOOL:
+                every = (one for calls in self._open_calls.values() for one in calls)
+                calls = [one for one in every if one == target or one.startswith(f"{target}:")]
+                return Wanted(target, (), tuple(calls))
+            case AbortScope.SESSION:
+                return Wanted(target, (session_id,) if session_id in self._states else (), ())
+            case AbortScope.SIBLING:
+                return Wanted(target, self._siblings(session_id), (), self._parents.get(session_id))
+
+    def _siblings(self, session_id: str) -> tuple[str, ...]:
+        """Those beside it, where their parent lives and so keeps them."""
+        parent = self._parents.get(session_id)
+        if parent is None or session_id in self._ended or self._states.get(parent) == "Stopped":
+            return ()
+        return tuple(one for one in self._children.get(parent, ()) if one != session_id)
+
+    def abort_answered(self, wanted: Wanted, receipt: Receipt, waited: Collection[str] = ()) -> None:
+        """An abort was answered: what it was to end has been told so, on record, or was ending already; a disk that is
+        down, or had not answered by the deadline, is said so in the receipt. *waited*: those whose last record it waits
+        for."""
+        if receipt.outage is not None or (receipt.recorded_at is None and not receipt.already_ended):
+            return
+        if receipt.already_ended and wanted.sessions == (wanted.target,) and wanted.target not in self._ended:
+            state = self._states.get(wanted.target)
+            self._say("one_answer", wanted.target, f"was said to have ended already, and is {state} on record")
+        if receipt.already_ended and wanted.sessions != (wanted.target,):
+            return  # the call or the session that it was aimed at had ended: nobody else is its business
+        for session_id in wanted.sessions:
+            adopted = wanted.beside is not None and self._parents.get(session_id) != wanted.beside
+            joined = self._has_joined(session_id, receipt.abort_id)
+            if self._states.get(session_id) != "Stopped" and not (adopted or joined):
+                words = f"the abort of {wanted.target} was answered, and it is {self._states.get(session_id)} on record"
+                self._say("one_answer", session_id, words)
+        named = {one.id for one in receipt.nodes}
+        for session_id in wanted.sessions:
+            if self._stopped_by.get(session_id) == receipt.abort_id and session_id not in named:
+                self._say("one_answer", session_id, f"was ended by {receipt.abort_id}, whose receipt does not name it")
+        for node in receipt.nodes:
+            whole = node.kind == "tool" and node.how != "scope"
+            if whole and self._adapters.get(node.id.partition(":")[0]) == "inprocess":
+                self._say("tool_stays_tool", node.id, f"ran within our process, and its end was {node.how!r}")
+            last = self._last.get(node.id)
+            if node.rung and last is not None and last != (node.rung, node.took_s):
+                self._say(
+                    "one_answer", node.id, f"{receipt.abort_id} says {node.rung}, {node.took_s} s; on record {last}"
+                )
+            elif node.kind == "session" and node.outcome == "ended" and node.id in waited and last is None:
+                self._say("recorded", node.id, f"the receipt of {receipt.abort_id} is recorded; its end is not")
+        for call in wanted.calls:  # of those of a session, some may have returned already; their results are on the way
+            meant = call in named or (call == wanted.target and not self._ends_otherwise(call, receipt))
+            if self._is_open(call) and not receipt.already_ended and meant:
+                self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")
+
+    def _has_joined(self, session_id: str, abort_id: str) -> bool:
+        """Whether it was ending already when that abort reached it: it is on record of it, or of one above it that was
+        ending as well, from which it has that."""
+        above: str | None = session_id
+        while above is not None and (above, abort_id) not in self._joined:
+            above = self._parents.get(above)
+        return above is not None
+
+    def _ends_otherwise(self, call: str, receipt: Receipt) -> bool:
+        """True if that call's session ends, and not by this abort: it ends with that. What the abort has ended, and
+        names, are then the child sessions that the call had started, where their parent's end lets them live on."""
+        session_id = call.partition(":")[0]
+        return self.is_stopped(session_id) and self._stopped_by.get(session_id) != receipt.abort_id

@@ -1,0 +1,435 @@
+"""Tasks: what became of each on record, compared with what agents, tests and merges met in the world.
+
+A task is closed only where an agent has done it and its tests have passed; it has failed only where something went
+wrong; and whoever works on one is the only one, holds it on record, and finds everything that it depends on done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import inf
+from typing import Final
+
+import msgspec
+
+from supervisor.lifecycles.session import SessionLimits
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.plans import Plan, TaskConfig
+from supervisor.plans.tasks import every_task
+from supervisor.policies.liveness import Liveness
+from supervisor.ports import Append
+from supervisor.simulation.works.places import Places
+from supervisor.simulation.works.plans import DEPUTY, WORKER
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands, Way
+from supervisor.work.results import TaskResult
+from supervisor.work.task_execution import ACTOR
+from tests.verification.checkers.archive import ArchiveBooks
+from tests.verification.checkers.checkpoints import Savings
+from tests.verification.checkers.command_log import Orders
+from tests.verification.checkers.expected_outcome import USUAL, WATCHED, Ending, foretell
+from tests.verification.checkers.heartbeats import HeartBooks
+from tests.verification.checkers.leases import HeldBooks
+from tests.verification.checkers.metadata import Papers
+from tests.verification.checkers.results import ResultBooks
+from tests.verification.checkers.work_conservation import Idling
+
+__all__ = ["WorkBooks"]
+
+Say = Callable[[str, str, str], None]
+HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
+"""Where a task is while its holder may work on it: also on its own part beside subtasks, and while the abort of what
+was cancelled is on its way. What an operator asks of the holder beside is no work on the task."""
+SETTLED: Final[Mapping[str, frozenset[str]]] = {
+    "task": frozenset({"CLOSED", "CANCELLED", "FAILED"}),
+    "run": frozenset({"COMPLETED", "SKIPPED", "CANCELLED", "CIRCUIT_OPEN"}),
+    "job": frozenset({"completed", "failed", "cancelled"}),
+    "workstream": frozenset({"completed", "failed", "cancelled"}),
+    "worker": frozenset({"shutdown"}),
+}
+"""Where an entity of the work side rests when its plan is over."""
+PASSING: Final = frozenset({Way.BUSY, Way.OVERLOADED, Way.UNKNOWN})
+"""What is tried again in the same session, for its agent was ready."""
+NOBODYS: Final = "nobody goes on with its plan"
+"""Of a task that was done, and is closed without a merge: whoever wanted its plan had given that up, or never came."""
+FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
+"""What nothing follows."""
+ROUNDING_S: Final = 1e-5
+HEARS_S: Final = 0.01
+"""Until whoever gave a command hears what is on record."""
+LONGEST_S: Final = 7200.0
+"""No attempt may take longer, whatever its size (docs/plans.md)."""
+UNHEARD_S: Final = 90.0
+"""From then on an agent that gives no sign may be woken, interrupted or ended for that (docs/model-trouble.md)."""
+ENDED_S: Final = 30.0
+"""What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
+STARTED_S: Final = 1.0
+"""How much earlier than its program a turn may begin."""
+OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
+    "completed": frozenset({"CLOSED"}),
+    "failed": frozenset({"FAILED"}),
+    "skipped": frozenset({"CANCELLED"}),
+    "blocked": frozenset({"CANCELLED"}),
+    "aborted": frozenset({"CANCELLED"}),
+}
+
+
+class TaskBook(msgspec.Struct):
+    """What is on record of one task: its entity, its state, and who holds it."""
+
+    entity_id: str
+    name: str
+    """In its plan. Every run of that has one of this name."""
+    state: str
+    holder: str = ""
+    run_id: str = ""
+    """Its newest run."""
+    excused: bool = False
+    """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
+    nobodys: bool = False
+    """It was closed, under the supervisor of now, as one whose plan nobody goes on with: it is on its branch."""
+    unmerged: bool = False
+    """The same, under any supervisor."""
+    before: str = ""
+    """The state that it left last, and when."""
+    left_s: float = 0.0
+
+
+class WorkBooks:
+    """The work side of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how
+    long it may take until what an end leaves behind is let go of, on record, by the clock *now*; *archive*: the run has
+    one."""
+
+    def __init__(
+        self,
+        say: Say,
+        errands: Errands,
+        places: Places,
+        bound_s: float,
+        now: Callable[[], float],
+        *,
+        archive: bool = False,
+    ) -> None:
+        self._say, self._now = say, now
+        self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
+        self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
+        self._orders = Orders(say)
+        self._results = ResultBooks(say)
+        self._archive = ArchiveBooks(say) if archive else None
+        self._errands = errands
+        self._tasks: dict[str, TaskBook] = {}
+        """By the task's name in its plan: those of the newest run of that."""
+        self._books: dict[str, TaskBook] = {}
+        """By entity: a task, or its run."""
+        self._by_stream: dict[str, dict[str, TaskBook]] = {}
+        """By the task's name, and by the workstream that it was born in."""
+        self._moved: dict[str, int] = {}
+        """With which record a plan that was run moved its workstream last."""
+        self._resumed: dict[str, str] = {}
+        """The workstream that each one resumes."""
+        self._states: dict[str, tuple[str, str]] = {}
+        """Kind and state of every entity of the work side."""
+        self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
+        self.savings = Savings(say, errands, places)
+        self.lost_processes = False
+        """Some process may live that nobody can end: its warden was lost."""
+
+    # ------------------------------------------------------------------ supervisors and clocks
+    def started(self) -> None:
+        """Another supervisor."""
+        self.held.started()
+        self.papers.ended()
+        self.idling.ended()
+        self.hearts.forget()
+        for book in self._books.values():
+            book.nobodys = False
+
+    def ended(self, how: str) -> None:
+        """It was killed, gave up without its disk, or closed in order."""
+        if how != "closed":
+            self.savings.cut_short()
+        if how != "gave up":
+            self.held.ended()
+            self.papers.ended()
+            self.idling.ended()
+        if self._archive is not None:
+            if how == "closed":
+                self._archive.closed()
+            elif how == "killed":
+                self._archive.killed()
+
+    def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        """A file of the archive of that name holds these."""
+        assert self._archive is not None
+        self._archive.preserved(name, records)
+
+    def disk_was_down(self, seconds: float) -> None:
+        """Nothing could be recorded for so long."""
+        self.held.delayed(seconds)
+        self.papers.delayed(seconds)
+        self.idling.delayed(seconds)
+
+    def slept(self, seconds: float) -> None:
+        """Nothing could be done for so long."""
+        self.held.delayed(seconds)
+        self.papers.delayed(seconds)
+        self.idling.delayed(seconds)
+        self.hearts.slept(seconds)
+
+    # ------------------------------------------------------------------ what is asked
+    def planned(self, plan: Plan) -> None:
+        """The host has a plan run."""
+        tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
+        self._plans[plan.workstream] = (plan, tasks)
+        self.papers.planned(plan)
+
+    def has_closed(self, session_id: str) -> bool:
+        """Whether a task that this session holds is closed."""
+        return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
+
+    def told(self, results: Iterable[TaskResult], now_s: float) -> None:
+        """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
+        results = list(results)
+        stream = self._carried_out([one.id for one in results])
+        for one in results:
+            book = self._by_stream.get(one.id, {}).get(stream) or self._tasks.get(one.id)
+            if book is None:
+                continue  # a plan that says nothing of its tasks but their order is not kept here
+            # A task that was at work when its workstream failed, and whose supervisor was killed then, is failed by the
+            # next supervisor: it was cut short all the same.
+            cut_short = one.outcome == "aborted" and book.state == "FAILED"
+            if not (cut_short or book.state in OUTCOMES[one.outcome]):
+                self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
+            if one.session_id and book.holder and one.session_id != book.holder:
+                self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
+            if book.nobodys and not self._is_brought(book, stream):  # somebody did, and this is the answer
+                self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
+            if one.outcome == "completed":
+                self._check_merged(book)
+            if one.outcome == "failed":
+                self.papers.failed(book.entity_id)
+            if not 0 <= one.took_s <= now_s + ROUNDING_S:
+                self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
+
+    def _carried_out(self, names: Iterable[str]) -> str:
+        """The workstream that a plan of these tasks, which is over just now, was on: a plan may go on with what an
+        earlier one had left, and other plans, of tasks with these names, may have come and gone meanwhile."""
+        streams = {stream for name in names for stream in self._by_stream.get(name, ())}
+        for stream, before in self._resumed.items():  # oldest first; one that found everything closed has no tasks
+            if before in streams:
+                streams.add(stream)
+        return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
+
+    def _check_merged(self, book: TaskBook) -> None:
+        """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
+        places, errand = self.savings.places, self._errands.of(book.name)
+        if errand is None or not places.worktrees:
+            return
+        if book.unmerged and not (errand.merged and errand.merged[-1]):
+            self._say("completion_requirement", book.name, f"counts as done; its merges were {errand.merged}")
+        done = [one for one in errand.attempts if one.way is Way.DONE and one.session_id == book.holder]
+        if done and not book.excused and (missing := places.lacks(done[-1].pieces)):
+            self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
+
+    def _is_brought(self, book: TaskBook, stream: str) -> bool:
+        """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md)."""
+        streams = self._by_stream[book.name]
+        while stream and streams.get(stream) is not book:
+            stream = self._resumed.get(stream, "")
+            if streams.get(stream) is book:
+                return True
+        return False
+
+    def shown(self, planned: Collection[str], known: Collection[str]) -> None:
+        """The host was shown the tasks that wait to be approved before they are begun; those on record are *known*."""
+        if set(planned) != set(known):
+            self._say("honest_ends", "run", f"{sorted(planned)} are said to be planned, on record {sorted(known)} are")
+
+    def answered(self, name: str, state: str) -> None:
+        """The host was told, as the answer to a command, that a task has come to that state."""
+        book = self._tasks.get(name)
+        if book is None or not (state in FINAL or book.state in FINAL) or book.state == state:
+            return
+        # it may have ended since for another reason
+        overtaken = state == book.before and self._now() - book.left_s <= HEARS_S
+        if not overtaken:
+            self._say("honest_ends", name, f"was answered to be {state}, and is {book.state} on record")
+
+    # ------------------------------------------------------------------ what is durable
+    def wrote(self, one: Append, at_s: float) -> None:
+        """This happened at that time, and is durable."""
+        record = one.record
+        if self._archive is not None:
+            self._archive.wrote(one)
+        self.hearts.happened(at_s)
+        if record.entity_type not in SETTLED:
+            return
+        self._orders.wrote(record)
+        self._results.wrote(record)
+        self.held.wrote(one, at_s)
+        self.papers.wrote(one, at_s, self._config)
+        self.idling.wrote(one, at_s)
+        if record.entity_type == "worker":
+            self.hearts.wrote(one, at_s)
+            self._worker(record)
+        self._states[record.entity_id] = (record.entity_type, one.state)
+        if record.entity_type == "workstream" and record.outcome == "born":
+            self._resumed[record.entity_id] = str(record.metadata["resumes"])
+        if record.entity_type == "workstream" and record.actor == ACTOR:
+            self._moved[record.entity_id] = record.seq
+        if record.entity_type == "task":
+            self._task(record, one.state)
+        elif record.entity_type == "run":
+            self._run(record)
+
+    def _worker(self, record: LifecycleEvent) -> None:
+        """Whoever begins a plan, or goes on with it, has workers for it first."""
+        if record.outcome == "born":
+            stream = str(record.metadata["workstream"])
+            books = (by_stream.get(stream) for by_stream in self._by_stream.values())
+            self.savings.gone_on({book.entity_id for book in books if book is not None})
+
+    def _run(self, record: LifecycleEvent) -> None:
+        if record.outcome == "born":
+            self._books[record.entity_id] = self._books[str(record.metadata["task"])]
+        book = self._books[record.entity_id]
+        book.run_id = record.entity_id
+        if (task := self._config(book.name)) is not None:
+            self.savings.wrote(record, book.name, task)
+
+    def _config(self, name: str) -> TaskConfig | None:
+        """What the plan says of that task; nothing of one that somebody split another one into."""
+        plan = self._plans.get(name.partition("t")[0])
+        return plan[1].get(name) if plan is not None else None
+
+    def _task(self, record: LifecycleEvent, state: str) -> None:
+        if record.outcome == "born":
+            name, told = str(record.metadata["name"]), record.metadata
+            book = self._books[record.entity_id] = self._tasks[name] = TaskBook(record.entity_id, name, state)
+            self._by_stream.setdefault(name, {})[str(told["workstream"])] = book
+            return
+        book = self._books[record.entity_id]
+        if book.state != state:
+            book.before, book.left_s = book.state, self._now()
+        book.state = state
+        if record.event == "closed" and record.outcome == "transition":
+            book.nobodys = book.unmerged = NOBODYS in record.reason
+        if record.event == "claimed" and record.outcome == "transition":
+            book.holder = str(record.metadata["by"])
+        book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
+
+    # ------------------------------------------------------------------ what the world sees
+    def begun(self, errand: Errand, attempt: Attempt) -> None:
+        """An agent begins to work on a task: it may, and nobody else does."""
+        book = self._tasks.get(errand.name)
+        if book is None:
+            self._say("intent_before_effect", errand.name, "is worked on, and no record says that there is such a task")
+            return
+        if book.state not in HELD or book.holder != attempt.session_id:
+            words = f"{attempt.session_id} works on it; on record it is {book.state}, of {book.holder or 'nobody'}"
+            self._say("intent_before_effect", errand.name, words)
+        attempt.run = book.run_id
+        others = [one.session_id for one in errand.attempts if one.ended_s is None]
+        if others and not self.lost_processes:
+            self._say("one_holder", errand.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
+        self._check_place(errand.name)
+        if (task := self._config(errand.name)) is not None:
+            self.savings.begun(errand, attempt, task)
+
+    def _check_place(self, name: str) -> None:
+        _, tasks = self._plans[name.partition("t")[0]]
+        for needed in self._needs(tasks, name):
+            book = self._tasks.get(needed)
+            if book is None or book.state not in ("CLOSED", "CANCELLED"):
+                state = book.state if book is not None else "not there"
+                self._say("dependency_satisfaction", name, f"is worked on, but {needed} is {state}")
+
+    def _needs(self, tasks: Mapping[str, TaskConfig], name: str) -> Iterable[str]:
+        """What it depends on, and what those depend on that it is a part of."""
+        for task in tasks.values():
+            if task.id == name or (task.subtasks and name.startswith(f"{task.id}s")):
+                yield from task.depends_on
+
+    # ------------------------------------------------------------------ in the end
+    def settled(self) -> None:
+        """Every plan is over: so is everything that was begun for it, and the world bears out what is said of it."""
+        for entity_id, (kind, state) in self._states.items():
+            if state not in SETTLED[kind]:
+                self._say("nothing_lost", entity_id, f"is {state} when its plan is over")
+        closed = {name for name, book in self._tasks.items() if book.state == "CLOSED"}
+        self.savings.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
+        for _, tasks in self._plans.values():
+            for name, task in tasks.items():
+                book, errand = self._tasks.get(name), self._errands.of(name)
+                if book is not None and errand is not None:
+                    self._bear_out(task, book, errand)
+                    self._bear_out_whole(task, book, errand)
+
+    def _bear_out(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
+        if book.state == "CLOSED" and task.agent in (WORKER, DEPUTY) and not book.excused:
+            done = any(one.way is Way.DONE and one.session_id == book.holder for one in errand.attempts)
+            if not done:
+                self._say("honest_ends", task.id, f"is closed, and {book.holder or 'nobody'} has not done it")
+            if task.acceptance and not (errand.checked and errand.checked[-1]):
+                self._say("completion_requirement", task.id, f"is closed; its tests said {errand.checked}")
+            if not book.unmerged and not (errand.merged and errand.merged[-1]):
+                self._say("completion_requirement", task.id, f"is closed; its merges were {errand.merged}")
+
+    def _bear_out_whole(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
+        """What was split by its plan is looked at as a whole, when its parts are done."""
+        if book.state == "CLOSED" and task.subtasks and task.acceptance and errand.checked and not errand.checked[-1]:
+            self._say("completion_requirement", task.id, f"is closed; the tests of the whole said {errand.checked}")
+
+    def as_foretold(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
+        """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
+        much, and are watched so; but in a plan whose worker was lost with what it had, which is another one's then."""
+        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.hearts.robbed]:
+            given_up_s = self._given_up_s(tasks)
+            for task in tasks.values():
+                self._check_times(plan, task, given_up_s)
+                self._check_sessions(task)
+            endings = foretell(plan, self._errands, session, liveness)
+            for name in tasks if endings is not None else ():
+                self._compare(name, endings[name] if endings is not None else Ending(""))
+
+    def _given_up_s(self, tasks: Mapping[str, TaskConfig]) -> float:
+        """Since when nobody wants what is still under way: a critical task has failed (docs/work.md)."""
+        critical = (self._tasks.get(name) for name, task in tasks.items() if task.critical)
+        return min((one.left_s for one in critical if one is not None and one.state == "FAILED"), default=inf)
+
+    def _check_times(self, plan: Plan, task: TaskConfig, given_up_s: float) -> None:
+        """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long, or since its
+        plan is given up."""
+        errand = self._errands.of(task.id)
+        if errand is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
+            return
+        most_s = task.timeout_s or plan.task_lifecycle.default_timeout
+        if task.scope is not None and task.timeout_s is None:
+            most_s = LONGEST_S  # what others of its kind took has a say
+        for one in errand.attempts:
+            took_s = (one.ended_s if one.ended_s is not None else one.began_s) - one.began_s
+            if took_s > most_s + ENDED_S:
+                self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
+            unwanted = one.ended_s is not None and one.ended_s >= given_up_s
+            if one.way is Way.HANGS and not unwanted and took_s < min(most_s, UNHEARD_S) - STARTED_S:
+                self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
+
+    def _check_sessions(self, task: TaskConfig) -> None:
+        """What passes is tried again in the same session; another claim has another one."""
+        errand = self._errands.of(task.id)
+        for one, other in pairwise(errand.attempts if errand is not None else ()):
+            same = one.session_id == other.session_id
+            if (one.run == other.run and one.way in PASSING and not same) or (one.run != other.run and same):
+                words = f"{one.session_id} tried it for {one.run}, and then {other.session_id} for {other.run}"
+                self._say("one_holder", task.id, words)
+
+    def _compare(self, name: str, ending: Ending) -> None:
+        book, errand = self._tasks.get(name), self._errands.of(name)
+        if book is None or errand is None or not ending.outcome:
+            return
+        if book.state not in OUTCOMES[ending.outcome]:
+            words = f"is {book.state} in the end; by what it met it is {ending.outcome}"
+            self._say("counted_right", name, words)
+        elif len(errand.attempts) != ending.attempts:
+            words = f"was tried {len(errand.attempts)} times, of {ending.attempts} by what it met"
+            self._say("counted_right", name, words)

@@ -1,0 +1,100 @@
+"""What a supervisor shows of itself against its journal: the same, or it is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortPolicy
+from supervisor.ports import EntityRow
+from supervisor.sessions.agent_connection import ToolCell
+from supervisor.simulation.running import simulate_main
+from supervisor.simulation.scenario import named
+from tests.verification.checkers.consistency import recount
+
+Rows = dict[str, EntityRow]
+
+
+def _found(
+    change: Callable[[Rows], object], timers: int = 0, ruling: Callable[[str], AbortPolicy | None] = lambda one: None
+) -> set[str]:
+    """The laws that are broken where a session lives, and the journal is not what it was."""
+    broken: list[str] = []
+
+    async def main(sup: Supervisor) -> None:
+        await sup.start_session("s", agent="inprocess")
+        durable = {row.id: row for row in await sup.journal.entities()}
+        change(durable)
+        living = {row.id: row for row in durable.values() if not row.ended}
+        timers_of, begun = (lambda session_id: timers), (lambda call: True)
+        recount(lambda law, *words: broken.append(law), sup, durable, living, timers_of, ruling, begun, 0)
+
+    assert simulate_main(main, named("quiet").draw(1)).error is None
+    return set(broken)
+
+
+def test_a_supervisor_shows_what_is_on_record() -> None:
+    """Its rows, its nodes and its inspection are the journal's."""
+    assert _found(lambda rows: None) == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.pop("s"),
+        lambda rows: rows.update(s=replace(rows["s"], state="Running")),
+        lambda rows: rows.update(t=replace(rows["s"], id="t")),
+    ],
+)
+def test_what_the_journal_does_not_have_is_noticed(change: Callable[[Rows], object]) -> None:
+    """One that it lacks, one in another state, and one that only it has."""
+    assert _found(change) == {"durable"}
+
+
+def test_a_lost_timer_is_noticed() -> None:
+    """A session has as many timers as its records have set."""
+    assert _found(lambda rows: None, timers=1) == {"punctual"}
+
+
+def test_another_rule_is_noticed() -> None:
+    """A session is ruled by the policy that it was given."""
+    assert _found(lambda rows: None, ruling=lambda one: AbortPolicy(tool_to_sibling=True)) == {"no_level_crossed"}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
+    """It is not one that is on its way to its first record."""
+    broken: list[str] = []
+
+    async def main(sup: Supervisor) -> None:
+        held, going = anyio.Event(), anyio.Event()
+
+        async def agent(turn: AgentTurn) -> None:
+            going.set()
+            await held.wait()
+
+        session = await sup.start_session("s", agent=agent)
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run, "work")
+            await going.wait()
+            await sup.ledger.flush()
+            sup._system.spawn(ToolCell(), "s:t1:c1", parent="s:t1")
+            rows = await sup.journal.entities()
+            durable = {row.id: row for row in rows}
+            args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)
+            recount(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
+            sup._system.stop("s:t1:c1", "seen")
+            held.set()
+
+    assert simulate_main(main, named("quiet").draw(1)).error is None
+    assert ("bounded" in broken) is begun
+
+
+def test_who_was_told_to_end_goes_on_for_nobody() -> None:
+    """A session that is stopped on record is no living one in the tree."""
+    assert "final" in _found(lambda rows: rows.update(s=replace(rows["s"], state="Stopped")))

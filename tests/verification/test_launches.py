@@ -1,0 +1,61 @@
+"""Launches: a program that is started before its intent is durable, or beside another agent, is noticed."""
+
+from __future__ import annotations
+
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.simulation.machine.processes import ProcessEvent
+from tests.verification.checkers.launches import Launches
+
+
+class Log:
+    """A session with two launches on record, and what the checker finds."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._checker = Launches(lambda law, *words: self.found.append(law))
+        for event in ("PromptReady", "PromptReady", "tool_started"):
+            self._checker.wrote(
+                LifecycleEvent(
+                    seq=1,
+                    timestamp=0.0,
+                    monotonic_s=0.0,
+                    entity_type="turn",
+                    entity_id="s:t1",
+                    entity_seq=1,
+                    event=event,
+                )
+            )
+
+    def spawned(self, pid: int, what: str, event: str = "spawned") -> None:
+        self._checker.process(ProcessEvent(0.0, event, pid, f"/sim/s$ {what}", f"/sim/s$ {what}"))
+
+
+def test_agents_one_after_the_other_are_fine() -> None:
+    log = Log()
+    log.spawned(7, "agent")
+    log.spawned(7, "agent", "reaped")
+    log.spawned(8, "agent")
+    assert log.found == []
+
+
+def test_an_agent_beside_another_one_is_noticed() -> None:
+    log = Log()
+    log.spawned(7, "agent")
+    log.spawned(8, "agent")
+    assert log.found == ["one_holder"]
+
+
+def test_a_terminal_runs_beside_its_agent() -> None:
+    """It is no agent, but a call of one."""
+    log = Log()
+    log.spawned(7, "agent")
+    log.spawned(8, "agent:t1:c1")
+    assert log.found == []
+
+
+def test_a_launch_without_an_intent_is_noticed() -> None:
+    log = Log()
+    for pid in (7, 8, 9):
+        log.spawned(pid, "agent")
+        log.spawned(pid, "agent", "reaped")
+    assert log.found == ["intent_before_effect"]

@@ -1,0 +1,148 @@
+"""The judge's books of waits: a task waits for its subtasks as long as one of them goes on, and no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.ports import Append
+from tests.verification.checkers.metadata import SUBTASKS_S, Papers
+
+BOUND_S = 60.0
+
+
+class Bench:
+    """A task with a subtask, and what the books find."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.now_s = 0.0
+        self.books = Papers(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
+        for name in ("w0t0", "w0t0s0"):
+            self.born(name)
+        self.split()
+
+    def hear(self, entity_id: str, event: str, state: str, outcome: str = "transition", **told: Any) -> None:
+        record = LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=self.now_s,
+            entity_type=entity_id.partition(":")[0],
+            entity_id=entity_id,
+            entity_seq=1,
+            event=event,
+            to_status=state,
+            outcome=outcome,
+            reason="",
+            metadata=told,
+        )
+        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), self.now_s, lambda name: None)
+
+    def born(self, name: str) -> None:
+        self.hear(f"task:{name}", "Born", "OPEN", "born", name=name, workstream="workstream:w0", waiting_for=[])
+
+    def split(self) -> None:
+        self.hear("task:w0t0", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:w0t0s0"])
+
+    def work_on(self, name: str) -> None:
+        """It has a run and a job."""
+        limits = {"max_attempts": 3, "max_delay_s": 30.0, "cooldown_s": 5.0}
+        self.hear(f"run:{name}", "Born", "PENDING", "born", task=f"task:{name}", **limits)
+        told = {"run": f"run:{name}", "workstream_id": "workstream:w0", "max_retries": 2, "retry_count": 0}
+        self.hear(
+            f"job:{name}", "Born", "pending", "born", task=f"task:{name}", critical=False, capabilities=[], **told
+        )
+
+    def give_up(self) -> None:
+        """The subtask does not come to its end in time."""
+        self.now_s += SUBTASKS_S
+        self.hear("task:w0t0", "subtask_timed_out", "BLOCKED", subtask="task:w0t0s0")
+
+
+@pytest.mark.parametrize(("ends", "found"), [(True, []), (False, ["waits for its subtasks, 1.000 s too long"])])
+def test_what_had_ended_while_it_was_blocked_is_not_waited_for(ends: bool, found: list[str]) -> None:
+    """It is split again, and waits for a worker from then on; where a subtask goes on, for that."""
+    bench = Bench()
+    bench.give_up()
+    if ends:
+        bench.hear("task:w0t0s0", "closed", "CLOSED")
+    bench.hear("task:w0t0", "unblocked", "OPEN")
+    bench.split()
+    bench.now_s += SUBTASKS_S + BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == found
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (["retrying"], ["waits for another try, 1.000 s too long"]),
+        (["retrying", "BLOCKED"], []),
+        (["retrying", "BLOCKED", "OPEN"], ["waits for another try, 1.000 s too long"]),
+        (["BLOCKED", "retrying", "OPEN"], ["waits for another try, 1.000 s too long"]),
+        (["retrying", "BLOCKED", "CANCELLED"], []),
+    ],
+)
+def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], found: list[str]) -> None:
+    """Blocked, a job has nothing to wait for; when its task goes on it has, from then."""
+    bench = Bench()
+    bench.born("w0t1")
+    bench.work_on("w0t1")
+    for event in events:
+        bench.hear("job:w0t1" if event == "retrying" else "task:w0t1", "so it is", event, on=["a key"])
+    bench.now_s += 30.0 + BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == found
+
+
+@pytest.mark.parametrize("job", ["queued", "running"])
+def test_subtasks_are_not_given_up_before_their_tasks_own_attempt_is_over(job: str) -> None:
+    """It goes on beside them: in the hands of its worker, or since an earlier supervisor, until a worker is free. From
+    its end on they are given up in time."""
+    bench = Bench()
+    bench.work_on("w0t0")
+    bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
+    bench.hear("job:w0t0", "so it is", job)
+    bench.now_s += SUBTASKS_S + 2 * BOUND_S
+    bench.hear("run:w0t0", "execution_completed", "VALIDATING")
+    bench.now_s += BOUND_S
+    bench.born("w0t8")
+    assert bench.found == []
+    bench.now_s += 1.0
+    bench.born("w0t9")
+    assert bench.found == ["waits for its subtasks, 1.000 s too long"]
+
+
+def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
+    """What is over before its subtasks have had their time."""
+    bench = Bench()
+    bench.work_on("w0t0")
+    bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
+    bench.hear("run:w0t0", "execution_completed", "VALIDATING")
+    bench.now_s += SUBTASKS_S + BOUND_S
+    bench.born("w0t8")
+    assert bench.found == []
+    bench.now_s += 1.0
+    bench.born("w0t9")
+    assert bench.found == ["waits for its subtasks, 1.000 s too long"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "found"),
+    [("workstream:w0", ["is blocked on what is closed, 1.000 s too long"]), ("workstream:w1", [])],
+)
+def test_who_is_blocked_on_what_is_closed_goes_on_with_his_plan(stream: str, found: list[str]) -> None:
+    """Under another supervisor when that has workers for the plan, whatever becomes of other plans meanwhile."""
+    bench = Bench()
+    bench.born("w0t1")
+    bench.hear("task:w0t0s0", "closed", "CLOSED")
+    bench.hear("task:w0t1", "blocked", "BLOCKED", on=["task:w0t0s0"])
+    bench.books.ended()
+    bench.hear("worker:local", "Born", "initializing", "born", workstream=stream, max_concurrent_tasks=1)
+    bench.hear("task:w1t0", "Born", "OPEN", "born", name="w1t0", workstream="workstream:w1", waiting_for=[])
+    bench.hear("task:w1t0", "cancelled", "CANCELLED")
+    bench.now_s += BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == found

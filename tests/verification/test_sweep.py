@@ -1,0 +1,88 @@
+"""Sweeps: what a point is, and that nothing comes before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.lifecycles.types import AbortScope
+from supervisor.simulation.host import Host
+from supervisor.simulation.scenario import named
+from supervisor.simulation.world import World
+from tests.verification.checkers import simulate
+from tests.verification.sweep import (
+    CANCEL,
+    CRASH,
+    LEVELS,
+    Every,
+    Point,
+    Sweep,
+    chart,
+    run_point,
+    small,
+    sweep,
+)
+
+
+def ignore(total: Sweep, points: int) -> None:
+    """Nobody looks on."""
+
+
+def test_until_its_point_a_run_is_the_one_without_intruder() -> None:
+    """Everything that is told up to the abort is told in the run without it; from there on, they differ."""
+    drawn = small(named("quiet")).draw(1)
+    alone: list[str] = []
+    disturbed: list[str] = []
+    at: list[int] = []
+    steps = chart(Point(scenario="quiet", seed=1, level="session", step=0)).applicable["session"]
+
+    def intrude(step: int, world: World, host: Host) -> None:
+        if step == steps[len(steps) // 2]:
+            at.append(len(disturbed))
+            host.abort(host.targets(AbortScope.SESSION)[0], AbortScope.SESSION)
+
+    simulate(drawn, tell=alone.append)
+    simulate(drawn, tell=disturbed.append, intrude=intrude)
+    assert disturbed[: at[0]] == alone[: at[0]]
+    assert "asked" in disturbed[at[0] + 1] or "asked" in disturbed[at[0]]
+    assert disturbed != alone
+
+
+@pytest.mark.parametrize("level", [*LEVELS, CRASH, CANCEL])
+def test_a_point_is_the_same_run_every_time(level: str) -> None:
+    """An outcome is a function of scenario, seed, level and step, at each level, and nothing is violated there."""
+    found = chart(Point(scenario="deep-delegation", seed=1, level=level, step=0))
+    steps = found.applicable[level]
+    assert steps
+    point = Point(scenario="deep-delegation", seed=found.seed, level=level, step=steps[len(steps) // 2])
+    outcome = run_point(point)
+    assert outcome.problem == ""
+    assert outcome == run_point(point)
+
+
+def test_where_there_is_nothing_to_abort_the_point_is_listed() -> None:
+    """Points and what does not apply add up to all steps at all levels."""
+    total, complete = sweep(["quiet"], 1, ("session", "tool"), Every(100, 7), 1, ignore)
+    counts = total.scenarios["quiet"]
+    steps = len(range(7, counts.steps + 1, 100))
+    assert complete
+    assert (total.violations, total.points + total.not_applicable) == (0, 2 * steps)
+    assert counts.not_applicable["session"].startswith("7")
+
+
+def test_what_is_the_same_run_in_small_is_swept_once() -> None:
+    """The points of a scenario are not run again for another one that does the same; alone, it has its own."""
+    total, _ = sweep(["killed", "thundering-herd"], 1, ("session",), Every(400), 1, ignore)
+    alone, _ = sweep(["thundering-herd"], 1, ("session",), Every(400), 1, ignore)
+    assert [(name, one.same_as) for name, one in total.scenarios.items()] == [
+        ("killed", ""),
+        ("thundering-herd", "killed"),
+    ]
+    assert total.scenarios["thundering-herd"].points == 0
+    assert total.points == alone.points > 0
+
+
+def test_a_step_that_is_asked_for_is_taken_alone() -> None:
+    """The line that runs one point again names a stride beyond every run."""
+    assert [step for step in range(1, 400) if Every(10**9, 150).takes(step)] == [150]
+    assert [step for step in range(1, 40) if Every(10, 3).takes(step)] == [3, 13, 23, 33]
+    assert [step for step in range(1, 40) if Every(10, 23).takes(step)] == [23, 33]
