@@ -75,10 +75,9 @@ def _told(one: Checked) -> str:
     if one.problem is not None:
         return f"{one.file}: {one.problem}"
     elsewhere = f", {one.gaps} ranges of records are elsewhere" if one.gaps else ""
-    vouched = f"; vouches from record {one.vouched_from} on" if one.vouched_from > 1 else ""
     if not one.records and not one.gaps:
         return f"{one.file}: sound, but it holds no record"
-    return f"{one.file}: sound ({one.records} records, {one.entities} entities{elsewhere}{vouched})"
+    return f"{one.file}: sound ({one.records} records, {one.entities} entities{elsewhere})"
 
 
 # -------------------------------------------------------------------------------------------------------- compact

@@ -197,8 +197,9 @@ def _copied(db: apsw.Connection, ids: str) -> Iterator[None]:
     db.execute(_COPY_ENTITIES, (ids,))
     db.execute(_MOVING, (ids,))
     yield
-    numbers = [(key, db.execute("SELECT value FROM live.meta WHERE key = ?", (key,)).get) for key in _ITS_OWN]
-    db.executemany("INSERT INTO main.meta VALUES (?, ?)", [("schema_version", VERSION), ("partly", 0), *numbers])
+    generation = db.execute("SELECT value FROM live.meta WHERE key = 'generation'").get
+    numbers = [("schema_version", VERSION), ("partly", 0), ("generation", generation)]
+    db.executemany("INSERT INTO main.meta VALUES (?, ?)", numbers)
     last = 0
     while (end := db.execute(_PAGE_END, (last, _PAGE)).get) is not None:
         for query in (_COPY_EVENTS, _COPY_EFFECTS, _COPY_STRAYS):
@@ -215,7 +216,6 @@ def _copied(db: apsw.Connection, ids: str) -> Iterator[None]:
 
 
 _BEYOND: Final = (1 << 63) - 1
-_ITS_OWN: Final = ("generation", "vouched_after")
 
 
 def _bridge(db: apsw.Connection, seq: int, earlier: int | None) -> None:

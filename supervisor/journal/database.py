@@ -20,7 +20,6 @@ from supervisor.journal.chain import Dues, chained, entity_hash, read_end
 from supervisor.journal.files import DISK, Files
 from supervisor.journal.integrity import SNAPSHOT_EVERY, Standing, read_snapshot, verified, write_snapshot
 from supervisor.journal.jsonl import TransitionLog
-from supervisor.journal.migrations import bring_up
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import (
     ENTITY_FIELDS,
@@ -29,6 +28,7 @@ from supervisor.journal.schema import (
     WRITE_ENTITY,
     WRITE_EVENT,
     check_generation,
+    check_version,
     effect_rows,
     entity_values,
     event_values,
@@ -38,7 +38,6 @@ from supervisor.journal.schema import (
     read_events,
     read_last_seq,
     read_meta,
-    read_version,
     transaction,
 )
 from supervisor.journal.tables import TABLES, VERSION
@@ -279,7 +278,7 @@ def open_database(
     is to notice when it is deleted or replaced.
 
     Raises:
-        JournalError: of a newer version, damaged or somebody else's; one of a newer version was left as it was.
+        JournalError: of another schema, damaged or somebody else's; it was left as it was.
     """
     with explaining(path):
         if not files.exists(path):
@@ -287,10 +286,7 @@ def open_database(
         files.reread(Path(f"{path}-wal"))
         db = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
         try:
-            if (found := _check_ours(db, path)) < VERSION:
-                db.close()
-                bring_up(path, found, files)
-                db = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
+            _check_ours(db, path)
             _configure(db)
             database = Database(path, db, files, possession)
             database.take_over(jsonl)
@@ -301,13 +297,12 @@ def open_database(
     return database
 
 
-def _check_ours(db: apsw.Connection, path: Path) -> int:
-    """Refuse the journal of a newer version, or what is none, and leave even its write-ahead log as it was."""
+def _check_ours(db: apsw.Connection, path: Path) -> None:
+    """Refuse a journal of another schema, or what is none, and leave even its write-ahead log as it was."""
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    found = read_version(db, path)
+    check_version(db, path)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-    return found
 
 
 def _configure(db: apsw.Connection) -> None:
@@ -326,7 +321,7 @@ def _create(path: Path, files: Files) -> None:
         _configure(db)
         with transaction(db):
             db.execute(TABLES)
-            numbers = [("schema_version", VERSION), ("generation", 0), ("vouched_after", 0), ("partly", 0)]
+            numbers = [("schema_version", VERSION), ("generation", 0), ("partly", 0)]
             db.executemany("INSERT INTO meta VALUES (?, ?)", numbers)
     files.sync(new)
     files.rename(new, path)

@@ -25,15 +25,14 @@ _CHANGED: Final = "it is not as it was archived"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of one file found. ``gaps`` are ranges of records that are in another file, ``vouched_from`` is
-    the first record whose hash was made when it was written; ``problem`` is ``None`` where it is sound."""
+    """What the check of one file found. ``gaps`` are ranges of records that are in another file; ``problem`` is
+    ``None`` where it is sound."""
 
     file: str
     records: int = 0
     entities: int = 0
     last_seq: int = 0
     gaps: int = 0
-    vouched_from: int = 1
     problem: str | None = None
 
 
@@ -164,7 +163,6 @@ def checked(path: Path) -> Checked:
                 entities=standing.entities,
                 last_seq=standing.seq,
                 gaps=reader.gaps,
-                vouched_from=reader.vouched_from,
             )
     except JournalError as error:
         return Checked(file=str(path), problem=str(error).removeprefix(f"{path} "))

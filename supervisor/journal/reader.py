@@ -25,7 +25,6 @@ from supervisor.journal.schema import (
     read_last_seq,
     read_meta,
     read_named,
-    read_version,
 )
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalError
@@ -47,14 +46,14 @@ class Changed(NamedTuple):
 
 
 def last_seq_of(path: Path) -> int:
-    """The number of the last record of the journal at *path*, also of one that has yet to be brought up to date.
+    """The number of the last record of the journal at *path*.
 
     Raises:
-        JournalError: of a newer version, damaged, or no journal.
+        JournalError: of another schema, damaged, or no journal.
     """
     with explaining(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         db.set_busy_timeout(_BUSY_MS)
-        read_version(db, path)
+        check_version(db, path)
         return read_last_seq(db)
 
 
@@ -89,12 +88,6 @@ class JournalReader:
     def last_seq(self) -> int:
         with explaining(self._path):
             return read_last_seq(self._db)
-
-    @property
-    def vouched_from(self) -> int:
-        """The first record whose hash was made when it was written, and not by a migration."""
-        with explaining(self._path):
-            return read_meta(self._db, "vouched_after") + 1
 
     @property
     def gaps(self) -> int:

@@ -40,7 +40,6 @@ __all__ = [
     "read_last_seq",
     "read_meta",
     "read_named",
-    "read_version",
     "transaction",
 ]
 
@@ -207,40 +206,25 @@ def read_ids(db: apsw.Connection) -> set[str]:
 
 
 def read_meta(db: apsw.Connection, key: str) -> int:
-    """One of the journal's own numbers: ``schema_version``, ``generation``, ``vouched_after``, ``partly``."""
+    """One of the journal's own numbers: ``schema_version``, ``generation``, ``partly``."""
     if (found := db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get) is None:
         raise apsw.CorruptError(f"meta has no {key}")
     return int(found)
 
 
-def read_version(db: apsw.Connection, path: Path) -> int:
-    """The schema that the journal has; changes nothing.
+def check_version(db: apsw.Connection, path: Path) -> None:
+    """Refuse a journal that this code cannot read; changes nothing.
 
     Raises:
-        JournalError: the file is a database of somebody else, or of a newer supervisor.
+        JournalError: the file is a database of another program, or has another schema.
     """
     if not db.table_exists(None, "meta"):
         raise JournalError(f"{path} is not a supervisor's journal; move it away or use another state directory")
     found = read_meta(db, "schema_version")
-    if found > VERSION:
+    if found != VERSION:
         raise JournalError(
-            f"{path} has schema {found}, this version reads {VERSION};"
-            " use a newer supervisor-runtime or another state directory"
-        )
-    return found
-
-
-def check_version(db: apsw.Connection, path: Path) -> None:
-    """Refuse what this code cannot read as it is; changes nothing.
-
-    Raises:
-        JournalError: the file is a database of somebody else, or of an older or newer supervisor.
-    """
-    found = read_version(db, path)
-    if found < VERSION:
-        raise JournalError(
-            f"{path} has schema {found}, this version reads {VERSION}; `supervisor journal compact`, or the next"
-            " `supervisor run`, brings it up to date and keeps a copy of it as it is"
+            f"{path} has schema {found}, this version reads {VERSION}; use the supervisor-runtime that wrote it, or"
+            " another state directory"
         )
 
 

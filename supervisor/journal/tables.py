@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ADDED_IN_3", "TABLES", "VERSION"]
+__all__ = ["TABLES", "VERSION"]
 
 VERSION: Final = 3
-"""The schema this code writes, and the only one it reads. An older one is migrated, a newer one is left alone."""
+"""The schema this code writes, and the only one it reads: a journal of another one is refused."""
 
 _WRITTEN: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -103,7 +103,7 @@ FROM entities AS one LEFT JOIN told ON told.entity_id = one.id
 WHERE one.kind IN ('task', 'run');
 """
 
-ADDED_IN_3: Final = f"""
+_KEPT_SMALL: Final = f"""
 CREATE INDEX entities_live ON entities (born_seq) WHERE ended = 0;
 CREATE INDEX effects_seq ON effects (seq);
 CREATE INDEX effects_settled ON effects (settled, seq);
@@ -125,4 +125,4 @@ CREATE TABLE snapshot (
 # A stray is an effect that the record settled, where the effect's own row is elsewhere.
 # archives.done is 1 when everything in the archive has left this journal. ids are those of named entities that have.
 
-TABLES: Final = _WRITTEN + ADDED_IN_3
+TABLES: Final = _WRITTEN + _KEPT_SMALL

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateDir:
-    """A state directory with the journal of a real run, brought up to date."""
+    """A state directory with the journal of a real run."""
     made = StateDir.open(tmp_path / "state")
-    shutil.move(kept_journal(tmp_path, 2), made.journal)
+    shutil.move(kept_journal(tmp_path), made.journal)
     compacted(made, "--records-max", 1_000)
     return made
 
@@ -80,14 +80,6 @@ def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> N
     (state.archive / "journal-000001.db").unlink()
     _, archive = json.loads(checked(state.root, "--json"))["files"]
     assert archive["problem"] == f"is not there: {state.journal} has records in it; put the file back"
-
-
-def test_a_migrated_journal_says_from_where_on_it_vouches(tmp_path: Path) -> None:
-    """The chain of a journal of schema 1 was made when it was migrated."""
-    made = StateDir.open(tmp_path / "state")
-    shutil.move(kept_journal(tmp_path, 1), made.journal)
-    said("journal", "compact", "--state-dir", made.root)
-    assert checked(made.root).endswith("; vouches from record 111 on)")
 
 
 def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     before = path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()
     sentence = (
         f"journal.db has schema {VERSION + 1}, this version reads {VERSION};"
-        " use a newer supervisor-runtime or another state directory"
+        " use the supervisor-runtime that wrote it, or another state directory"
     )
     with pytest.raises(JournalError, match=sentence):
         await OnDisk(tmp_path).open()

@@ -1,173 +1,50 @@
-"""The journal over months: older schemas, snapshots, what a start verifies, and spec 002's tables."""
+"""The journal over months: snapshots, what a start verifies, and journals of other schemas."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import apsw
 import pytest
 
-from supervisor.diagnostics.replay import Replay
 from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.files import Files
 from supervisor.journal.integrity import SNAPSHOT_EVERY, check_all, read_snapshot
 from supervisor.journal.reader import JournalReader
-from supervisor.journal.schema import EVENT_FIELDS, explaining
+from supervisor.journal.schema import explaining
 from supervisor.journal.tables import VERSION
 from supervisor.ports import JournalError
 from tests.unit.journal.test_journal import Rebooted, entry
-from tests.verification.power_cuts.durable_pages import Platter
-from tests.verification.power_cuts.simulated_disk import SimulatedDisk
 
 JOURNALS = Path(__file__).parent / "journals"
-EARLIER = range(1, VERSION)
-_EVENTS = f"SELECT {', '.join(EVENT_FIELDS)} FROM events ORDER BY seq"
-_ENTITIES = "SELECT * FROM entities ORDER BY born_seq"
-_EFFECTS = "SELECT effect_id, entity_id, seq, payload, settled <> 0 FROM effects ORDER BY seq, rowid"
-TABLES = (_EVENTS, _ENTITIES, _EFFECTS)
 
 
-def kept_journal(folder: Path, version: int) -> Path:
-    """The journal of an earlier schema, as the code of its time wrote it, in WAL mode as that left it."""
+def kept_journal(folder: Path) -> Path:
+    """The journal of a real run, 110 records, in WAL mode."""
     path = folder / "journal.db"
     with closing(apsw.Connection(str(path))) as db:
-        db.execute((JOURNALS / f"schema-{version}.sql").read_text())
+        db.execute((JOURNALS / "real_run.sql").read_text())
         db.pragma("journal_mode", "wal")
     return path
 
 
-def written(path: Path) -> list[list[Any]]:
-    """What a journal holds, but for what schemas differ in."""
-    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
-        return [db.execute(query).fetchall() for query in TABLES]
-
-
-# ---------------------------------------------------------------------------------------------------- migrations
-@pytest.mark.parametrize("version", EARLIER)
-def test_every_earlier_journal_replays(tmp_path: Path, version: int) -> None:
-    """Its records lead to what it keeps, though states and effects have gained fields since it was written."""
-    path = kept_journal(tmp_path, version)
-    open_database(path, None).close()
-    with JournalReader(path) as journal:
-        replay = Replay(journal.entities(), journal.effects(), last_seq=journal.last_seq)
-        for record in journal.events():
-            replay.take(record)
-    replay.finish()
-    assert replay.rows()
-    assert (replay.differences, replay.violations) == ([], [])
-
-
-@pytest.mark.parametrize("version", EARLIER)
-def test_every_earlier_schema_is_brought_up_to_date_and_nothing_is_lost(tmp_path: Path, version: int) -> None:
-    """Each record, entity and effect is as it was, the whole journal is sound, and goes on."""
-    path = kept_journal(tmp_path, version)
-    before = written(path)
-    assert len(before[0]) > 100
-    with closing(open_database(path, tmp_path / "transitions.jsonl")) as database:
-        assert written(path) == before
-        assert check_all(database.db) == database.standing
-        assert database.generation == 2
-        seq = database.last_seq
-        database.append([entry(seq + 1, 1, "s/new")])
-    with JournalReader(path) as reader:
-        assert reader.last_seq == seq + 1
-        assert reader.changed() is None
-
-
-@pytest.mark.parametrize(("version", "vouched"), [(1, 111), (2, 1)])
-def test_a_journal_says_from_which_record_on_it_vouches(tmp_path: Path, version: int, vouched: int) -> None:
-    """Hashes that were worked out by a migration prove nothing about what was before it."""
-    path = kept_journal(tmp_path, version)
-    open_database(path, None).close()
-    with JournalReader(path) as reader:
-        assert reader.vouched_from == vouched
-
-
-@pytest.mark.parametrize("version", EARLIER)
-def test_the_journal_as_it_was_is_kept_beside_the_new_one(tmp_path: Path, version: int) -> None:
-    """The copy has the old schema and the same content; nothing else is left."""
-    path = kept_journal(tmp_path, version)
-    before = written(path)
-    open_database(path, None).close()
-    kept = tmp_path / f"journal.db.schema-{version}"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["journal.db", kept.name]
-    assert written(kept) == before
-    with closing(apsw.Connection(str(kept))) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'schema_version'").get == version
-
-
-@pytest.mark.parametrize("version", EARLIER)
-def test_a_reader_of_an_older_journal_says_who_brings_it_up_to_date(tmp_path: Path, version: int) -> None:
-    """Reading changes nothing: the error names both schemas and the commands."""
-    path = kept_journal(tmp_path, version)
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_journal_of_another_schema_is_refused(tmp_path: Path, version: int) -> None:
+    """A reader and a writer name both schemas, and change nothing."""
+    path = kept_journal(tmp_path)
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (version,))
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=rf"has schema {version}, this version reads {VERSION}; `supervisor journal"):
-        JournalReader(path)
+    for opening in (JournalReader, lambda path: open_database(path, None)):
+        with pytest.raises(JournalError, match=rf"has schema {version}, this version reads {VERSION}; use the"):
+            opening(path)
     assert path.read_bytes() == before
 
 
-def test_a_journal_that_is_being_read_is_not_migrated(tmp_path: Path) -> None:
-    """Its log would be taken for the new one's: the error says what to do, and nothing has changed."""
-    path = kept_journal(tmp_path, 1)
-    before = written(path)
-    with closing(apsw.Connection(str(path))) as db:
-        db.execute("BEGIN")
-        db.execute("SELECT * FROM events").fetchone()
-        with pytest.raises(JournalError, match="is being read; end what reads it"):
-            open_database(path, None, Impatient())
-    assert written(path) == before
-
-
-class Impatient(Files):
-    """Waits for nobody's lock."""
-
-    def connect(self, path: Path, flags: int) -> apsw.Connection:
-        return _Impatient(str(path), flags=flags)
-
-
-class _Impatient(apsw.Connection):
-    def set_busy_timeout(self, milliseconds: int) -> None:
-        super().set_busy_timeout(0)
-
-
-@pytest.fixture
-def disks() -> Iterator[tuple[SimulatedDisk, SimulatedDisk]]:
-    """One to write on, one to find what is left of it."""
-    pair = SimulatedDisk("migrated"), SimulatedDisk("after the cut")
-    yield pair
-    for disk in pair:
-        disk.unregister()
-
-
-@pytest.mark.parametrize("version", EARLIER)
-def test_a_power_cut_at_any_step_of_a_migration_loses_nothing(
-    tmp_path: Path, disks: tuple[SimulatedDisk, SimulatedDisk], version: int
-) -> None:
-    """Wherever the power goes, the next opening has every record, entity and effect, and a sound journal."""
-    source = kept_journal(tmp_path, version)
-    before = written(source)
-    name = Path("/disk/journal.db")
-    mounted = {str(name): source.read_bytes()}
-    disk, machine = disks
-    disk.mount(mounted)
-    open_database(name, None, disk).close()
-    platter, draws, done = Platter(mounted), Random(version), 0
-    for point in range(1, len(disk.steps) + 1, 7):
-        platter.make(disk.steps[done:point])
-        done = point
-        machine.mount(platter.cut(draws).files)
-        with closing(open_database(name, None, machine)) as database:
-            assert [database.db.execute(query).fetchall() for query in TABLES] == before, f"cut at step {point}"
-    assert done > 50
-
-
-# ----------------------------------------------------------------------------------------------------- snapshots
 def filled(path: Path, records: int, entities: int = 3) -> Database:
     """A journal that is open, with some records of a few entities that take turns."""
     database = open_database(path, None)

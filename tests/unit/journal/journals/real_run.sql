@@ -3,6 +3,13 @@ PRAGMA page_size=4096;
 
 BEGIN TRANSACTION;
 
+DROP TABLE IF EXISTS archives;
+CREATE TABLE archives (
+    number INTEGER PRIMARY KEY, file TEXT NOT NULL, digest BLOB NOT NULL, records INTEGER NOT NULL,
+    entities INTEGER NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+DROP TABLE IF EXISTS effects;
 CREATE TABLE effects (
     effect_id TEXT NOT NULL PRIMARY KEY, entity_id TEXT NOT NULL REFERENCES entities (id), seq INTEGER NOT NULL,
     payload BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 0
@@ -93,8 +100,10 @@ INSERT INTO effects VALUES('107.0','lead/sub:t1',107,X'7B22656666656374223A22546
 INSERT INTO effects VALUES('107.1','lead/sub:t1',107,X'7B22656666656374223A2242757279227D',108);
 INSERT INTO effects VALUES('109.0','lead/sub',109,X'7B22656666656374223A22416E73776572222C22726571756573745F6964223A226C6561642F7375623A7231222C226F7574636F6D65223A2261626F72746564222C226572726F72223A22746F6F20736C6F77227D',110);
 INSERT INTO effects VALUES('109.1','lead/sub',109,X'7B22656666656374223A2242757279227D',110);
-CREATE INDEX effects_owed ON effects (seq) WHERE settled = 0;
+CREATE INDEX effects_seq ON effects (seq);
+CREATE INDEX effects_settled ON effects (settled, seq);
 
+DROP TABLE IF EXISTS entities;
 CREATE TABLE entities (
     kind TEXT NOT NULL, id TEXT NOT NULL PRIMARY KEY, parent_id TEXT, state TEXT NOT NULL, data BLOB NOT NULL,
     entity_seq INTEGER NOT NULL, ended INTEGER NOT NULL, born_seq INTEGER NOT NULL,
@@ -118,7 +127,9 @@ INSERT INTO entities VALUES('session','lead/sub','lead','Stopped',X'7B226964223A
 INSERT INTO entities VALUES('turn','lead/sub:t1','lead/sub','REAPED',X'7B226964223A226C6561642F7375623A7431222C2273657373696F6E5F6964223A226C6561642F737562222C22726571756573745F6964223A226C6561642F7375623A7231222C2274696D656F75745F73223A3330302E302C22696E6361726E6174696F6E223A312C227068617365223A22736574746C6564222C2263616C6C73223A312C226F70656E223A5B5D2C22626F756E646172795F61776169746564223A66616C73652C2276657264696374223A7B2265786974223A224572726F72222C226572726F72223A22746F6F20736C6F77222C227472616E736974696F6E5F726561736F6E223A2261626F72746564222C2261626F72745F726561736F6E223A22757365725F696E74657272757074222C22737461747573223A6E756C6C7D2C2261626F72745F6964223A2261626F72742D313030227D',8,1,89,1795299565.4515452,1795299565.5555003);
 INSERT INTO entities VALUES('agent','lead/sub:a1','lead/sub','dead',X'7B226964223A226C6561642F7375623A6131222C2273657373696F6E5F6964223A226C6561642F737562222C2261646170746572223A22696E70726F63657373222C22706964223A6E756C6C2C22726573756D655F6964223A6E756C6C2C22696E666F223A22696E2D70726F63657373222C22737461747573223A302C22656E6465645F6279223A2265786974227D',4,1,93,1795299565.455236,1795299565.5541353);
 INSERT INTO entities VALUES('session','idle',NULL,'Initializing',X'7B226964223A2269646C65222C226167656E74223A226167656E74222C226C696D697473223A7B226D61785F636F6E73656375746976655F6572726F7273223A322C226D61785F746F74616C5F6572726F7273223A32302C226261636B6F66665F626173655F6D73223A302C226261636B6F66665F6361705F6D73223A36303030302C2267726163655F73223A31302E302C22737061776E5F646561646C696E655F73223A36302E302C227475726E5F74696D656F75745F73223A3330302E302C22737461626C655F61667465725F73223A302E302C2272657374617274735F6D6178223A312C2272657374617274735F77697468696E5F73223A36302E302C2277616974696E675F6D6178223A3130307D2C22696E6361726E6174696F6E223A302C22636F6E636C75646564223A302C2273657373696F6E5F736571223A312C227475726E5F736571223A302C227475726E5F6964223A22222C22636F6E73656375746976655F6572726F7273223A302C22746F74616C5F6572726F7273223A302C2263757272656E74223A6E756C6C2C227175657565223A5B5D2C22696E626F78223A5B5D2C226F666665726564223A302C22757267656E745F6C617463686564223A66616C73652C2270726F6D7074223A22222C226C6173745F6572726F72223A22222C226F7574636F6D65223A22222C2261626F72745F6964223A6E756C6C2C22656E646564223A66616C73657D',1,0,110,1795299565.5575616,1795299565.5575616);
+CREATE INDEX entities_live ON entities (born_seq) WHERE ended = 0;
 
+DROP TABLE IF EXISTS events;
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY, timestamp REAL NOT NULL, monotonic_s REAL NOT NULL,
     entity_type TEXT NOT NULL, entity_id TEXT NOT NULL REFERENCES entities (id), entity_seq INTEGER NOT NULL,
@@ -239,8 +250,91 @@ INSERT INTO events VALUES(108,1795299565.556413,1795299565.5563874,'session','le
 INSERT INTO events VALUES(109,1795299565.5564497,1795299565.5564265,'session','lead/sub',11,'Ended','Stopped','Stopped','transition','lead/sub','',NULL,NULL,NULL,101,'info','{"rung":"request","took_s":0.00147,"survivors":0}',X'ADE9E86FF6E83E1EC5EF8019A480ABDD',X'6CFA9BE8E5831D5330D387558153F762');
 INSERT INTO events VALUES(110,1795299565.5575616,1795299565.5575607,'session','idle',1,'Born','','Initializing','born','host','',NULL,NULL,NULL,NULL,'info','{"id":"idle","agent":"agent","limits":{"max_consecutive_errors":2,"max_total_errors":20,"backoff_base_ms":0,"backoff_cap_ms":60000,"grace_s":10.0,"spawn_deadline_s":60.0,"turn_timeout_s":300.0,"stable_after_s":0.0,"restarts_max":1,"restarts_within_s":60.0,"waiting_max":100},"incarnation":0,"concluded":0,"session_seq":1,"turn_seq":0,"turn_id":"","consecutive_errors":0,"total_errors":0,"current":null,"queue":[],"inbox":[],"offered":0,"urgent_latched":false,"prompt":"","last_error":"","outcome":"","abort_id":null,"ended":false}',X'A326499D92BDCB24A1E88D07FB75B3BC',X'EAB6731CCB9F05687ADA3AB03549B5D7');
 
+DROP TABLE IF EXISTS gaps;
+CREATE TABLE gaps (
+    first_seq INTEGER PRIMARY KEY, last_seq INTEGER NOT NULL, before BLOB NOT NULL, after BLOB NOT NULL
+) STRICT;
+
+DROP TABLE IF EXISTS ids;
+CREATE TABLE ids (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;
+
+DROP TABLE IF EXISTS meta;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-INSERT INTO meta VALUES('schema_version',2);
+INSERT INTO meta VALUES('schema_version',3);
 INSERT INTO meta VALUES('generation',1);
+INSERT INTO meta VALUES('partly',0);
+
+DROP TABLE IF EXISTS snapshot;
+CREATE TABLE snapshot (
+    one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, chain BLOB NOT NULL, records INTEGER NOT NULL,
+    entities INTEGER NOT NULL, digest BLOB NOT NULL, boot TEXT NOT NULL
+) STRICT;
+
+DROP TABLE IF EXISTS strays;
+CREATE TABLE strays (seq INTEGER NOT NULL, effect_id TEXT NOT NULL, PRIMARY KEY (seq, effect_id)) STRICT, WITHOUT ROWID;
+
+DROP VIEW IF EXISTS workstreams;
+CREATE VIEW workstreams AS
+SELECT id, state, strftime('%Y-%m-%d %H:%M:%f', born_at, 'unixepoch') AS created_at
+FROM entities WHERE kind = 'workstream';
+DROP VIEW IF EXISTS state_transitions;
+CREATE VIEW state_transitions AS
+SELECT seq AS id, entity_id AS task_id, from_status AS from_state, to_status AS to_state,
+    strftime('%Y-%m-%d %H:%M:%f', timestamp, 'unixepoch') AS timestamp,
+    nullif(reason, '') AS reason, metadata
+FROM events WHERE entity_type IN ('task', 'run') AND outcome = 'transition';
+DROP VIEW IF EXISTS task_states;
+CREATE VIEW task_states AS
+WITH spent AS (
+    SELECT entity_id, timestamp, from_status, to_status, event, reason,
+        lead(timestamp) OVER (PARTITION BY entity_id ORDER BY entity_seq) - timestamp AS stayed_s
+    FROM events
+    WHERE entity_type IN ('task', 'run') AND (outcome = 'born' OR outcome = 'transition' AND from_status <> to_status)
+), told AS (
+    SELECT entity_id,
+        min(timestamp) FILTER (WHERE to_status = 'IN_PROGRESS') AS started_s,
+        max(timestamp) FILTER (WHERE to_status IN ('COMPLETED', 'CLOSED')) AS completed_s,
+        max(timestamp) FILTER (WHERE to_status IN ('FAILED', 'TIMEOUT')) AS failed_s,
+        count(*) FILTER (WHERE to_status = 'IN_PROGRESS') AS attempts,
+        count(*) FILTER (WHERE to_status = 'FAILED') AS failures,
+        sum(stayed_s) FILTER (WHERE to_status = 'IN_PROGRESS') AS executing_s,
+        sum(stayed_s) FILTER (WHERE to_status = 'VALIDATING') AS validating_s
+    FROM spent GROUP BY entity_id
+)
+SELECT one.id AS task_id,
+    (
+        WITH RECURSIVE above (id, kind, parent_id) AS (
+            SELECT id, kind, parent_id FROM entities WHERE id = one.parent_id
+            UNION SELECT up.id, up.kind, up.parent_id FROM entities AS up JOIN above ON up.id = above.parent_id
+        ) SELECT id FROM above WHERE kind = 'workstream' LIMIT 1
+    ) AS workstream_id,
+    one.state,
+    (
+        SELECT from_status FROM events WHERE entity_id = one.id AND outcome = 'transition' AND from_status <> to_status
+        ORDER BY entity_seq DESC LIMIT 1
+    ) AS previous_state,
+    told.attempts AS attempt_count,
+    strftime('%Y-%m-%d %H:%M:%f', one.born_at, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', told.started_s, 'unixepoch') AS started_at,
+    strftime('%Y-%m-%d %H:%M:%f', told.completed_s, 'unixepoch') AS completed_at,
+    strftime('%Y-%m-%d %H:%M:%f', told.failed_s, 'unixepoch') AS failed_at,
+    coalesce(
+        nullif(coalesce(
+            json_extract(CAST(one.data AS TEXT), '$.last_error'), json_extract(CAST(one.data AS TEXT), '$.last_failure')
+        ), ''),
+        (
+            SELECT nullif(reason, '') FROM events WHERE entity_id = one.id AND to_status IN ('FAILED', 'TIMEOUT')
+            AND outcome = 'transition' ORDER BY entity_seq DESC LIMIT 1
+        )
+    ) AS last_error,
+    coalesce(json_extract(CAST(one.data AS TEXT), '$.failures'), told.failures) AS error_count,
+    CASE one.state WHEN 'CIRCUIT_OPEN' THEN 'OPEN' WHEN 'HALF_OPEN' THEN 'HALF_OPEN' ELSE 'CLOSED' END AS circuit_state,
+    CAST(round(told.executing_s * 1000) AS INTEGER) AS execution_duration_ms,
+    CAST(round(told.validating_s * 1000) AS INTEGER) AS validation_duration_ms,
+    CASE WHEN one.ended THEN CAST(round((one.changed_at - one.born_at) * 1000) AS INTEGER) END AS total_duration_ms,
+    NULL AS output_size_bytes,
+    NULL AS exit_code
+FROM entities AS one LEFT JOIN told ON told.entity_id = one.id
+WHERE one.kind IN ('task', 'run');
 
 COMMIT TRANSACTION;
