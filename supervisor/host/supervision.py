@@ -125,7 +125,6 @@ class Supervisor:
         self.workdir = parts.workdir
         self.state_dir = parts.state_dir
         self.subscriptions = Subscriptions(journal)
-        self._runs = 0
         self.ledger = Ledger(
             journal,
             Clock(parts.wall, from_s),
@@ -395,11 +394,6 @@ class Supervisor:
         if len(path) <= ID_MAX:
             return self.tree.names.new(path, below=above.session_id)
         return self.tree.names.new(f"{above.root_id}/~/{name}", below=above.root_id)
-
-    def new_run(self) -> str:
-        """A name for a run of a plan that no other one has in this journal."""
-        self._runs += 1
-        return f"{self.journal.generation}.{self._runs}"
 
     def new_id(self, wanted: str) -> str:
         """An id for an entity that is not a session; numbered if it was used in this journal."""

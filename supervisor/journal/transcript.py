@@ -11,14 +11,14 @@ from __future__ import annotations
 import codecs
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
 from supervisor.ports.secure_files import make_private
 
-__all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from", "read"]
+__all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from"]
 
 CAP_BYTES: Final = 8 * 1024 * 1024
 _CAP_LEAST_BYTES: Final = 1_024
@@ -44,11 +44,6 @@ class Transcript:
         self._source: str | None = None  # whose line is open
         self._lost_bytes = 0
         self._shelf = shelf
-
-    @property
-    def lost_bytes(self) -> int:
-        """What the disk has refused since it last took something."""
-        return self._lost_bytes
 
     def write(self, source: str, text: str, *, at: float) -> None:
         """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
@@ -93,7 +88,7 @@ class Transcript:
             self._open()
             self._store(("\n" if unsure and self._mid_line() else "") + lost + text)
             self._lost_bytes = 0
-        except OSError:  # not logged either: a log may lie on the same disk. ``lost_bytes`` and the note tell it
+        except OSError:  # not logged either: a log may lie on the same disk. the note tells it
             self._lost_bytes += len(text.encode(errors="replace"))
             self._source = None
 
@@ -185,12 +180,6 @@ def follow_from(path: Path, offset: int) -> tuple[str, int]:
         text += more
         offset = max(offset, start) + used if data else offset
     return text, offset
-
-
-def read(path: Path) -> Iterator[str]:
-    """The lines of the transcript at *path*, without their newlines."""
-    text, _ = follow_from(path, 0)
-    yield from text.removesuffix("\n").split("\n") if text else ()
 
 
 def _bytes_from(part: Path, offset: int) -> bytes:

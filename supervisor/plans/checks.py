@@ -15,9 +15,6 @@ from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, Placed
 
 __all__ = ["agent_problems", "circle_problems", "need_problems", "task_problems"]
 
-_Needs = Mapping[str, Mapping[str, FieldPath]]
-"""What each task waits for, and where that is said."""
-
 
 def task_problems(placed: Sequence[Placed]) -> Iterator[Problem]:
     """Ids that are there twice, tasks that are none, subtasks too deep."""

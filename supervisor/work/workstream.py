@@ -26,8 +26,6 @@ from supervisor.work.task_execution import ACTOR, Case
 
 __all__ = ["Stream"]
 
-DONE = frozenset({"completed", "skipped"})
-
 
 class Stream:
     """One workstream."""

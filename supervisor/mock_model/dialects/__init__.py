@@ -6,8 +6,6 @@ from supervisor.mock_model.dialects.anthropic import ANTHROPIC
 from supervisor.mock_model.dialects.chat import CHAT
 from supervisor.mock_model.dialects.google import GOOGLE
 from supervisor.mock_model.dialects.responses import RESPONSES
-from supervisor.mock_model.dialects.sse import Dialect, Event, Streamed
+from supervisor.mock_model.dialects.sse import Dialect, Event
 
-__all__ = ["ANTHROPIC", "CHAT", "DIALECTS", "GOOGLE", "RESPONSES", "Dialect", "Event", "Streamed"]
-
-DIALECTS = (ANTHROPIC, CHAT, RESPONSES, GOOGLE)
+__all__ = ["ANTHROPIC", "CHAT", "GOOGLE", "RESPONSES", "Dialect", "Event"]

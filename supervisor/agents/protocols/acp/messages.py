@@ -61,6 +61,7 @@ __all__ = [
     "Wire",
     "WireError",
     "Withdrawn",
+    "amount",
     "error",
     "notification",
     "read",
@@ -223,17 +224,18 @@ def used_of(usage: Any) -> Used | None:
     if not isinstance(usage, dict):
         return None
     tokens = [
-        _amount(usage.get(f"{what}Tokens", usage.get(f"{what}_tokens")))
+        amount(usage.get(f"{what}Tokens", usage.get(f"{what}_tokens")))
         for what in ("input", "output", "total", "cachedRead")
     ]
-    amounts = [*tokens, _amount(usage.get("requests"))]
+    amounts = [*tokens, amount(usage.get("requests"))]
     if all(one is None for one in amounts):
         return None
     into, out, total, cached, requests = (one or 0 for one in amounts)
     return Used(max(into, total - out), out, cached, requests)
 
 
-def _amount(told: Any) -> int | None:
+def amount(told: Any) -> int | None:
+    """*told* where it is a count that a budget can hold."""
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
 
 

@@ -14,7 +14,6 @@ from msgspec import Raw
 
 import supervisor.agents.protocols.acp.messages as wire
 from supervisor.lifecycles.types import ModelProblem
-from supervisor.policies.budgets import COUNT_MAX
 from supervisor.policies.loop_detection import EDITS
 from supervisor.ports import ModelTrouble, Usage
 
@@ -75,19 +74,15 @@ def trouble_of(update: wire.InfoUpdate) -> list[ModelTrouble]:
     told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
     if not isinstance(told, dict):
         return []
-    status, retry_ms, words = _count(told.get("status")), _count(told.get("retryMs")), told.get("message")
+    status, retry_ms, words = wire.amount(told.get("status")), wire.amount(told.get("retryMs")), told.get("message")
     trouble = ModelTrouble(
         KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
         status=status if status is not None and 400 <= status < 600 else None,
-        attempt=_count(told.get("attempt")) or 0,
+        attempt=wire.amount(told.get("attempt")) or 0,
         retry_s=retry_ms / 1000 if retry_ms is not None else None,
         words=words if isinstance(words, str) else "",
     )
     return [trouble]
-
-
-def _count(told: Any) -> int | None:
-    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
 
 
 def told_of(tool: wire.ToolUpdate) -> tuple[bytes, bytes]:

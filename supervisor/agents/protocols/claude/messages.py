@@ -199,7 +199,6 @@ class Task(Role):
 
     task_id: _Id
     tool_use_id: _Id | None = None
-    task_type: str | None = None
     status: str | None = None
 
 
