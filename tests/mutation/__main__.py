@@ -1,8 +1,8 @@
-"""Draw a sample of mutants, record which of them are killed, and verify later that they still are.
+"""Record which of a sample of mutants are killed, and verify later that these still are.
 
-``draw`` and ``record`` make the record of a sample; ``verify`` tries again those that it calls killed and whose code is
-still there, and fails if too many of them survive; ``rate`` tries a new sample of one package. A record, or a trial of
-it, that was interrupted goes on where it was.
+``record`` draws a sample if there is no record yet, tries each mutant that has no verdict, and fails if fewer than
+``--at-least`` are killed. ``verify`` tries again those that the record calls killed and whose code is still there, and
+fails if too many of them survive. A run that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,73 +12,53 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from .changes import BUILD, Key
+from .changes import BUILD
 from .reach import files_of
-from .record import GUARD, Verdict, draw, package_of, rates, read, write
+from .record import Verdict, draw, package_of, rates, read, write
 from .trials import try_all
 
 SURVIVORS_MAX = 9
 SURVIVORS_IN_A_PACKAGE_MAX = 2
-KILLED_MIN = 0.90
+GUARD = Path(__file__).with_name("guard.tsv")
 
 
 def main() -> int:
     options = _parsed()
-    files = files_of(options.tests)
-    if options.command == "draw":
-        write(options.record, draw(options.package, options.count, options.seed))
-        return 0
-    if options.command == "record":
-        verdicts = read(options.record)
-        try_all(options.record, verdicts, files, options.jobs)
-        print(rates(verdicts.items()))
-        return 0
-    if options.command == "rate":
-        return _rate(options, files)
-    return _verify(options, files)
+    path: Path = options.record
+    if not path.exists():
+        write(path, draw(options.package, options.count, options.seed))
+    verdicts, before = read(path), {}
+    if options.command == "verify":
+        before = {key: one for key, one in verdicts.items() if one.word == "killed"}
+        path = BUILD / f"verify-{path.name}"
+        kept = read(path) if path.exists() else {}
+        verdicts = {key: kept.get(key, Verdict()) for key in before}
+    try_all(path, verdicts, files_of(options.tests), options.jobs, {key: one.killer for key, one in before.items()})
 
-
-def _rate(options: argparse.Namespace, files: list[str]) -> int:
-    path = BUILD / f"{options.package or 'all'}-{options.seed}-{options.count}.tsv"
-    verdicts = read(path) if path.exists() else draw(options.package, options.count, options.seed)
-    try_all(path, verdicts, files, options.jobs)
-    _tell_survivors(verdicts)
-    print(rates(verdicts.items()))
-    count = Counter(one.word for one in verdicts.values())
-    return 0 if count["killed"] >= KILLED_MIN * (count["killed"] + count["survived"]) else 1
-
-
-def _verify(options: argparse.Namespace, files: list[str]) -> int:
-    before = {key: one for key, one in read(options.record).items() if one.word == "killed"}
-    path = BUILD / f"verify-{options.record.name}"
-    kept = read(path) if path.exists() and options.resume else {}
-    verdicts = {key: kept.get(key, Verdict()) for key in before}
-    try_all(path, verdicts, files, options.jobs, {key: one.killer for key, one in before.items()})
-    survivors = _tell_survivors(verdicts)
-    print(rates(verdicts.items()))
-    packages = Counter(package_of(key.module) for key in survivors)
-    few = len(survivors) <= SURVIVORS_MAX and max(packages.values(), default=0) <= SURVIVORS_IN_A_PACKAGE_MAX
-    return 0 if few else 1
-
-
-def _tell_survivors(verdicts: dict[Key, Verdict]) -> list[Key]:
     survivors = [key for key, one in verdicts.items() if one.word == "survived"]
-    for key in survivors:
-        print(f"survived: {key.module}:{key.unit} {key.kind} {key.ordinal}")
-    return survivors
+    print("\n".join(f"survived: {key}" for key in survivors))
+    print(rates(verdicts))
+    if options.command == "verify":
+        most = max(Counter(map(package_of, survivors)).values(), default=0)
+        return 0 if len(survivors) <= SURVIVORS_MAX and most <= SURVIVORS_IN_A_PACKAGE_MAX else 1
+    killed = sum(one.word == "killed" for one in verdicts.values())
+    return 0 if killed >= options.at_least * (killed + len(survivors)) else 1
 
 
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("draw", "record", "verify", "rate"))
+    parser.add_argument("command", choices=("record", "verify"))
     parser.add_argument("--seed", type=int, default=34, help="of the sample (34)")
     parser.add_argument("--count", type=int, default=300, help="how many mutants (300)")
     parser.add_argument("--package", default="", help="only mutants of this package, such as policies")
+    parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="of these must be killed (0)")
     parser.add_argument("--tests", nargs="*", default=[], metavar="PATH", help="only tests of these files or folders")
     parser.add_argument("--jobs", type=int, default=2, help="scratch copies at a time (2)")
-    parser.add_argument("--record", type=Path, default=GUARD, help="the file (tests/mutation/guard.tsv)")
-    parser.add_argument("--resume", action="store_true", help="verify: keep the verdicts of a run that was interrupted")
-    return parser.parse_args()
+    parser.add_argument("--record", type=Path, help="the file; of all packages tests/mutation/guard.tsv")
+    options = parser.parse_args()
+    name = f"{options.package}-{options.seed}-{options.count}.tsv"
+    options.record = options.record or (BUILD / name if options.package else GUARD)
+    return options
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The changes that make a mutant, and the names by which a mutant is found again.
 
 A unit is a function, a method, or another statement of a module or a class. It is named by its qualified name and by a
-digest of its syntax tree without docstrings, so it keeps its name when its module moves or its layout changes. A change
-of a unit is named by its kind, and by its number among the changes of that kind in the unit.
+digest of its code without comments and docstrings, so it keeps its name when its module moves. A change of a unit is
+named by its kind, and by its number among the changes of that kind in the unit.
 
-No change is made to annotations, docstrings, prose (a text with a space), log lines, ``raise`` texts and ``__all__``.
+No change is made to annotations, docstrings, prose (a text with a space), log lines, the texts of errors, ``__all__``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ __all__ = [
     "ROOT",
     "Change",
     "Key",
-    "Unit",
     "changes",
     "find",
     "homes",
@@ -33,42 +32,27 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("actors", "supervisor")
 BUILD = ROOT / "build" / "mutation"
-LEFT_OUT = ("supervisor.simulation", "supervisor.mock_model")
-
-OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.BitOr: ast.BitAnd,
-    ast.BitAnd: ast.BitOr,
-}
-NEIGHBOUR: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-}
+PACKAGES = ("actors", "supervisor")
+LEFT_OUT = ("supervisor.simulation.", "supervisor.mock_model.")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SKIPPED = ("annotation", "returns", "decorator_list", "type_params")
 TYPING = ("Annotated", "Literal", "NewType", "ParamSpec", "TypeVar", "TypeVarTuple", "cast")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+_PAIRS: tuple[tuple[type[ast.AST], type[ast.AST]], ...] = (
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.Lt, ast.GtE),
+    (ast.Gt, ast.LtE),
+    (ast.And, ast.Or),
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.FloorDiv),
+    (ast.BitOr, ast.BitAnd),
+)
+_ONE_WAY: dict[type[ast.AST], type[ast.AST]] = {ast.Div: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult}
+OPPOSITE = {**_ONE_WAY, **dict(_PAIRS), **{after: before for before, after in _PAIRS}}
+NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
 class Key(NamedTuple):
@@ -79,6 +63,9 @@ class Key(NamedTuple):
     digest: str
     kind: str
     ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.unit} {self.kind} {self.ordinal}"
 
 
 class Unit(NamedTuple):
@@ -100,15 +87,12 @@ class Change(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------------- modules and units
-def product(package: str = "", root: Path = ROOT) -> list[str]:
+def product(package: str = "") -> list[str]:
     """The modules that mutants are made of; *package*: those of a package, such as ``policies`` or ``actors``."""
-    found = []
-    for path in sorted(path for top in PACKAGES for path in (root / top).rglob("*.py")):
-        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        wanted = not package or f"{module}.".startswith((f"{package}.", f"supervisor.{package}."))
-        if wanted and not f"{module}.".startswith(tuple(f"{one}." for one in LEFT_OUT)):
-            found.append(module)
-    return found
+    paths = sorted(path for top in PACKAGES for path in (ROOT / top).rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    names = [one for one in names if not f"{one}.".startswith(LEFT_OUT)]
+    return [one for one in names if not package or f"{one}.".startswith((f"{package}.", f"supervisor.{package}."))]
 
 
 def path_of(module: str, root: Path = ROOT) -> Path:
@@ -116,15 +100,11 @@ def path_of(module: str, root: Path = ROOT) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def units(tree: ast.Module) -> Iterator[Unit]:
+def units(body: list[ast.stmt], prefix: str = "") -> Iterator[Unit]:
     """The units of a module, in the order of its text. A nested function belongs to the function around it."""
-    yield from _units(tree.body, "")
-
-
-def _units(body: list[ast.stmt], prefix: str) -> Iterator[Unit]:
     for node in body:
         if isinstance(node, ast.ClassDef):
-            yield from _units(node.body, f"{prefix}{node.name}.")
+            yield from units(node.body, f"{prefix}{node.name}.")
         elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass)) and not is_prose(node):
             name = _name(node)
             if name not in ("__all__", "TYPE_CHECKING"):
@@ -146,8 +126,8 @@ def _digest(node: ast.stmt) -> str:
     for one in ast.walk(bare):
         body = getattr(one, "body", None)
         if isinstance(body, list) and body and is_prose(body[0]):
-            del body[0]
-    return blake2b(ast.dump(bare).encode(), digest_size=8).hexdigest()
+            body[0] = ast.Pass()
+    return blake2b(ast.unparse(bare).encode(), digest_size=8).hexdigest()
 
 
 def is_prose(node: ast.AST) -> bool:
@@ -155,23 +135,20 @@ def is_prose(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def homes(keys: Iterable[Key]) -> dict[Key, str]:
-    """The modules in which these mutants are now; one whose unit was changed or deleted is left out."""
+def homes(keys: Iterable[Key]) -> tuple[dict[Key, str], set[str]]:
+    """The modules in which these mutants are now, as far as their code is unchanged; and the names of all units."""
     modules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for module in product():
-        for unit in units(ast.parse(path_of(module).read_text())):
+        for unit in units(ast.parse(path_of(module).read_text()).body):
             modules[unit.name, unit.digest].append(module)
-    found = {}
-    for key in keys:
-        known = modules[key.unit, key.digest]
-        if known:
-            found[key] = key.module if key.module in known else known[0]
-    return found
+    known = {key: modules.get((key.unit, key.digest), []) for key in keys}
+    found = {key: key.module if key.module in names else names[0] for key, names in known.items() if names}
+    return found, {name for name, _ in modules}
 
 
 def find(tree: ast.Module, key: Key) -> Change:
     """The change that makes the mutant, in this tree of its module."""
-    unit = next(one for one in units(tree) if (one.name, one.digest) == (key.unit, key.digest))
+    unit = next(one for one in units(tree.body) if (one.name, one.digest) == (key.unit, key.digest))
     return next(one for one in changes(unit) if (one.kind, one.ordinal) == (key.kind, key.ordinal))
 
 
@@ -180,20 +157,17 @@ def changes(unit: Unit) -> list[Change]:
     """Every change that can be made to the unit, in a fixed order."""
     counted: Counter[str] = Counter()
     found = []
-    for kind, line, path, make in _walk(unit.node, ()):
+    for kind, path, make in _walk(unit.node, ()):
+        line = next(one.lineno for one in reversed(path) if hasattr(one, "lineno"))
         found.append(Change(kind, counted[kind], line, path, make))
         counted[kind] += 1
     return found
 
 
-_Found = tuple[str, int, tuple[ast.AST, ...], Callable[[], None]]
-
-
-def _walk(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[_Found]:
+def _walk(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[tuple[str, tuple[ast.AST, ...], Callable[[], None]]]:
     here = (*path, node)
-    line = getattr(node, "lineno", 0)
     for kind, make in _inside(node):
-        yield kind, line, here, make
+        yield kind, here, make
     for field, value in ast.iter_fields(node):
         if field in SKIPPED or isinstance(node, ast.JoinedStr) or _is_typing(node):
             continue
@@ -204,61 +178,54 @@ def _walk(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[_Found]:
                 one = one.func
             for kind, new in _instead(one):
                 make = _item(value, index, new) if isinstance(value, list) else _field(node, field, new)
-                yield kind, getattr(one, "lineno", line), (*here, one), make
+                yield kind, (*here, one), make
             yield from _walk(one, here)
 
 
 def _inside(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
     """The changes of a part of the node."""
-    if isinstance(node, ast.Compare):
-        for index, operator in enumerate(node.ops):
-            yield "compare", _item(node.ops, index, OPPOSITE[type(operator)]())
-            if type(operator) in NEIGHBOUR:
-                yield "boundary", _item(node.ops, index, NEIGHBOUR[type(operator)]())
-    elif isinstance(node, ast.BoolOp):
-        yield "logic", _field(node, "op", OPPOSITE[type(node.op)]())
-    elif isinstance(node, (ast.BinOp, ast.AugAssign)):
-        if type(node.op) in OPPOSITE:
+    match node:
+        case ast.Compare():
+            for index, operator in enumerate(node.ops):
+                yield "compare", _item(node.ops, index, OPPOSITE[type(operator)]())
+                if type(operator) in NEIGHBOUR:
+                    yield "boundary", _item(node.ops, index, NEIGHBOUR[type(operator)]())
+        case ast.BoolOp():
+            yield "logic", _field(node, "op", OPPOSITE[type(node.op)]())
+        case ast.BinOp() | ast.AugAssign() if type(node.op) in OPPOSITE:
             yield "arithmetic", _field(node, "op", OPPOSITE[type(node.op)]())
-    elif isinstance(node, (ast.If, ast.While, ast.IfExp)):
-        if not isinstance(node.test, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Constant)):
-            yield "negate", _field(node, "test", _no(node.test))
-    elif isinstance(node, ast.comprehension):
-        for index, test in enumerate(node.ifs):
-            if not isinstance(test, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
-                yield "negate", _item(node.ifs, index, _no(test))
-    elif isinstance(node, ast.Return):
-        if node.value is not None and not isinstance(node.value, ast.Constant):
+        case ast.If() | ast.While() | ast.IfExp():
+            if not isinstance(node.test, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Constant)):
+                yield "negate", _field(node, "test", ast.UnaryOp(ast.Not(), node.test))
+        case ast.comprehension():
+            for index, test in enumerate(node.ifs):
+                if not isinstance(test, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+                    yield "negate", _item(node.ifs, index, ast.UnaryOp(ast.Not(), test))
+        case ast.Return(value=ast.expr()) if not isinstance(node.value, ast.Constant):
             yield "return", _field(node, "value", ast.Constant(None))
-    elif isinstance(node, ast.ExceptHandler) and node.type is not None:
-        yield "except", _field(node, "type", ast.Tuple([], ast.Load()))
+        case ast.ExceptHandler(type=ast.expr()):
+            yield "except", _field(node, "type", ast.Tuple([], ast.Load()))
 
 
 def _instead(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """What a node is replaced by."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "negate", node.operand
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, bool):
+    match node:
+        case ast.UnaryOp(op=ast.Not()):
+            yield "negate", node.operand
+        case ast.Constant(value=bool()):
             yield "flag", ast.Constant(not node.value)
-        elif isinstance(node.value, (int, float)):
+        case ast.Constant(value=int() | float()):
             yield "number", ast.Constant(node.value + 1)
-        elif isinstance(node.value, str) and " " not in node.value:
+        case ast.Constant(value=str()) if " " not in node.value:
             yield "text", ast.Constant("" if node.value else "changed")
-    elif isinstance(node, (ast.Raise, ast.Delete, ast.AugAssign)) or _is_effect(node):
-        yield "drop", ast.Pass()
-    elif isinstance(node, ast.Break):
-        yield "leave", ast.Continue()
-    elif isinstance(node, ast.Continue):
-        yield "leave", ast.Break()
-
-
-def _is_effect(node: ast.AST) -> bool:
-    """Whether this is a call for its effect, or the assignment of an attribute or an item."""
-    if isinstance(node, ast.Assign):
-        return all(isinstance(one, (ast.Attribute, ast.Subscript)) for one in node.targets)
-    value = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(value.value if isinstance(value, ast.Await) else value, ast.Call)
+        case ast.Break():
+            yield "leave", ast.Continue()
+        case ast.Continue():
+            yield "leave", ast.Break()
+        case ast.Raise() | ast.Delete() | ast.AugAssign() | ast.Expr(value=ast.Call() | ast.Await(value=ast.Call())):
+            yield "drop", ast.Pass()
+        case ast.Assign() if all(isinstance(one, (ast.Attribute, ast.Subscript)) for one in node.targets):
+            yield "drop", ast.Pass()
 
 
 def _is_typing(node: ast.AST) -> bool:
@@ -268,12 +235,10 @@ def _is_typing(node: ast.AST) -> bool:
 
 
 def _is_log_line(node: ast.AST) -> bool:
-    called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "_log"
-
-
-def _no(test: ast.expr) -> ast.expr:
-    return ast.UnaryOp(ast.Not(), test)
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="_log")))):
+            return True
+    return False
 
 
 def _field(node: ast.AST, field: str, new: ast.AST) -> Callable[[], None]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 ROW = 1024
-"""Bytes for each test: one for each place."""
+"""Bytes for each test: one for each place, after four for the number of the test that runs now (in the first row)."""
 TESTS_MAX = 32_768
 
 _memory: mmap.mmap | None = None
@@ -33,13 +31,13 @@ def hit(place: int) -> None:
         _memory[int.from_bytes(_memory[:4], "little") * ROW + 4 + place] = 1
 
 
+# --------------------------------------------------------------------------------------------- as a plug-in of pytest
+_ids: dict[str, int] = {}
+
+
 def _note(*words: object) -> None:
     with open(HERE / "results", "a", encoding="utf-8") as file:
         file.write("\t".join(map(str, words)) + "\n")
-
-
-# --------------------------------------------------------------------------------------------- as a plug-in of pytest
-_ids: dict[str, int] = {}
 
 
 def pytest_configure() -> None:
@@ -52,15 +50,14 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     """Keep the tests that are asked for, in the order in which they are asked for; none are named: keep all."""
-    chosen = HERE / "chosen"
-    if chosen.exists():
-        order = {name: index for index, name in enumerate(json.loads(chosen.read_text()))}
+    if (HERE / "chosen").exists():
+        order = {name: index for index, name in enumerate(json.loads((HERE / "chosen").read_text()))}
         items[:] = sorted((one for one in items if one.nodeid in order), key=lambda one: order[one.nodeid])
     _ids.update((one.nodeid, number) for number, one in enumerate(items, 1))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    _note("begins", nodeid, os.getpid(), time.time())
+    _note("begins", nodeid)
     if _memory is not None:
         _memory[:4] = _ids[nodeid].to_bytes(4, "little")
 

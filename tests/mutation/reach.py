@@ -1,7 +1,7 @@
 """Which tests come by which mutants: one run of the suite on copies in which each place of a mutant notes the test.
 
-A place is the statement that a mutant changes. What runs at import (tables, defaults, classes) is told by every test;
-its places are the functions of its module and of the modules that import it.
+A place is the statement that a mutant changes. What runs at import (tables, defaults, classes) would be told by every
+test; the places of such a mutant are the functions of its module, then those of the modules that import it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .scratch import Scratch, share
 
 __all__ = ["Test", "files_of", "reached"]
 
+CHUNKS = 16
+CHUNK_WALL_S = 2400
 IMPORT = """
 import sys as _mutation_sys
 _mutation_sys.path.append({place!r})
@@ -29,9 +31,8 @@ from mutation_probe import hit as _mutation_hit
 _mutation_sys.path.pop()
 """
 """By its path, for the sake of programs that start without ``site``."""
-CHUNKS = 16
-CHUNK_WALL_S = 2400
 EXCLUDED = (
+    "tests/field/test_agent_is_no_operator.py",
     "tests/simulation/test_commands.py",
     "tests/simulation/test_hunt.py",
     "tests/test_benchmarks.py",
@@ -70,7 +71,7 @@ def files_of(asked: Sequence[str]) -> list[str]:
 
 
 def reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
-    """For each mutant the tests that come by it, those to try first first; kept for as long as no source changes."""
+    """For each mutant the tests that come by it, in the order in which to try them; kept until a source changes."""
     kept = BUILD / f"reach-{_digest(homes, files)}.json"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -91,14 +92,14 @@ def _reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequ
     for scratch in scratches:
         for module in places.modules():
             scratch.change(module, functools.partial(places.note_in, module, scratch.place))
-    chunks = [files[number::CHUNKS] for number in range(CHUNKS)]
+    chunks = [part for part in (files[number::CHUNKS] for number in range(CHUNKS)) if part]
     passed: dict[str, float] = {}
     by_place: dict[int, set[str]] = defaultdict(set)
-    for done, (tests, rows) in enumerate(share(scratches, filter(None, chunks), _run_chunk), 1):
+    for done, (tests, rows, failed) in enumerate(share(scratches, chunks, _run_chunk), 1):
         passed.update(tests)
         for place, names in rows.items():
-            by_place[place] |= names & tests.keys()
-        print(f"reach: {done} of {CHUNKS} parts of the suite", flush=True)
+            by_place[place] |= names
+        print(f"part {done} of {len(chunks)} of the suite; left out: {', '.join(failed) or 'none'}", flush=True)
     for scratch in scratches:
         for module in places.modules():
             scratch.restore(module)
@@ -106,60 +107,55 @@ def _reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequ
 
 
 def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float]) -> list[Test]:
-    """The nearest places first, then plain tests before those of the simulator, then one test of each file by turns."""
-    ranked: list[tuple[bool, bool, int, Test]] = []
-    seen: set[str] = set()
+    """The nearest places first, and of these the cheapest tests, one of each file by turns."""
+    ranked: dict[Test, tuple[bool, int, float]] = {}
     for far, names in enumerate(reaching):
         turns: Counter[str] = Counter()
-        for test in sorted((Test(one, passed[one]) for one in names - seen), key=lambda one: (one.seconds, one.name)):
+        for test in sorted((Test(one, passed[one]) for one in names), key=lambda one: (one.seconds, one.name)):
             turns[test.file] += 1
-            ranked.append((test.is_simulated, far > 0, turns[test.file], test))
-        seen |= names
-    return [test for *_, test in sorted(ranked, key=lambda one: (*one[:3], one[3].seconds))]
+            ranked.setdefault(test, (far > 0, turns[test.file], test.seconds))
+    return sorted(ranked, key=lambda test: (ranked[test], test.name))
 
 
-def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float], dict[int, set[str]]]:
-    """Run these files: the tests that pass with their durations, and for each place the tests that came by it."""
+def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float], dict[int, set[str]], list[str]]:
+    """Run these files: the tests that pass with their durations, those that came by each place, and those that fail."""
     memory = scratch.place / "reached"
     with open(memory, "wb") as file:
         file.truncate(probe.ROW * probe.TESTS_MAX)
     _, results = scratch.test(files, None, CHUNK_WALL_S)
-    failed = {name for what, name, *_ in results if what == "failed"}
-    seconds: dict[str, float] = defaultdict(float)
-    rows: dict[int, set[str]] = defaultdict(set)
     data = memory.read_bytes()
     memory.unlink()
-    for what, name, number, took in results:
-        if what != "begins" and name not in failed:
+    reports = [one for one in results if one[0] != "begins"]
+    failed = sorted({name for what, name, *_ in reports if what == "failed"})
+    seconds: dict[str, float] = defaultdict(float)
+    rows: dict[int, set[str]] = defaultdict(set)
+    for _, name, number, took in reports:
+        if name not in failed:
             seconds[name] += float(took)
-            row = data[int(number) * probe.ROW :][: probe.ROW]
-            for place in range(probe.ROW - 4):
-                if row[4 + place]:
-                    rows[place].add(name)
-    return dict(seconds), rows
+            row = data[int(number) * probe.ROW + 4 : (int(number) + 1) * probe.ROW]
+            for place in itertools.compress(range(len(row)), row):
+                rows[place].add(name)
+    return dict(seconds), rows, failed
 
 
 class _Places:
-    """The places of the mutants: a statement, or for what runs at import all functions of its module and importers."""
+    """The numbered places of the mutants: a statement each, or for what runs at import the functions of modules."""
 
     def __init__(self, homes: Mapping[Key, str]) -> None:
         self.of: dict[Key, list[int]] = {}
         self._statements: dict[str, dict[Key, int]] = defaultdict(dict)
         self._entries: dict[str, int] = {}
+        count = itertools.count()
         importers = _importers()
         for key, module in homes.items():
             if _spot(find(ast.parse(path_of(module).read_text()), key)) is not None:
-                self.of[key] = [self._count()]
-                self._statements[module][key] = self.of[key][0]
+                self._statements[module][key] = next(count)
+                self.of[key] = [self._statements[module][key]]
             else:
-                self.of[key] = [self._entry(one) for one in (module, *sorted(importers[module]))]
-        assert self._count() < probe.ROW - 4, "too many places for one run"
-
-    def _count(self) -> int:
-        return sum(map(len, self._statements.values())) + len(self._entries)
-
-    def _entry(self, module: str) -> int:
-        return self._entries.setdefault(module, self._count())
+                near = [module, *sorted(importers[module])]
+                self._entries.update((one, next(count)) for one in near if one not in self._entries)
+                self.of[key] = [self._entries[one] for one in near]
+        assert next(count) <= probe.ROW - 4, "too many places for one run"
 
     def modules(self) -> list[str]:
         return sorted({*self._statements, *self._entries})
@@ -174,14 +170,14 @@ class _Places:
             assert spot is not None, "only what is in a function has a place of its own"
             body, statement = spot
             body.insert(body.index(statement) + is_prose(statement), ast.parse(f"_mutation_hit({number})").body[0])
-        head = sum(1 for one in tree.body if is_prose(one) or getattr(one, "module", "") == "__future__")
+        first = next(one for one in tree.body if not is_prose(one) and getattr(one, "module", "") != "__future__")
+        head = tree.body.index(first)
         tree.body[head:head] = ast.parse(IMPORT.format(place=str(place))).body
 
 
 def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
     """The innermost statement of the change and the list it stands in; ``None`` if it runs at import."""
-    spot = None
-    inside = False
+    spot, inside = None, False
     for node, inner in itertools.pairwise(change.path):
         inside = inside or isinstance(node, FUNCTIONS)
         for _, value in ast.iter_fields(node):

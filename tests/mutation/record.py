@@ -1,24 +1,23 @@
-"""The record of a sample: each mutant, its verdict, what killed it and the seconds that took; a line for each."""
+"""The record of a sample: each mutant, its verdict, what killed it, and the seconds that took; a line for each."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from .changes import Key, changes, path_of, product, units
 
-__all__ = ["GUARD", "Verdict", "draw", "package_of", "rates", "read", "write"]
+__all__ = ["Verdict", "draw", "package_of", "rates", "read", "write"]
 
-GUARD = Path(__file__).with_name("guard.tsv")
 COLUMNS = ("module", "unit", "digest", "kind", "ordinal", "verdict", "killer", "seconds")
 
 
 class Verdict(NamedTuple):
-    """What became of a mutant: ``killed``, ``survived``, ``gone`` (its unit has changed), ``""`` (not tried)."""
+    """``killed``, ``survived``, ``changed`` or ``deleted`` (its unit was), or ``""``: not tried yet."""
 
     word: str = ""
     killer: str = ""
@@ -31,13 +30,12 @@ def draw(package: str, count: int, seed: int) -> dict[Key, Verdict]:
     lines: list[tuple[bytes, list[Key]]] = []
     for module in product(package):
         by_line: dict[int, list[Key]] = defaultdict(list)
-        for unit in units(ast.parse(path_of(module).read_text())):
+        for unit in units(ast.parse(path_of(module).read_text()).body):
             for one in changes(unit):
                 by_line[one.line].append(Key(module, unit.name, unit.digest, one.kind, one.ordinal))
         lines += [(_hash(seed, module, line), keys) for line, keys in by_line.items()]
-    lines.sort()
-    drawn = (min(keys, key=lambda key: _hash(seed, *key)) for _, keys in lines)
-    return {key: Verdict() for key in sorted({key: None for key, _ in zip(drawn, range(count), strict=False)})}
+    drawn = [min(keys, key=lambda key: _hash(seed, *key)) for _, keys in sorted(lines)[:count]]
+    return dict.fromkeys(sorted(drawn), Verdict())
 
 
 def _hash(*words: object) -> bytes:
@@ -46,10 +44,7 @@ def _hash(*words: object) -> bytes:
 
 def read(path: Path) -> dict[Key, Verdict]:
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    return {
-        Key(module, unit, digest, kind, int(ordinal)): Verdict(word, killer, float(seconds))
-        for module, unit, digest, kind, ordinal, word, killer, seconds in rows
-    }
+    return {Key(*row[:4], int(row[4])): Verdict(row[5], row[6], float(row[7])) for row in rows}
 
 
 def write(path: Path, verdicts: Mapping[Key, Verdict]) -> None:
@@ -61,22 +56,19 @@ def write(path: Path, verdicts: Mapping[Key, Verdict]) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def package_of(module: str) -> str:
-    """``supervisor.policies`` of ``supervisor.policies.access``."""
-    return ".".join(module.split(".")[: 1 if module.startswith("actors") else 2])
+def package_of(key: Key) -> str:
+    """``supervisor.policies`` for a mutant of ``supervisor.policies.access``."""
+    return ".".join(key.module.split(".")[: 1 if key.module.startswith("actors") else 2])
 
 
-def rates(verdicts: Iterable[tuple[Key, Verdict]]) -> str:
+def rates(verdicts: Mapping[Key, Verdict]) -> str:
     """How many were killed of how many, by package and in all."""
     told: dict[str, Counter[str]] = defaultdict(Counter)
-    for key, one in verdicts:
-        for name in (package_of(key.module), "all"):
-            told[name][one.word] += 1
+    for key, one in verdicts.items():
+        told[package_of(key)][one.word or "not tried"] += 1
+        told["~all"][one.word or "not tried"] += 1
     lines = []
-    for name in sorted(told, key=lambda name: (name == "all", name)):
-        count = told[name]
-        tried = count["killed"] + count["survived"]
-        share = f"{count['killed'] / tried:7.1%}" if tried else "      -"
-        rest = "".join(f", {count[word]} {what}" for word, what in (("gone", "gone"), ("", "not tried")) if count[word])
-        lines.append(f"{name:28} {share}  {count['killed']} killed, {count['survived']} survived{rest}")
+    for name, count in sorted(told.items()):
+        share = count["killed"] / max(1, count["killed"] + count["survived"])
+        lines.append(f"{name:28} {share:7.1%}  " + ", ".join(f"{number} {word}" for word, number in count.items()))
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .changes import Key, find, homes
@@ -24,17 +24,17 @@ SLACK_S = 60.0
 
 
 def try_all(
-    path: Path, verdicts: dict[Key, Verdict], files: Sequence[str], jobs: int, first: Mapping[Key, str] | None = None
+    path: Path, verdicts: dict[Key, Verdict], files: Sequence[str], jobs: int, killers: Mapping[Key, str]
 ) -> None:
     """Try those that have no verdict yet, and write each verdict to the record as it is known.
 
-    *first*: the test to begin with, by mutant, if it is still there.
+    *killers*: the tests to begin with, as far as they are still there.
     """
-    open_ones = [key for key, one in verdicts.items() if not one.word]
-    known = homes(open_ones)
-    for key in open_ones:
+    untried = [key for key, one in verdicts.items() if not one.word]
+    known, names = homes(untried)
+    for key in untried:
         if key not in known:
-            verdicts[key] = Verdict("gone")
+            verdicts[key] = Verdict("changed" if key.unit in names else "deleted")
     write(path, verdicts)
     if not known:
         return
@@ -45,27 +45,18 @@ def try_all(
         problem = scratches[0].simulate()
         assert not problem, f"without a mutant: {problem}"
         tests = reached(known, scratches, files)
-        trial = _trial(known, tests, first or {})
+
+        def trial(scratch: Scratch, key: Key) -> tuple[Key, Verdict]:
+            began = time.monotonic()
+            scratch.change(known[key], lambda tree: find(tree, key).make())
+            killer = _killer(scratch, sorted(tests[key], key=lambda one: one.name != killers.get(key)))
+            scratch.restore(known[key])
+            return key, Verdict("killed" if killer else "survived", killer, time.monotonic() - began)
+
         for done, (key, verdict) in enumerate(share(scratches, known, trial), 1):
             verdicts[key] = verdict
             write(path, verdicts)
-            name = f"{key.module}:{key.unit} {key.kind} {key.ordinal}"
-            print(f"{done}/{len(known)} {verdict.word} {name} {verdict.killer} ({verdict.seconds:.0f} s)", flush=True)
-
-
-def _trial(
-    known: Mapping[Key, str], tests: Mapping[Key, Sequence[Test]], first: Mapping[Key, str]
-) -> Callable[[Scratch, Key], tuple[Key, Verdict]]:
-    def trial(scratch: Scratch, key: Key) -> tuple[Key, Verdict]:
-        began = time.monotonic()
-        scratch.change(known[key], lambda tree: find(tree, key).make())
-        try:
-            killer = _killer(scratch, sorted(tests[key], key=lambda one: one.name != first.get(key)))
-        finally:
-            scratch.restore(known[key])
-        return key, Verdict("killed" if killer else "survived", killer, time.monotonic() - began)
-
-    return trial
+            print(f"{done}/{len(known)} {verdict.word} {key} {verdict.killer} ({verdict.seconds:.0f} s)", flush=True)
 
 
 def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
@@ -90,9 +81,8 @@ def _run(scratch: Scratch, tests: Sequence[Test]) -> str:
 
 
 def _chosen(tests: Sequence[Test]) -> list[Test]:
-    """The first of them that fit into the budget, the cheapest of them in any case."""
-    spent_s = 0.0
-    chosen = []
+    """The first of them that fit into the budget, the first of them in any case."""
+    spent_s, chosen = 0.0, []
     for one in tests:
         if len(chosen) < TESTS_MAX and (spent_s + one.seconds <= BUDGET_S or not chosen):
             chosen.append(one)
