@@ -66,9 +66,12 @@ def rates(verdicts: Mapping[Key, Verdict]) -> str:
     told: dict[str, Counter[str]] = defaultdict(Counter)
     for key, one in verdicts.items():
         told[package_of(key)][one.word or "not tried"] += 1
-        told["~all"][one.word or "not tried"] += 1
+        told["~"][one.word or "not tried"] += 1
     lines = []
     for name, count in sorted(told.items()):
         share = count["killed"] / max(1, count["killed"] + count["survived"])
-        lines.append(f"{name:28} {share:7.1%}  " + ", ".join(f"{number} {word}" for word, number in count.items()))
+        lines.append(
+            f"{name.replace('~', 'all'):28} {share:7.1%}  "
+            + ", ".join(f"{number} {word}" for word, number in count.items())
+        )
     return "\n".join(lines)

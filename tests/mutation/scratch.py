@@ -56,10 +56,14 @@ class Scratch:
             if (ROOT / name).is_file():
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.root / name)
+        self.python = self.place / "venv" / "bin" / "python"
         venv.create(self.place / "venv", symlinks=True)
         packages = sysconfig.get_path("purelib", vars={"base": str(self.place / "venv")})
         lines = [str(self.root), sysconfig.get_path("purelib"), str(self.place), "import mutation_probe"]
         Path(packages, "scratch.pth").write_text("\n".join(lines) + "\n")
+        command = self.python.with_name("supervisor")
+        command.write_text(f"#!{self.python}\nfrom supervisor.__main__ import main\n\nmain()\n")
+        command.chmod(0o755)
         shutil.copy(Path(__file__).with_name("probe.py"), self.place / "mutation_probe.py")
 
     def close(self) -> None:
@@ -108,7 +112,7 @@ class Scratch:
 
     def _run(self, arguments: Sequence[str], wall_s: float) -> tuple[int | None, str]:
         """The exit status, ``None`` if it came to no end; and what it printed."""
-        command = ["prlimit", f"--as={MEMORY_MAX}", str(self.place / "venv" / "bin" / "python"), *arguments]
+        command = ["prlimit", f"--as={MEMORY_MAX}", str(self.python), *arguments]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
         with open(self.place / "printed", "w+b") as printed, open(os.devnull, "r+b") as nothing:
             started = subprocess.Popen(

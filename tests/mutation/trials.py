@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ BUDGET_S = 40.0
 TESTS_MAX = 400
 FIRST = 12
 """So many tests are run before the files of the others are even collected."""
+STEADY_S = 0.3
+"""A test that takes less starts no process and waits for nothing: once it fails, it is not run again to see whether it
+does so now and then."""
 SLACK_S = 60.0
 """Tests that take this much longer than four times their usual time have come to no end."""
 
@@ -30,14 +34,15 @@ def try_all(
 
     *killers*: the tests to begin with, as far as they are still there.
     """
-    untried = [key for key, one in verdicts.items() if not one.word]
-    known, names = homes(untried)
-    for key in untried:
-        if key not in known:
+    known, names = homes(verdicts)
+    for key, one in verdicts.items():
+        if key not in known and not one.word:
             verdicts[key] = Verdict("changed" if key.unit in names else "deleted")
     write(path, verdicts)
-    if not known:
+    untried = [key for key in known if not verdicts[key].word]
+    if not untried:
         return
+    random.Random(len(untried)).shuffle(untried)  # what is known by then is a sample, too
     with contextlib.ExitStack() as stack:
         scratches = [Scratch() for _ in range(jobs)]
         for one in scratches:
@@ -53,10 +58,10 @@ def try_all(
             scratch.restore(known[key])
             return key, Verdict("killed" if killer else "survived", killer, time.monotonic() - began)
 
-        for done, (key, verdict) in enumerate(share(scratches, known, trial), 1):
+        for done, (key, verdict) in enumerate(share(scratches, untried, trial), 1):
             verdicts[key] = verdict
             write(path, verdicts)
-            print(f"{done}/{len(known)} {verdict.word} {key} {verdict.killer} ({verdict.seconds:.0f} s)", flush=True)
+            print(f"{done}/{len(untried)} {verdict.word} {key} {verdict.killer} ({verdict.seconds:.0f} s)", flush=True)
 
 
 def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
@@ -68,7 +73,7 @@ def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
             if not killer:
                 break
             failed = [one for one in batch if one.name == killer.partition(" (")[0]]
-            if not failed or _run(scratch, failed):
+            if not failed or failed[0].seconds < STEADY_S or _run(scratch, failed):
                 return killer
             batch = batch[batch.index(failed[0]) + 1 :]  # it fails now and then, so it tells nothing
     return scratch.simulate()
