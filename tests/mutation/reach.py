@@ -67,7 +67,7 @@ def files_of(asked: Sequence[str]) -> list[str]:
     paths = [ROOT / one for one in asked] or [ROOT / "tests"]
     files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
     names = [str(file.relative_to(ROOT)) for file in files]
-    return [one for one in names if one not in EXCLUDED and not one.startswith("tests/typing")]
+    return [one for one in names if one not in EXCLUDED and not one.startswith(("tests/mutation/", "tests/typing/"))]
 
 
 def reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
