@@ -1,155 +1,201 @@
-"""What each run of the soak reaches: which lines, and for how long it computes. Reckoned once, and kept.
+"""Which tests come by which mutants: one run of the suite on copies in which each place of a mutant notes the test.
 
-A mutant is only tried on runs that come by what it changes: no other one can notice it. The cheapest of each schedule
-comes first, then those with the drills, then the cheapest, and between those of one scenario some of the others. What
-is kept stands for these sources.
+A place is the statement that a mutant changes. What runs at import (tables, defaults, classes) would be told by every
+test; the places of such a mutant are the functions of its module, then those of the modules that import it.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
-import importlib
+import itertools
 import json
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from soak import SIMULATED, Run, play
-from specimens import ROOT, path_of
-from transplant import forget
+from . import probe
+from .changes import BUILD, FUNCTIONS, ROOT, Change, Key, find, is_prose, path_of, product
+from .scratch import Scratch, share
 
-__all__ = ["Reach", "chosen", "file_of", "keep", "kept"]
+__all__ = ["Test", "files_of", "reached"]
 
-SIMULATION = ROOT / "supervisor" / "simulation"
-IMPORTS = "imports"
-"""What is reached before any run."""
-FIRST = frozenset({"offices", "kernel"})
-"""The scenarios with the drills, which tell most in the least time."""
-Lines = dict[str, set[int]]
-
-
-class Reach(NamedTuple):
-    """What one run reaches, by module, and what it takes without anybody who notes that."""
-
-    run: Run | None
-    cpu_s: float
-    lines: Mapping[str, Sequence[int]]
-
-
-class _Tracer:
-    """Notes which lines of these modules are run."""
-
-    def __init__(self) -> None:
-        self.lines: Lines = {one: set() for one in SIMULATED}
-        self._modules = {str(path_of(one)): one for one in SIMULATED}
-        self._watched: dict[CodeType, _Watched | None] = {}
-
-    def called(self, frame: FrameType, what: str, argument: object) -> Callable[..., Any] | None:
-        code = frame.f_code
-        if code not in self._watched:
-            module = self._modules.get(code.co_filename)
-            self._watched[code] = None if module is None else _Watched(code, self.lines[module])
-        watched = self._watched[code]
-        return watched.line(frame, what, argument) if watched is not None and watched.missing else None
+CHUNKS = 16
+CHUNK_WALL_S = 2400
+IMPORT = """
+import sys as _mutation_sys
+_mutation_sys.path.append({place!r})
+from mutation_probe import hit as _mutation_hit
+_mutation_sys.path.pop()
+"""
+"""By its path, for the sake of programs that start without ``site``."""
+EXCLUDED = (
+    "tests/cli/test_machines.py",
+    "tests/field/test_agent_is_no_operator.py",
+    "tests/integration/test_scale.py",
+    "tests/simulation/test_commands.py",
+    "tests/test_benchmarks.py",
+    "tests/test_layers.py",
+    "tests/test_readme.py",
+    "tests/unit/journal/test_journal_mistakes.py",
+    "tests/unit/lifecycles/test_specification_pages.py",
+)
+"""Tests that compare texts or digests, so that any change fails them, and those that only repeat others at scale."""
 
 
-class _Watched:
-    """A piece of code, and its lines that were not seen yet. There is one for all its frames: one for each would keep
-    itself, for ever where nobody collects garbage."""
+class Test(NamedTuple):
+    """A test that passes without a mutant, and its duration."""
 
-    def __init__(self, code: CodeType, found: set[int]) -> None:
-        self.missing = {line for _, _, line in code.co_lines() if line}
-        self._found = found
+    name: str
+    seconds: float
 
-    def line(self, frame: FrameType, what: str, argument: object) -> Callable[..., Any]:
-        self._found.add(frame.f_lineno)
-        self.missing.discard(frame.f_lineno)
-        return self.line
+    @property
+    def file(self) -> str:
+        return self.name.partition("::")[0]
 
-
-def measured(run: Run | None) -> Reach:
-    """Run it, and note where it comes by; ``None``: the imports alone. It is timed while nobody notes anything: the
-    drills take five times as long under a tracer, other runs twice.
-
-    Raises:
-        AssertionError: it is not clean while somebody notes: who knows where it would have come by.
-    """
-    tracer = _Tracer()
-    began_s = time.process_time()
-    if run is None:
-        forget()
-    else:
-        play(run)
-    cpu_s = time.process_time() - began_s
-    sys.settrace(tracer.called)
-    try:
-        for one in SIMULATED if run is None else ():
-            importlib.import_module(one)
-        problems = play(run) if run is not None else ()
-    finally:
-        sys.settrace(None)
-    if problems:
-        raise AssertionError(problems[0])
-    return Reach(run, round(cpu_s, 3), {name: sorted(lines) for name, lines in tracer.lines.items() if lines})
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it is a test of the simulator."""
+        return self.file.startswith(("tests/simulation/", "tests/verification/"))
 
 
-@functools.cache
-def place() -> Path:
-    """Where it is kept for these sources, these scenarios and these drills."""
-    digest = blake2b(sys.version.encode(), digest_size=16)
-    told = [*SIMULATION.glob("scenarios/*.toml"), *SIMULATION.glob("drills/**/*.py")]
-    for path in [*(path_of(one) for one in SIMULATED), *sorted(told)]:
-        digest.update(path.read_bytes())
-    found = ROOT / "build" / "mutation" / digest.hexdigest()
-    found.mkdir(parents=True, exist_ok=True)
+def files_of(asked: Sequence[str]) -> list[str]:
+    """The files of tests, relative to the tree."""
+    paths = [ROOT / one for one in asked] or [ROOT / "tests"]
+    files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
+    names = [str(file.relative_to(ROOT)) for file in files]
+    return [one for one in names if one not in EXCLUDED and not one.startswith(("tests/mutation/", "tests/typing/"))]
+
+
+def reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
+    """For each mutant the tests that come by it, in the order in which to try them; kept until a source changes."""
+    kept = BUILD / f"reach-{_digest(homes, files)}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(list(_reached(homes, scratches, files).items())))
+    return {Key(*key): [Test(*one) for one in tests] for key, tests in json.loads(kept.read_text())}
+
+
+def _digest(homes: Mapping[Key, str], files: Sequence[str]) -> str:
+    digest = blake2b(repr((sorted(homes.items()), files)).encode(), digest_size=8)
+    for path in sorted(path for top in ("actors", "supervisor", "tests") for path in (ROOT / top).rglob("*.py")):
+        if path.parent != Path(__file__).parent:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
+    places = _Places(homes)
+    for scratch in scratches:
+        for module in places.modules():
+            scratch.change(module, functools.partial(places.note_in, module, scratch.place))
+    chunks = [part for part in (files[number::CHUNKS] for number in range(CHUNKS)) if part]
+    passed: dict[str, float] = {}
+    by_place: dict[int, set[str]] = defaultdict(set)
+    for done, (tests, rows, failed) in enumerate(share(scratches, chunks, _run_chunk), 1):
+        passed.update(tests)
+        for place, names in rows.items():
+            by_place[place] |= names
+        print(f"part {done} of {len(chunks)} of the suite; left out: {', '.join(failed) or 'none'}", flush=True)
+    for scratch in scratches:
+        for module in places.modules():
+            scratch.restore(module)
+    return {key: _ranked([by_place[one] for one in mine], passed) for key, mine in places.of.items()}
+
+
+def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float]) -> list[Test]:
+    """The nearest places first, and of these the cheapest tests, one of each file by turns."""
+    ranked: dict[Test, tuple[bool, int, float]] = {}
+    for far, names in enumerate(reaching):
+        turns: Counter[str] = Counter()
+        for test in sorted((Test(one, passed[one]) for one in names), key=lambda one: (one.seconds, one.name)):
+            turns[test.file] += 1
+            ranked.setdefault(test, (far > 0, turns[test.file], test.seconds))
+    return sorted(ranked, key=lambda test: (ranked[test], test.name))
+
+
+def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float], dict[int, set[str]], list[str]]:
+    """Run these files: the tests that pass with their durations, those that came by each place, and those that fail."""
+    memory = scratch.place / "reached"
+    with open(memory, "wb") as file:
+        file.truncate(probe.ROW * probe.TESTS_MAX)
+    _, results = scratch.test(files, None, CHUNK_WALL_S)
+    data = memory.read_bytes()
+    memory.unlink()
+    reports = [one for one in results if one[0] != "begins"]
+    failed = sorted({name for what, name, *_ in reports if what == "failed"})
+    seconds: dict[str, float] = defaultdict(float)
+    rows: dict[int, set[str]] = defaultdict(set)
+    for _, name, number, took in reports:
+        if name not in failed:
+            seconds[name] += float(took)
+            row = data[int(number) * probe.ROW + 4 : (int(number) + 1) * probe.ROW]
+            for place in itertools.compress(range(len(row)), row):
+                rows[place].add(name)
+    return dict(seconds), rows, failed
+
+
+class _Places:
+    """The numbered places of the mutants: a statement each, or for what runs at import the functions of modules."""
+
+    def __init__(self, homes: Mapping[Key, str]) -> None:
+        self.of: dict[Key, list[int]] = {}
+        self._statements: dict[str, dict[Key, int]] = defaultdict(dict)
+        self._entries: dict[str, int] = {}
+        count = itertools.count()
+        importers = _importers()
+        for key, module in homes.items():
+            if _spot(find(ast.parse(path_of(module).read_text()), key)) is not None:
+                self._statements[module][key] = next(count)
+                self.of[key] = [self._statements[module][key]]
+            else:
+                near = [module, *sorted(importers[module])]
+                self._entries.update((one, next(count)) for one in near if one not in self._entries)
+                self.of[key] = [self._entries[one] for one in near]
+        assert next(count) <= probe.ROW - 4, "too many places for one run"
+
+    def modules(self) -> list[str]:
+        return sorted({*self._statements, *self._entries})
+
+    def note_in(self, module: str, place: Path, tree: ast.Module) -> None:
+        """Put the probes into that module."""
+        spots = [(_spot(find(tree, key)), number) for key, number in self._statements[module].items()]
+        if module in self._entries:
+            functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+            spots += [((node.body, node.body[0]), self._entries[module]) for node in functions]
+        for spot, number in spots:
+            assert spot is not None, "only what is in a function has a place of its own"
+            body, statement = spot
+            body.insert(body.index(statement) + is_prose(statement), ast.parse(f"_mutation_hit({number})").body[0])
+        first = next(one for one in tree.body if not is_prose(one) and getattr(one, "module", "") != "__future__")
+        head = tree.body.index(first)
+        tree.body[head:head] = ast.parse(IMPORT.format(place=str(place))).body
+
+
+def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
+    """The innermost statement of the change and the list it stands in; ``None`` if it runs at import."""
+    spot, inside = None, False
+    for node, inner in itertools.pairwise(change.path):
+        inside = inside or isinstance(node, FUNCTIONS)
+        for _, value in ast.iter_fields(node):
+            if inside and isinstance(inner, ast.stmt) and isinstance(value, list) and inner in value:
+                spot = value, inner
+    return spot
+
+
+def _importers() -> dict[str, set[str]]:
+    """The modules that import a module by its name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    modules = set(product())
+    for module in modules:
+        for node in ast.walk(ast.parse(path_of(module).read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            for name in modules.intersection(names) - {module}:
+                found[name].add(module)
     return found
-
-
-def file_of(run: Run | None) -> Path:
-    """Where that of one run is kept."""
-    return place() / f"{run or IMPORTS}.json"
-
-
-def keep(run: Run | None) -> None:
-    """Reckon it, and keep it."""
-    file_of(run).write_text(json.dumps(measured(run)[1:]))
-
-
-def kept(run: Run | None) -> Reach:
-    """What was reckoned of it."""
-    return Reach(run, *json.loads(file_of(run).read_text()))
-
-
-@functools.cache
-def way_of(run: Run) -> str:
-    """The schedule of its steps."""
-    scenario = importlib.import_module("supervisor.simulation.scenario")
-    schedule: str = scenario.named(run.scenario).draw(run.seed).schedule
-    return schedule
-
-
-def chosen(reaches: Sequence[Reach], module: str, lines: frozenset[int], budget_s: float) -> list[Reach]:
-    """The runs to try a mutant of these lines on, for so long in all; none of them reaches it: none at all."""
-    runs = [one for one in reaches if one.run is not None]
-    if not lines & set(reaches[0].lines.get(module, ())):
-        runs = [one for one in runs if lines & set(one.lines.get(module, ()))]
-    turn: dict[str, int] = {}
-    ways: set[str] = set()
-    ranked = []
-    for one in sorted(runs, key=lambda one: one.cpu_s):
-        assert one.run is not None, "the imports are no run"
-        turn[one.run.scenario] = turn.get(one.run.scenario, 0) + 1
-        way = way_of(one.run)
-        late = one.run.scenario not in FIRST and way in ways  # what only trio runs, say, no other run comes by
-        ways.add(way)
-        ranked.append((late, one.cpu_s * turn[one.run.scenario], one))
-    spent_s, picked = 0.0, []
-    for _, _, one in sorted(ranked, key=lambda rank: rank[:2]):
-        if spent_s + one.cpu_s <= budget_s or not picked:
-            picked.append(one)
-            spent_s += one.cpu_s
-    return picked

@@ -1,160 +1,95 @@
-"""Trials of mutants: each in a process of its own, so many at a time; and what is told of them."""
+"""Trials of mutants: each in a scratch copy, by the tests that come by it, then by a short simulation."""
 
 from __future__ import annotations
 
-import gc
-import importlib
-import os
-import resource
-import signal
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Generic, NamedTuple, NoReturn, TypeVar
+import contextlib
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from specimens import Mutant, change
+from .changes import Key, find, homes
+from .reach import Test, reached
+from .record import Verdict, write
+from .scratch import Scratch, share
 
-__all__ = ["MEMORY_MAX", "OUTCOMES", "Ordeal", "Tally", "confine", "each", "stop_at", "warm"]
+__all__ = ["try_all"]
 
-T = TypeVar("T")
-
-MEMORY_MAX = 2 * 1024**3
-NEVER_ENTERED = 9
-OUTCOMES = {0: "survived", NEVER_ENTERED << 8: "never entered"}
-"""By the status that a trial ends with; any other means that it was killed."""
-
-WARMED = (
-    "pytest",
-    "hypothesis",
-    "_hypothesis_pytestplugin",
-    "anyio.pytest_plugin",
-    "anyio._backends._asyncio",
-    "anyio._backends._trio",
-    "pytest_trio.plugin",
-    "msgspec",
-    "structlog",
-    "pydantic",
-    "rich.console",
-    "click",
-    "yaml",
-    "apsw",
-)
-"""Imported once, before the first fork: nothing of these is ever mutated."""
+BUDGET_S = 40.0
+"""What the tests may take by which a mutant is tried: so long for plain ones, and as long again for the simulator's."""
+TESTS_MAX = 400
+FIRST = 12
+"""So many tests are run before the files of the others are even collected."""
+STEADY_S = 0.3
+"""A test that takes less starts no process and waits for nothing: once it fails, it is not run again to see whether it
+does so now and then."""
+SLACK_S = 60.0
+"""Tests that take this much longer than four times their usual time have come to no end."""
 
 
-class Ordeal(NamedTuple, Generic[T]):
-    """A trial that is over: what became of it, by what (as far as it said so), and for how long did it compute."""
+def try_all(
+    path: Path, verdicts: dict[Key, Verdict], files: Sequence[str], jobs: int, killers: Mapping[Key, str]
+) -> None:
+    """Try those that have no verdict yet, and write each verdict to the record as it is known.
 
-    trial: T
-    outcome: str
-    words: str
-    cpu_s: float
-
-
-def warm() -> None:
-    """Import what is never mutated, once, before the first fork."""
-    for name in WARMED:
-        importlib.import_module(name)
-    gc.freeze()
-
-
-def confine(wall_s: int) -> None:
-    """In a process of its own: say nothing, and use no more than a trial may."""
-    quiet = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(quiet, stream)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.alarm(wall_s)
-
-
-def each(trials: Sequence[T], suffer: Callable[[T, int], int], jobs: int) -> Iterator[Ordeal[T]]:
-    """Each trial as it ends, at most *jobs* at a time; those that are under way when nobody asks any more are ended.
-
-    *suffer* is called in a process of its own, with the trial and where its words go; it gives the exit status.
+    *killers*: the tests to begin with, as far as they are still there.
     """
-    running: dict[int, tuple[T, int]] = {}
-    try:
-        for trial in trials:
-            if len(running) == jobs:
-                yield _reap(running)
-            read, say = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                _suffer(trial, say, suffer)
-            os.close(say)
-            running[pid] = trial, read
-        while running:
-            yield _reap(running)
-    finally:
-        for pid in running:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+    known, names = homes(verdicts)
+    for key, one in verdicts.items():
+        if key not in known and not one.word:
+            verdicts[key] = Verdict("changed" if key.unit in names else "deleted")
+    write(path, verdicts)
+    untried = [key for key in known if not verdicts[key].word]
+    if not untried:
+        return
+    random.Random(len(untried)).shuffle(untried)  # what is known by then is a sample, too
+    with contextlib.ExitStack() as stack:
+        scratches = [Scratch() for _ in range(jobs)]
+        for one in scratches:
+            stack.callback(one.close)
+        problem = scratches[0].simulate()
+        assert not problem, f"without a mutant: {problem}"
+        tests = reached(known, scratches, files)
+
+        def trial(scratch: Scratch, key: Key) -> tuple[Key, Verdict]:
+            began = time.monotonic()
+            scratch.change(known[key], lambda tree: find(tree, key).make())
+            killer = _killer(scratch, sorted(tests[key], key=lambda one: one.name != killers.get(key)))
+            scratch.restore(known[key])
+            return key, Verdict("killed" if killer else "survived", killer, time.monotonic() - began)
+
+        for done, (key, verdict) in enumerate(share(scratches, untried, trial), 1):
+            verdicts[key] = verdict
+            write(path, verdicts)
+            print(f"{done}/{len(untried)} {verdict.word} {key} {verdict.killer} ({verdict.seconds:.0f} s)", flush=True)
 
 
-def _suffer(trial: T, say: int, suffer: Callable[[T, int], int]) -> NoReturn:
-    status = 1
-    try:
-        status = suffer(trial, say)
-    finally:
-        os._exit(status)
+def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
+    """What notices the change: a test, or the simulation; ``""``: nothing does."""
+    plain, simulated = (_chosen([one for one in tests if one.is_simulated == simulated]) for simulated in (False, True))
+    for batch in (plain[:FIRST], plain[FIRST:], simulated):
+        while batch:
+            killer = _run(scratch, batch)
+            if not killer:
+                break
+            failed = [one for one in batch if one.name == killer.partition(" (")[0]]
+            if not failed or failed[0].seconds < STEADY_S or _run(scratch, failed):
+                return killer
+            batch = batch[batch.index(failed[0]) + 1 :]  # it fails now and then, so it tells nothing
+    return scratch.simulate()
 
 
-def _reap(running: dict[int, tuple[T, int]]) -> Ordeal[T]:
-    pid, status, used = os.wait4(-1, 0)
-    trial, read = running.pop(pid)
-    with os.fdopen(read, "rb") as told:
-        words = told.read().decode(errors="replace").replace("\n", " ")
-    if os.WIFSIGNALED(status):
-        words = f"{words} {signal.Signals(os.WTERMSIG(status)).name}: it comes to no end".strip()
-    return Ordeal(trial, OUTCOMES.get(status, "killed"), words, used.ru_utime + used.ru_stime)
+def _run(scratch: Scratch, tests: Sequence[Test]) -> str:
+    files = sorted({one.file for one in tests})
+    wall_s = SLACK_S + 4 * sum(one.seconds for one in tests)
+    return scratch.test(files, [one.name for one in tests], wall_s, "-x").killer
 
 
-class Tally:
-    """What became of the mutants so far, told as it comes."""
-
-    def __init__(self, wanted: int) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.cpu_s = 0.0
-        self._wanted = wanted
-
-    @property
-    def tried(self) -> int:
-        return self.outcomes.total()
-
-    @property
-    def share(self) -> float:
-        """Of those that were tried, how many were killed."""
-        return self.outcomes["killed"] / max(1, self.tried)
-
-    @property
-    def told(self) -> int:
-        """Of those that were tried, how many are not the same program in other words."""
-        return self.tried - self.outcomes["equivalent"]
-
-    @property
-    def told_share(self) -> float:
-        """Of these, how many were killed."""
-        return self.outcomes["killed"] / max(1, self.told)
-
-    def take(self, mutant: Mutant, one: Ordeal[T], why: str = "") -> None:
-        """*why*: in which way one that was not killed cannot be told from the original."""
-        outcome = "equivalent" if why and one.outcome != "killed" else one.outcome
-        self.outcomes[outcome] += 1
-        self.cpu_s += one.cpu_s
-        what = f" {one.words}" if outcome == "killed" else f" {why} {one.words}\n{change(mutant)}"
-        print(f"{self.tried}/{self._wanted} {outcome}: {mutant.name} ({one.cpu_s:.1f} s){what}", flush=True)
-
-
-def stop_at(minutes: float | None) -> None:
-    """Ctrl-C, a polite kill, and the end of the time all mean the same: the totals, please."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGALRM, interrupt)
-    if minutes is not None:
-        signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+def _chosen(tests: Sequence[Test]) -> list[Test]:
+    """The first of them that fit into the budget, the first of them in any case."""
+    spent_s, chosen = 0.0, []
+    for one in tests:
+        if len(chosen) < TESTS_MAX and (spent_s + one.seconds <= BUDGET_S or not chosen):
+            chosen.append(one)
+            spent_s += one.seconds
+    return chosen
