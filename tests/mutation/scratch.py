@@ -116,7 +116,13 @@ class Scratch:
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
         with open(self.place / "printed", "w+b") as printed, open(os.devnull, "r+b") as nothing:
             started = subprocess.Popen(
-                command, cwd=self.root, env=environment, stdin=nothing, stdout=printed, stderr=nothing
+                command,
+                cwd=self.root,
+                env=environment,
+                stdin=nothing,
+                stdout=printed,
+                stderr=nothing,
+                start_new_session=True,  # a mutant may signal its own group
             )
             try:
                 status: int | None = started.wait(wall_s)
