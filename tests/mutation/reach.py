@@ -33,7 +33,6 @@ _mutation_sys.path.pop()
 """By its path, for the sake of programs that start without ``site``."""
 EXCLUDED = (
     "tests/cli/test_machines.py",
-    "tests/field/test_agent_is_no_operator.py",
     "tests/integration/test_scale.py",
     "tests/simulation/test_commands.py",
     "tests/test_benchmarks.py",
