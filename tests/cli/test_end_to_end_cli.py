@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -453,7 +454,9 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         heard: list[str] = []
 
         def until(word: str) -> None:
+            deadline = time.monotonic() + 60
             while not heard or not heard[-1].startswith(word):
+                assert time.monotonic() < deadline, f"{word} did not come; the last was {heard[-1:]}"
                 heard.append(manager.recv(4096).decode())
 
         with run(write_plan(tmp_path, WAITING)) as one:
