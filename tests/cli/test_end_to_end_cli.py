@@ -12,8 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
