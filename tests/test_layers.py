@@ -39,8 +39,8 @@ other."""
 
 STEP = {package: number for number, packages in enumerate(STEPS) for package in packages}
 MOCK_MODEL = "supervisor.mock_model"
-"""Stands beside the order: it imports no other package, and only the packages below import it."""
-USERS_OF_THE_MOCK_MODEL = ("supervisor.cli.", "supervisor.agents.probe.")
+"""Stands beside the order: it imports no other package, and only the command line imports it."""
+USERS_OF_THE_MOCK_MODEL = ("supervisor.cli.",)
 FLAT = {"supervisor": "supervisor.embedding", "supervisor.__main__": "supervisor.cli"}
 """Modules outside of a package, each with the package whose step it has. ``supervisor`` itself only re-exports."""
 

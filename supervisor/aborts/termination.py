@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from actors import Context
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
-from supervisor.policies.abort_plan import ProcessFate, RungsDue, rungs_due, total_survivors
+from supervisor.policies.abort_deadline import RungsDue, rungs_due
+from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import AbortState, same_abort
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import DiskWatch

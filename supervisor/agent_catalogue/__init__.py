@@ -5,7 +5,7 @@ Nothing here starts a program or looks at this machine.
 
 from supervisor.agent_catalogue.catalogue import Asking, Known, UnknownAgent, Way, catalogue, known
 from supervisor.agent_catalogue.data import BadData, read_data
-from supervisor.agent_catalogue.mapping import Mapping
+from supervisor.agent_catalogue.line_rules import Mapping
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 __all__ = [

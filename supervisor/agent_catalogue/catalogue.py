@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from supervisor.agent_catalogue.data import BadData, Data, Word, Words, read_data
-from supervisor.agent_catalogue.mapping import Mapping as LineMapping
+from supervisor.agent_catalogue.line_rules import Mapping as LineMapping
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 __all__ = [

@@ -123,7 +123,7 @@ _COMMANDS: Final = (
     ("task", "tasks:task", "Reset, requeue, unclaim, cancel, block or split tasks."),
     ("tree", "query:tree_command", "Show the sessions as a tree, with their open tool calls."),
     ("validate", "validate:validate", "Check what a run has written."),
-    ("why", "query:why_command", "Explain how ID came to be as it is."),
+    ("why", "why:why_command", "Explain how ID came to be as it is."),
 )
 """Name, module and attribute below ``supervisor.cli``, and the line in the list of commands."""
 

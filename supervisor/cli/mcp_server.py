@@ -19,7 +19,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field
 
-from supervisor.cli.query import explained, seen_entities
+from supervisor.cli.query import seen_entities
+from supervisor.cli.why import explained
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.journal.statedir import StateDir, StateDirError

@@ -1,4 +1,4 @@
-"""The commands that only read: ``ps``, ``tree``, ``why``, ``logs`` and ``dead-letters``.
+"""The commands that only read: ``ps``, ``tree``, ``logs`` and ``dead-letters``.
 
 They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
 dead supervisor shows as alive is said to be so no longer, and what a living one cannot write now is said to be missing.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +26,9 @@ from supervisor.cli.rendering import (
     ps_text,
     tree_json,
     tree_text,
-    why_text,
 )
 from supervisor.control.client import is_running, troubles_of
 from supervisor.control.error_messages import UnknownId
-from supervisor.diagnostics.causal_trace import Explanation, why
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, Seen, ps, tool_calls, tree
 from supervisor.journal.history import History
@@ -39,7 +37,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import Run
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import TOLD_IN, UsageBooks
 from supervisor.ports import EntityRow, JournalDamaged
@@ -47,14 +45,13 @@ from supervisor.ports import EntityRow, JournalDamaged
 __all__ = [
     "dead_letters_command",
     "ended",
-    "explained",
     "logs_command",
     "namesakes",
+    "open_history",
     "ps_command",
     "seen_entities",
     "tree_command",
     "used_by",
-    "why_command",
 ]
 
 _LOOK_AGAIN_S: Final = 0.2
@@ -67,7 +64,7 @@ _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)
 
 
 @contextmanager
-def _journal(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
+def open_history(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
     state = StateDir.open(state_dir, create=False)
     with History(state.journal) as reader:
         yield state, reader
@@ -92,7 +89,7 @@ def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 
 def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[Seen]]:
     """Each session, and each agent and turn that has not ended: as the journal has it, and as it is shown."""
-    with _journal(state_dir) as (state, reader):
+    with open_history(state_dir) as (state, reader):
         rows = _wanted(reader.live.entities(), all_of_it)
     return rows, _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
 
@@ -103,7 +100,7 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
 @json_option
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     """Show the sessions as a tree, with their open tool calls."""
-    with _journal(state_dir) as (state, reader):
+    with open_history(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)  # before the rows, as in ``ps``
         rows = _wanted(reader.live.entities(), all_of_it)
         used = _used(reader) if as_json else {}
@@ -114,7 +111,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
     """What agents say that it, and all below it, has used; ``None``: nothing."""
-    with _journal(state_dir) as (_, reader):
+    with open_history(state_dir) as (_, reader):
         return _used(reader).get(entity_id)
 
 
@@ -185,7 +182,7 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
 
     Each with its attempts in all its runs, and its last error.
     """
-    with _journal(state_dir) as (state, reader):
+    with open_history(state_dir) as (state, reader):
         running = is_running(state.control_socket)
         rows = reader.live.entities()
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended} if running else set()
@@ -202,7 +199,7 @@ def _again(letter: DeadLetter, *, live: bool) -> str:
 
 def ended(state_dir: Path, entity_id: str) -> bool | None:
     """Whether a session, turn or tool call has ended as far as the journal knows; ``None`` if it knows none."""
-    with _journal(state_dir) as (_, reader):
+    with open_history(state_dir) as (_, reader):
         row = reader.entity(entity_id)
         if row is not None:
             return row.ended
@@ -214,7 +211,7 @@ def ended(state_dir: Path, entity_id: str) -> bool | None:
 
 def namesakes(state_dir: Path, entity_id: str) -> list[str]:
     """The sessions that run now under the name of a session that has ended, or of the one it belonged to."""
-    with _journal(state_dir) as (state, reader):
+    with open_history(state_dir) as (state, reader):
         if not is_running(state.control_socket):
             return []
         rows = reader.live.entities(live_only=True)
@@ -230,46 +227,6 @@ def _is_namesake(parts: list[str], names: list[str]) -> bool:
     return all(part == name or (part.startswith(name) and _NUMBER.fullmatch(part, len(name))) for part, name in pairs)
 
 
-# ---------------------------------------------------------------------------------------------------------- why
-@click.command("why")
-@click.argument("entity_id", metavar="ID")
-@state_dir_option
-@json_option
-def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """Explain how ID came to be as it is.
-
-    ID is that of a session, turn, agent, task or tool call. Prints the tree of causes, from the one root event to the
-    end: who asked, policy edges, rungs, and what came too late to matter.
-    """
-    explanation, events = explained(state_dir, entity_id)
-    say(json_text(explanation) if as_json else why_text(explanation, events))
-
-
-def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[LifecycleEvent]]:
-    """The causes of an entity, and the records that they were found in.
-
-    Raises:
-        UnknownId: no record is about that id.
-    """
-    with _journal(state_dir) as (_, reader):
-        events = list(reader.live.events())
-        explanation = _explained(events, entity_id)
-        if reader.live.archives() and (explanation is None or explanation.missing is not None):
-            events = list(reader.events())
-            explanation = _explained(events, entity_id)
-    if explanation is None:
-        raise UnknownId(entity_id)
-    return explanation, events
-
-
-def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
-    """A task may be named as its plan names it."""
-    for one in (entity_id, f"task:{entity_id}"):
-        with suppress(LookupError):
-            return why(events, one)
-    return None
-
-
 # --------------------------------------------------------------------------------------------------------- logs
 def _pause() -> None:
     time.sleep(_LOOK_AGAIN_S)
@@ -282,7 +239,7 @@ def _pause() -> None:
 @json_option
 def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
     """Print what the agents of the session ID said."""
-    with _journal(state_dir) as (state, reader):
+    with open_history(state_dir) as (state, reader):
         session = _session_of(reader, entity_id)
         lines = _Lines(state.transcript(session), session, as_json)
         going_on = follow

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from supervisor.cli.calls import Calls
-from supervisor.diagnostics.causal_trace import Branch, Explanation, Step
 from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tree_view import Node, Seen
 from supervisor.diagnostics.validate import Report
@@ -34,6 +33,7 @@ from supervisor.policies.redaction import printable
 __all__ = [
     "clock",
     "columns",
+    "counted",
     "dead_letters_text",
     "duration",
     "event_line",
@@ -46,7 +46,6 @@ __all__ = [
     "report_text",
     "tree_json",
     "tree_text",
-    "why_text",
 ]
 
 
@@ -125,44 +124,6 @@ def _metadata(event: LifecycleEvent, told: str) -> list[str]:
     shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
     found = {name: event.metadata.get(name) for name in shown if name != told}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
-
-
-# ---------------------------------------------------------------------------------------------------------- why
-def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
-    """The tree of causes: the trunk from the root event to the end, each record with its branches below it.
-
-    *events* tell which tool calls the records are about. The trunk is not indented: it may be thousands long.
-    """
-    calls = Calls()
-    for one in events:
-        calls.take(one)
-    last = len(explanation.steps) - 1
-    lines = [f"why {printable(explanation.entity_id)}: {_asked(explanation)}"]
-    for number, step in enumerate(explanation.steps):
-        lines += _step_lines(step, calls, first=number == 0, last=number == last)
-    return "\n".join(lines)
-
-
-def _asked(explanation: Explanation) -> str:
-    """Where it all comes from, and who is behind it."""
-    if explanation.root is None:
-        return f"the journal does not hold record {explanation.missing}, which caused the first one"
-    counted = _counted(explanation.roots, "root", "roots")
-    return f"{counted}, {explanation.root.event} by {printable(explanation.root.actor or 'nobody who is named')}"
-
-
-def _step_lines(step: Step, calls: Calls, *, first: bool, last: bool) -> list[str]:
-    mark = "─" if first and last else "┌" if first else "└" if last else "├"
-    below = " " if last else "│"
-    lines = [f"{mark} {event_line(step.record, calls.label(step.record))}"]
-    for branch in step.branches:
-        fork = "└─" if branch is step.branches[-1] else "├─"
-        lines.append(f"{below}   {fork} {_branch(branch, calls)}")
-    return lines
-
-
-def _branch(branch: Branch, calls: Calls) -> str:
-    return f"{branch.role}: {event_line(branch.record, calls.label(branch.record))}"
 
 
 # ----------------------------------------------------------------------------------------------- what there is
@@ -313,8 +274,8 @@ def inspected_text(seen: Inspected) -> str:
     ending = f", {seen.phase}: {seen.reason}" if seen.reason else ""
     lines = [f"{seen.kind} {printable(seen.id)}: {seen.state}{ending}"]
     queued = ", ".join(f"{count} {lane}" for lane, count in seen.queued.items() if count) or "nothing"
-    late = f", {_counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
-    timers = _counted(seen.timers, "timer", "timers")
+    late = f", {counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
+    timers = counted(seen.timers, "timer", "timers")
     lines.append(f"  mailbox: {queued} queued, {seen.handled} handled{late}; {timers}")
     if seen.agent is not None:
         at_work = f", at work on {seen.turn}" if seen.turn else ", idle"
@@ -338,18 +299,18 @@ def inspected_text(seen: Inspected) -> str:
 # --------------------------------------------------------------------------------------------------- validation
 def report_text(name: str, report: Report) -> str:
     """``valid``, or every problem with its line."""
-    counted = f"{_counted(report.lines, 'line', 'lines')}, {_counted(report.entities, 'entity', 'entities')}"
+    checked = f"{counted(report.lines, 'line', 'lines')}, {counted(report.entities, 'entity', 'entities')}"
     if not report.lines:
         return f"{name}: valid, but it holds no line"
     if not report.problems:
-        return f"{name}: valid ({counted})"
+        return f"{name}: valid ({checked})"
     lines = [
         f"{name}:{one.line}: {f'{one.field}: ' if one.field else ''}{printable(one.message)}" for one in report.problems
     ]
     more = f", the last {report.omitted} not shown" if report.omitted else ""
-    problems = _counted(len(lines) + report.omitted, "problem", "problems")
-    return "\n".join([*lines, f"{name}: {problems} in {counted}{more}"])
+    problems = counted(len(lines) + report.omitted, "problem", "problems")
+    return "\n".join([*lines, f"{name}: {problems} in {checked}{more}"])
 
 
-def _counted(number: int, one: str, many: str) -> str:
+def counted(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, Survivors, UnknownWord
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownWord
+from supervisor.policies.abort_deadline import RungsDue, rungs_due
 
 __all__ = [
     "AbortPlan",
@@ -27,12 +28,10 @@ __all__ = [
     "PlannedProcess",
     "ProcessFate",
     "Receipt",
-    "RungsDue",
     "SparedNode",
     "TreeNode",
     "UnknownTarget",
     "plan_abort",
-    "rungs_due",
     "scope_of",
     "total_survivors",
 ]
@@ -79,15 +78,6 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     policy_edge: str | None = None
     ruled_by: str | None = None
     deadline_s: float
-
-
-class RungsDue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """When each rung of a node's ladder is over, in seconds from the abort."""
-
-    request_s: float
-    cancel_s: float
-    terminate_s: float
-    kill_s: float
 
 
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -287,21 +277,6 @@ def plan_abort(
         ending=tuple([EndingNode(id=one, edge=edge) for one, edge in walk.ending.items()]),
         spared=tuple(walk.spared_nodes()),
     )
-
-
-def rungs_due(ladder: Ladder, within_s: float | None = None, *, now: bool = False) -> RungsDue:
-    """When each rung is over, in seconds from now. Within less time than the ladder takes, the gentlest rungs give
-    way first."""
-    request_s = 0.0 if now else ladder.request_s
-    cancel_s = request_s + (0.0 if now else ladder.cancel_s)
-    terminate_s = cancel_s + (0.0 if now else ladder.terminate_s)
-    kill_s = terminate_s + ladder.kill_s
-    if within_s is not None and within_s < kill_s:
-        kill_s = max(within_s, 0.0)
-        terminate_s = min(terminate_s, max(kill_s - ladder.kill_s, 0.0))
-        cancel_s = min(cancel_s, max(terminate_s - ladder.terminate_s, 0.0))
-        request_s = min(request_s, max(cancel_s - ladder.cancel_s, 0.0))
-    return RungsDue(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
 
 
 _LOOSER = {mode: rank for rank, mode in enumerate(CancelMode)}

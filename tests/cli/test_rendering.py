@@ -23,9 +23,9 @@ from supervisor.cli.rendering import (
     report_text,
     tree_json,
     tree_text,
-    why_text,
 )
 from supervisor.cli.session_table import Board
+from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import Branch, Explanation, Role, Step
 from supervisor.diagnostics.tree_view import Node, Seen
 from supervisor.diagnostics.validate import Problem, Report

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.agent_catalogue.mapping import Mapping
+from supervisor.agent_catalogue.line_rules import Mapping
 from supervisor.simulation.agents.command_agent import OneShot
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said

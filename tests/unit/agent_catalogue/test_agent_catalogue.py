@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.agent_catalogue import BadData, Quirks, UnknownAgent, catalogue, known, read_data
 from supervisor.agent_catalogue.catalogue import HERE, Known
-from supervisor.agent_catalogue.mapping import Mapping
+from supervisor.agent_catalogue.line_rules import Mapping
 from supervisor.host.factories import profile_of
 from supervisor.plans import AgentConfig, BadPlan, Plan, load_plan
 

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor import AgentConfig, open_supervisor
 from supervisor.agent_catalogue import known
-from supervisor.agent_catalogue.mapping import Mapping
+from supervisor.agent_catalogue.line_rules import Mapping
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
 from supervisor.agents.protocols.jsonl.paths import amount_at, fits, look, text_at
 from supervisor.lifecycles.types import ModelProblem

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownWord
-from supervisor.policies.abort_plan import NodeReceipt, Receipt, RungsDue, rungs_due, scope_of
+from supervisor.policies.abort_deadline import RungsDue, rungs_due
+from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
 from supervisor.policies.abort_request import CAUSES_MAX, AbortState, Joined, merged, same_abort
 
 

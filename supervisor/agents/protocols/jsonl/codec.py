@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.agent_catalogue.mapping import (
+from supervisor.agent_catalogue.line_rules import (
     ID,
     PROMPT,
     Compacting,

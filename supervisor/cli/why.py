@@ -1,0 +1,97 @@
+"""``supervisor why``: the causes of an entity, from the one root event to its last record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from supervisor.cli.calls import Calls
+from supervisor.cli.options import json_option, say, state_dir_option
+from supervisor.cli.query import open_history
+from supervisor.cli.rendering import counted, event_line, json_text
+from supervisor.control.error_messages import UnknownId
+from supervisor.diagnostics.causal_trace import Branch, Explanation, Step, why
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.redaction import printable
+
+__all__ = ["explained", "why_command", "why_text"]
+
+
+@click.command("why")
+@click.argument("entity_id", metavar="ID")
+@state_dir_option
+@json_option
+def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
+    """Explain how ID came to be as it is.
+
+    ID is that of a session, turn, agent, task or tool call. Prints the tree of causes, from the one root event to the
+    end: who asked, policy edges, rungs, and what came too late to matter.
+    """
+    explanation, events = explained(state_dir, entity_id)
+    say(json_text(explanation) if as_json else why_text(explanation, events))
+
+
+def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[LifecycleEvent]]:
+    """The causes of an entity, and the records that they were found in.
+
+    Raises:
+        UnknownId: no record is about that id.
+    """
+    with open_history(state_dir) as (_, reader):
+        events = list(reader.live.events())
+        explanation = _explained(events, entity_id)
+        if reader.live.archives() and (explanation is None or explanation.missing is not None):
+            events = list(reader.events())
+            explanation = _explained(events, entity_id)
+    if explanation is None:
+        raise UnknownId(entity_id)
+    return explanation, events
+
+
+def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
+    """A task may be named as its plan names it."""
+    for one in (entity_id, f"task:{entity_id}"):
+        with suppress(LookupError):
+            return why(events, one)
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------- text
+def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
+    """The tree of causes: the trunk from the root event to the end, each record with its branches below it.
+
+    *events* tell which tool calls the records are about. The trunk is not indented: it may be thousands long.
+    """
+    calls = Calls()
+    for one in events:
+        calls.take(one)
+    last = len(explanation.steps) - 1
+    lines = [f"why {printable(explanation.entity_id)}: {_asked(explanation)}"]
+    for number, step in enumerate(explanation.steps):
+        lines += _step_lines(step, calls, first=number == 0, last=number == last)
+    return "\n".join(lines)
+
+
+def _asked(explanation: Explanation) -> str:
+    """Where it all comes from, and who is behind it."""
+    if explanation.root is None:
+        return f"the journal does not hold record {explanation.missing}, which caused the first one"
+    roots = counted(explanation.roots, "root", "roots")
+    return f"{roots}, {explanation.root.event} by {printable(explanation.root.actor or 'nobody who is named')}"
+
+
+def _step_lines(step: Step, calls: Calls, *, first: bool, last: bool) -> list[str]:
+    mark = "─" if first and last else "┌" if first else "└" if last else "├"
+    below = " " if last else "│"
+    lines = [f"{mark} {event_line(step.record, calls.label(step.record))}"]
+    for branch in step.branches:
+        fork = "└─" if branch is step.branches[-1] else "├─"
+        lines.append(f"{below}   {fork} {_branch(branch, calls)}")
+    return lines
+
+
+def _branch(branch: Branch, calls: Calls) -> str:
+    return f"{branch.role}: {event_line(branch.record, calls.label(branch.record))}"
