@@ -17,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready  ## A short, real run: sessions, aborts, an urgent message, a crash, a hang
 	$(BIN)/supervisor demo
 
-test: $(VENV)/ready  ## The whole suite, on both backends; JOBS (3) tests at once, since many wait for processes
+test: $(VENV)/ready  ## The whole suite; JOBS (3) tests at once, since many wait for processes
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
 
 nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both backends, and the long forms of the checks

@@ -126,7 +126,7 @@ class CancelSwallowed(NamedTuple):
 
 
 class GraceExceeded(NamedTuple):
-    """A stage of an actor's end took all its time; the next one follows."""
+    """The tasks of an actor have not ended within the time that its end had."""
 
     actor_id: str
     rung: str

@@ -56,14 +56,10 @@ class Cell(Workplace):
         self.system.report(ActorCrashed(self.id, error))
         self.begin_stop(error)
 
-    def end_to_return(self, reason: object, stop_by: float) -> None:
-        """End, and be started again by the supervisor."""
-        self.begin_stop(reason, stop_by=stop_by, returning=True)
-
     def begin_stop(self, reason: object, *, stop_by: float = inf, returning: bool | None = None) -> None:
         """Begin the end. *stop_by* is absolute; a second call may only make it sooner, and give up a return.
 
-        *returning* is decided by the supervisor, or, where it says nothing, by the restart type and the reason.
+        *returning*: whether the supervisor starts it again; if not said, its restart type and the reason decide.
         """
         if self.phase is _LIVE:
             self.returning = self.may_return(reason) if returning is None else returning
@@ -209,8 +205,8 @@ class Cell(Workplace):
                     envelope.reply.fail(ActorRestarting(self.id, self.reason, started=True))
         ward.is_down(self.reason)
 
-    def revive(self) -> StartFailed | None:
-        """Start the next incarnation. A factory or a ``started`` that raises is the answer, and its end."""
+    def revive(self) -> None:
+        """Start the next incarnation. A factory or a ``started`` that raises is its end."""
         assert self.ward is not None
         assert self.phase is _EXITED
         rare = self._rare
@@ -225,11 +221,10 @@ class Cell(Workplace):
             failed = StartFailed(self.id, as_error(error))
             self.phase, self.reason, self.returning = _EXITED, failed, True
             self.ward.is_down(failed)
-            return failed
+            return
         self.actor = actor
         self.phase, self.going = _LIVE, True
-        begun = self.begin()
-        return self.reason if not begun and isinstance(self.reason, StartFailed) else None
+        self.begin()
 
     def begin(self) -> bool:
         """Run ``started``; ``False`` if it raised, and the actor ends with that error."""

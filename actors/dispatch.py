@@ -1,8 +1,8 @@
 """The dispatcher: it lets the actors that have something to do take turns, one at a time, in batches.
 
 Actors with a CONTROL message go ahead of the others, and after 32 such turns one of the others has its turn. Ends go
-on a step at a time between the turns. The loop is given up by count and by time, whichever comes first; what is sent
-or answered outside of a turn is charged too, so that no sender keeps the loop either. Each turn has a copy of the
+on a step at a time between the turns. The loop is given up by count and by time, whichever comes first; asks that
+are answered outside of a turn are charged too, so that no asker keeps the loop either. Each turn has a copy of the
 context variables of whoever opened the system: what a handler sets ends with its turn, and nobody else sees it.
 """
 
@@ -29,7 +29,7 @@ BATCH_S = 0.001
 FRONT_RUN_MAX = 32
 """After this many turns in a row for actors with a CONTROL message, one goes to an actor without."""
 CREDIT = 64
-"""Asks answered in place, and messages sent with ``send``, between two checkpoints of those who send them."""
+"""Asks answered in place between two checkpoints of the asker."""
 
 
 class Runnable(Protocol):
@@ -96,13 +96,9 @@ class Dispatcher:
             self.parked = None
 
     def charge(self) -> bool:
-        """Something is sent or answered outside of a turn; ``False`` if the loop must be given up first."""
+        """An ask is answered outside of a turn; ``False`` if the loop must be given up first."""
         self._credit -= 1
         return self._credit > 0
-
-    async def breathe(self) -> None:
-        self._credit = CREDIT
-        await anyio.lowlevel.checkpoint()
 
     async def idle(self) -> None:
         """Wait until no actor has anything to do. Tasks and timers that are yet to report are not waited for."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
+from inspect import iscoroutinefunction
 from math import inf
 from typing import Any
 
@@ -42,6 +44,11 @@ from actors.timers import TimerService
 __all__ = ["ROOT", "ActorSystem", "open_system"]
 
 ROOT = "."
+
+
+@cache
+def _is_async(behaviour: type) -> bool:
+    return iscoroutinefunction(getattr(behaviour, "receive", None))
 
 
 class _Root:
@@ -116,7 +123,7 @@ class ActorSystem:
             actor_id: unique among the living.
             parent: the actor under which it lives; by default the root.
             capacity: how many URGENT and NORMAL messages its mailbox may hold; short for *limits*.
-            limits: all bounds of its mailbox, and what happens beyond them.
+            limits: all bounds of its mailbox.
             home: the ancestor inside whose scope its tasks run; by default the parent. Delegation may be deeper than
                 task groups may nest: name a common ancestor as the home of them all.
             shutdown_s: how long its tasks may take to end before they are abandoned.
@@ -124,12 +131,16 @@ class ActorSystem:
 
         Raises:
             ActorStopped: the parent is stopping; nothing is born under it.
-            InvalidOption: *home* is not an ancestor, so it could end first; or a bound that is none.
+            InvalidOption: *home* is not an ancestor, so it could end first; a bound that is none; or a ``receive`` that
+                is a coroutine function.
             NameTaken: an actor of that id lives.
             StartFailed: its ``started`` raised.
         """
         if actor_id in self._cells:
             raise NameTaken(actor_id)
+        if _is_async(type(actor)):
+            fix = "make it a plain function, and start a task for what awaits"
+            raise InvalidOption(f"actor {actor_id!r}", "receive", actor, fix)
         above = self._live(parent)
         if limits is None:
             limits = DEFAULT_LIMITS if capacity == DEFAULT_LIMITS.capacity else Limits(capacity)
@@ -211,7 +222,7 @@ class ActorSystem:
             cell.begin_stop(Shutdown(cause), stop_by=self.timers.now() + grace_s)
 
     def kill(self, actor_id: str, cause: object = None) -> None:
-        """End an actor and all below it now: no clean-up is granted, and what does not end is abandoned."""
+        """End an actor and all below it now: its ``stopped`` is not called, and what does not end is abandoned."""
         cell = self._cells.get(actor_id)
         if cell is not None:
             cell.begin_stop(Killed(cause), stop_by=self.timers.now())

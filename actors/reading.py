@@ -169,9 +169,6 @@ class Reader(Place):
     def charge(self) -> bool:
         return self.dispatcher.charge()
 
-    async def breathe(self) -> None:
-        await self.dispatcher.breathe()
-
     def can_answer(self) -> bool:
         """It is idle, so that an ask can be handled at once."""
         return self.going and self.current is NOTHING and (self.box is None or not (len(self.box) or self.box.waiters))

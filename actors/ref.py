@@ -81,8 +81,6 @@ class Target(Protocol):
 
     def charge(self) -> bool: ...
 
-    async def breathe(self) -> None: ...
-
 
 class Reply:
     """A one-shot port for an answer."""
@@ -224,8 +222,8 @@ class Ref:
     ) -> Any:
         """Send *message* and wait at most *timeout_s* seconds for room and the answer together.
 
-        Where the asker is cancelled or gives up, the message is not handled any more, a handler that is at it is
-        cancelled, and so are the tasks that it has started for a deferred answer; with *detach* all of them go on.
+        Where the asker is cancelled or gives up, the message is not handled any more, and the tasks that were started
+        for a deferred answer are cancelled; with *detach* all of that goes on.
 
         Raises:
             ActorRestarting: the actor crashed while it had the message in hand, and is started again.

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
+
+import anyio
 
 from actors import Context
 from supervisor.lifecycles.events import Ended, OperatorStop
@@ -24,7 +26,7 @@ from supervisor.runtime.entity_registry import Tree
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import EndReport, Work
 
-__all__ = ["HEARTBEAT", "SLACK_S", "Endings", "highest"]
+__all__ = ["SLACK_S", "Endings", "Heartbeat", "highest"]
 
 SLACK_S = 5.0
 """What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
@@ -62,8 +64,11 @@ class _Climb:
         return rungs_due(self.work.policy.ladder, within_s)
 
 
-HEARTBEAT: Final = "heartbeat"
-"""A message that only shows, by its reply, that the actor and the event loop are alive."""
+class Heartbeat:
+    """A message that only shows, by being handled, that the actor and the kernel's dispatcher are alive."""
+
+    def __init__(self) -> None:
+        self.handled = anyio.Event()
 
 
 class _Overdue(NamedTuple):
@@ -89,7 +94,8 @@ class Endings:
         return len(self._climbs)
 
     def receive(self, ctx: object, message: object) -> None:
-        if message == HEARTBEAT:
+        if isinstance(message, Heartbeat):
+            message.handled.set()
             return
         if not isinstance(message, _Overdue):
             _log.error("an end could not be joined", what=str(message))

@@ -38,8 +38,12 @@ class _FromEntryPoint(_Later):
     """A command of a package above this one, which registers it."""
 
     def _command(self) -> click.Command:
-        (found,) = entry_points(group="supervisor.commands", name=self._where)
-        command: click.Command = found.load()
+        found = list(entry_points(group="supervisor.commands", name=self._where))
+        if not found:
+            raise BadInput(
+                f"{self._where}: this command is not registered; install the package again (pip install -e .)"
+            )
+        command: click.Command = found[0].load()
         return command
 
 

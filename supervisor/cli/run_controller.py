@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from actors import AskTimeout
+from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.host.shutdown import LAST_RECORDS_S
@@ -175,7 +175,7 @@ class Attendant:
         if self._systemd.watchdog_s is None:
             return
         while True:
-            with suppress(AskTimeout):  # then there is no sign of life, and systemd decides
+            with suppress(AskTimeout, ActorStopped):  # then there is no sign of life, and systemd decides
                 await self._sup.heartbeat(timeout_s=BEAT_S)
                 self._systemd.alive()
             await anyio.sleep(self._systemd.watchdog_s / BEATS)

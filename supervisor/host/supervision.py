@@ -15,15 +15,10 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from actors import (
-    ActorError,
-    ActorStopped,
-    ActorSystem,
-    Context,
-)
+from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, Lane
 from actors.waiting import any_of
 from supervisor.aborts.service import Aborts
-from supervisor.aborts.termination import HEARTBEAT, Endings
+from supervisor.aborts.termination import Endings, Heartbeat
 from supervisor.agents.codecs import codec_for
 from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.visual_state import Inspected
@@ -801,13 +796,23 @@ class Supervisor:
         await any_of(self._prompting.answer_given, self.stop_now)
 
     async def heartbeat(self, *, timeout_s: float) -> None:
-        """Wait until an actor has handled a message: then the loop and the kernel's dispatcher are alive.
+        """Wait until the actor that ends sessions has handled a message: then the event loop, the kernel's dispatcher
+        and that actor are alive.
+
+        The message is told and not asked: an ask of an idle actor does not go through the dispatcher.
 
         Raises:
+            ActorStopped: the actor has ended.
             AskTimeout: not within *timeout_s*.
         """
-        if (janitor := self._system.ref(JANITOR)) is not None:
-            await janitor.ask(HEARTBEAT, timeout_s=timeout_s)
+        janitor, beat = self._system.ref(JANITOR), Heartbeat()
+        if janitor is None:
+            raise ActorStopped(JANITOR)
+        janitor.tell(beat, lane=Lane.CONTROL)
+        with self._system.timers.limit(timeout_s):
+            await beat.handled.wait()
+            return
+        raise AskTimeout(JANITOR, timeout_s)
 
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""

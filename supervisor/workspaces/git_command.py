@@ -82,25 +82,33 @@ class Git:
         self.repository = repository
 
     async def contains(self, one: str, other: str) -> bool:
-        """True if *other* is *one*, or came before it.
+        """True if *other* is *one*, or came before it; False if one of the two is no commit.
 
         Raises:
-            WorkspaceError: git did not come to an end.
+            WorkspaceError: git did not answer.
         """
-        return (await self._ended(self.repository, "merge-base", "--is-ancestor", other, one)).ok
+        if not (await self.commit_of(self.repository, one) and await self.commit_of(self.repository, other)):
+            return False
+        return (await self._answer(self.repository, "merge-base", "--is-ancestor", other, one)).ok
 
     async def base(self, one: str, other: str) -> str:
-        """The last commit that both came from; ``""`` where there is none."""
-        found = await self.run(self.repository, "merge-base", one, other)
+        """The last commit that both came from; ``""`` where there is none, or one of the two is no commit.
+
+        Raises:
+            WorkspaceError: git did not answer.
+        """
+        if not (await self.commit_of(self.repository, one) and await self.commit_of(self.repository, other)):
+            return ""
+        found = await self._answer(self.repository, "merge-base", one, other)
         return text_of(found) if found.ok else ""
 
     async def commit_of(self, where: str, name: str) -> str:
         """Return the commit that *name* stands for; ``""`` where there is none.
 
         Raises:
-            WorkspaceError: git did not come to an end.
+            WorkspaceError: git did not answer.
         """
-        found = await self._ended(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        found = await self._answer(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return text_of(found) if found.ok else ""
 
     async def holders(self, branch: str) -> list[str]:
@@ -127,11 +135,17 @@ class Git:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 
-    async def _ended(self, where: str, *words: str) -> Ran:
-        """Run git for its exit status. Where there is none (a time-out, say), "no" would be a guess that decides what
-        becomes of the user's files."""
+    async def _answer(self, where: str, *words: str) -> Ran:
+        """Run git for a yes (exit status 0) or a no (1).
+
+        Anything else is no answer: a time-out, a git that was killed, or one that failed. To take that for "no" would
+        be a guess that decides what becomes of the user's files.
+
+        Raises:
+            WorkspaceError: git did not answer.
+        """
         ran = await self.run(where, *words)
-        if ran.status is None:
+        if ran.status not in (0, 1):
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 

@@ -250,14 +250,16 @@ async def test_a_kill_after_the_index_was_replaced(repository: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("question", ["merge-base", "rev-parse --verify"])
+@pytest.mark.parametrize("instead", ["exec sleep 1000", "kill -KILL $$", "exit 128"])
 async def test_a_git_that_does_not_answer_decides_nothing(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, instead: str
 ) -> None:
-    """A time-out is neither yes nor no: the merge stays on record, and is finished when git answers again."""
+    """A time-out, a kill and a failure are neither yes nor no: the merge stays on record, and is finished when git
+    answers again."""
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text(f"""#!/bin/sh
-        case " $* " in *" {question} "*) exec sleep 1000 ;; esac
+        case " $* " in *" {question} "*) {instead} ;; esac
         exec {real} "$@"
     """)
     (folder / "git").chmod(0o755)
@@ -267,7 +269,7 @@ async def test_a_git_that_does_not_answer_decides_nothing(
     assert isinstance(step.step, Advance)
     async with WardenHost() as host:
         forward = FastForward(Git(host, str(repository)), StepFile(tmp_path / "step"))
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="it was still running"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=r"git (merge-base|rev-parse) failed in"):
             patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
             patch.setattr("supervisor.workspaces.git_command.GIT_S", 0.5)
             await forward.recover(step.step)

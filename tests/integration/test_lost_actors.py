@@ -8,7 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from actors import ActorStopped
 from supervisor import AgentTurn, CancelMode, open_supervisor
+from supervisor.host.supervision import JANITOR
 from tests.support import ask, quick
 
 pytestmark = pytest.mark.anyio
@@ -133,3 +135,14 @@ async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where
     else:
         assert result.outcome == "failed"
         assert "cancelled by somebody else" in result.error
+
+
+async def test_without_the_actor_that_ends_sessions_there_is_no_sign_of_life(tmp_path: Path) -> None:
+    """A heartbeat goes through the kernel's dispatcher to that actor, so that systemd hears nothing once it is gone."""
+    with anyio.fail_after(LATER_S):
+        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup:
+            await sup.heartbeat(timeout_s=5)
+            sup._system.kill(JANITOR)
+            await sup._system.join(JANITOR)
+            with pytest.raises(ActorStopped):
+                await sup.heartbeat(timeout_s=5)

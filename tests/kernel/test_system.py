@@ -12,7 +12,7 @@ import trio
 from anyio.lowlevel import checkpoint
 from kernel_kit import DEADLINE_S, Echo, Script, blocked, both, note, running, virtual
 
-from actors import DEFERRED, ActorStopped, ActorSystem, Context, Lane, Ref, open_system
+from actors import DEFERRED, ActorStopped, ActorSystem, Context, InvalidOption, Lane, Ref, open_system
 from actors.dispatch import BATCH, BATCH_S, FRONT_RUN_MAX, QUANTUM
 
 
@@ -520,3 +520,17 @@ async def test_idle_ignores_whoever_only_waits() -> None:
         context.start_task(anyio.sleep_forever)
         context.set_timer("far", 10_000, "tick")
         await system.idle()
+
+
+@both
+async def test_a_coroutine_function_is_no_receive() -> None:
+    """What it awaits belongs into a task: such an actor is refused, and nothing is born."""
+
+    class Waiting:
+        async def receive(self, ctx: Context, message: Any) -> None:
+            await checkpoint()
+
+    async with running() as system:
+        with pytest.raises(InvalidOption, match="make it a plain function, and start a task for what awaits"):
+            system.spawn(Waiting(), "waiting")
+        assert len(system) == 0

@@ -1,4 +1,4 @@
-"""Many workers and many tasks in simulation: what the drill sees, and that its books would notice."""
+"""Many workers and many tasks in simulation: what the run shows, and that its books would notice."""
 
 from __future__ import annotations
 
