@@ -281,7 +281,7 @@ class Mailbox:
             self._leave(waiter)
 
     def _leave(self, waiter: _Waiter) -> None:
-        """It waits no more; if it was the first, the one behind it may have room."""
+        """Remove *waiter* from the queue; if *waiter* was the first, wake the next one, which may have room."""
         waiters = self.waiters
         assert waiters is not None, "it is in there"
         was_first = waiters[0] is waiter

@@ -249,7 +249,7 @@ class ActorSystem:
 
     # ------------------------------------------------------------------ looking
     def inspect(self, actor_id: str) -> Inspection:
-        """What can be seen of an actor from outside.
+        """Return what can be seen of an actor from outside.
 
         Raises:
             NoSuchActor: no living actor has that id.

@@ -1,4 +1,4 @@
-"""What a message costs: tell, ask of an actor that is idle, ask of one that is not, control under a flood.
+"""Cost of a message: tell, ask of an actor that is idle, ask of one that is not, control under a flood.
 
 Lanes, bounds and fairness are always on. An ask has a deadline; the bare queues it is compared with have none.
 """

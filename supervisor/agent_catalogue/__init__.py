@@ -1,4 +1,4 @@
-"""What is known of agents: the catalogue, its mappings of lines, and its quirks. All of it is data.
+"""Knowledge of agents: the catalogue, its mappings of lines, and its quirks. All of it is data.
 
 Nothing here starts a program or looks at this machine.
 """

@@ -40,7 +40,7 @@ __all__ = ["configure_logging", "run_command"]
 
 
 class _Request(NamedTuple):
-    """What ``supervisor run`` was asked."""
+    """Options of ``supervisor run``."""
 
     plan: Path
     state_dir: Path

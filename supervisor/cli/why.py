@@ -76,7 +76,7 @@ def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) ->
 
 
 def _asked(explanation: Explanation) -> str:
-    """Where it all comes from, and who is behind it."""
+    """Return the number of roots, the root event and its actor."""
     if explanation.root is None:
         return f"the journal does not hold record {explanation.missing}, which caused the first one"
     roots = counted(explanation.roots, "root", "roots")

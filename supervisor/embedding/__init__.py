@@ -1,3 +1,3 @@
-"""What an embedding program imports."""
+"""API for programs that embed a supervisor."""
 
 __all__: list[str] = []

@@ -25,7 +25,7 @@ _CHANGED: Final = "it is not as it was archived"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of one file found. ``gaps`` are ranges of records that are in another file; ``problem`` is
+    """Result of the check of one file. ``gaps`` are ranges of records that are in another file; ``problem`` is
     ``None`` where it is sound."""
 
     file: str

@@ -206,7 +206,7 @@ def read_ids(db: apsw.Connection) -> set[str]:
 
 
 def read_meta(db: apsw.Connection, key: str) -> int:
-    """One of the journal's own numbers: ``schema_version``, ``generation``, ``partly``."""
+    """Return a number of the journal itself: ``schema_version``, ``generation``, ``partly``."""
     if (found := db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get) is None:
         raise apsw.CorruptError(f"meta has no {key}")
     return int(found)

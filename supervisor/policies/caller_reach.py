@@ -8,8 +8,8 @@ __all__ = ["NOWHERE", "Reach"]
 
 
 class Reach(NamedTuple):
-    """How far the agent of a session reaches: its session and those below it, the task that it may split (by its
-    name, and its entity's), and what else its plan lets it ask for."""
+    """Reach of the agent of a session: its session and those below it, the task that it may split (by its
+    name, and its entity's), and the verbs that its plan lets it use."""
 
     sessions: frozenset[str] = frozenset()
     splits: frozenset[str] = frozenset()

@@ -162,7 +162,7 @@ class ChildAsked(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the agent says of what it uses: as it says it, and what that adds to what it has said before.
+    """Use that the agent reports: in its own terms, and what the report adds to earlier ones.
 
     ``cached_tokens`` are those of ``input_tokens`` that came from the provider's cache; ``requests`` counts the
     requests to its model that the agent tells of: a step that begins is ``Usage({}, requests=1)``.
@@ -254,7 +254,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan wants of an agent beyond its command line, in the agent's own words; empty: as the agent likes.
+    """Settings that a plan gives an agent beyond its command line, in the agent's terms; empty: the agent's default.
 
     ``auth`` is the way to log in, ``options`` are settings of the agent by their ids.
     """
@@ -267,7 +267,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Codec(Protocol):
-    """One conversation with one agent process, without I/O. Every method answers with what to do and what was said.
+    """Conversation with one agent process, without I/O. Every method answers with what to do and what was said.
 
     A codec never raises for anything an agent sends: it answers :class:`Malformed`.
     """
@@ -335,7 +335,7 @@ class Codec(Protocol):
         ...
 
     def file_answered(self, request_id: str, text: str, why: str = "") -> Iterable[Out]:
-        """What a :class:`FileAsked` has read (nothing, where it was to write), or *why* it could not be done."""
+        """Give the agent the text that a :class:`FileAsked` has read (``""`` for a write), or *why* that failed."""
         ...
 
     def child_ended(self, request_id: str, outcome: str, text: str) -> Iterable[Out]:

@@ -29,7 +29,7 @@ class JournalError(Exception):
 
 
 class JournalDamaged(JournalError):
-    """It is a journal, but not as it was written."""
+    """The file is a journal, but its content is not as it was written."""
 
 
 class JournalLost(JournalError):
@@ -47,7 +47,7 @@ class Fenced(JournalError):
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one event changes for one entity, all or nothing.
+    """Changes of one event to one entity, written all or not at all.
 
     ``record.entity_seq`` must be the entity's last one plus 1. ``state`` and ``data`` are the entity after it
     (``data`` encoded as JSON), ``owed`` the effects it now owes as (effect id, JSON), ``settled`` the ids of effects
@@ -79,7 +79,7 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """What a journal keeps of what has ended; the rest goes to the archive. ``None`` is no bound.
+    """Bounds on the ended entities that a journal keeps; others go to the archive. ``None`` is no bound.
 
     ``keep_s`` is for how long after its last record (a week by default), ``records_max`` how many records the journal
     has at most before the oldest of them go earlier.
@@ -90,7 +90,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction moved: the archives it made or emptied the journal of, and what the journal has left."""
+    """Result of a compaction: the archives that were made or completed, what was moved there, and what the journal has left."""
 
     archives: tuple[str, ...] = ()
     records: int = 0
@@ -100,7 +100,8 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """One log per entity, one writer. ``append`` returns when all of it is durable, or raises and nothing is known."""
+    """Journal with a log per entity and a single writer. ``append`` returns when all of it is durable, or raises and
+    nothing is known."""
 
     @property
     def generation(self) -> int:
@@ -164,7 +165,7 @@ class Journal(Protocol):
 
 
 class Upkeep(Protocol):
-    """What keeps a journal small while it is written."""
+    """Compaction of a journal while it is written, and copies of records in the archive."""
 
     async def compact(self, retention: Retention, living: Callable[[], Collection[str]]) -> Compacted:
         """Move what *retention* does not keep, and who is not among the *living* (by id), to the archive.

@@ -35,11 +35,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     spare: int = 0
     session: str = ""
-    """Who is behind what the program asks of the supervisor: the session that it works for, if it works for one."""
+    """Session that the program works for, ``""`` for none; requests of the program to the supervisor count as made by
+    that session's agent."""
 
 
 class Origin(StrEnum):
-    """Where a program comes from that asks something of the supervisor."""
+    """Origin of a program that makes a request to the supervisor."""
 
     OPERATOR = "operator"
     """Not from the supervisor: a person's terminal, or the program that embeds it."""
@@ -57,7 +58,8 @@ class Caller(NamedTuple):
     session: str = ""
 
     def named(self, said: str) -> str:
-        """Who asks, as the records name it. An operator's own word, *said*, counts; that of an agent does not."""
+        """Return the name of the caller for the records. *said*, the name that the caller gives itself, counts for an
+        operator only, not for an agent."""
         if self.origin is Origin.OPERATOR:
             return said
         if self.origin is Origin.UNTOLD:

@@ -18,8 +18,11 @@ _LACKS: Final = {
 
 
 def shortage_of(error: BaseException | int | None) -> str:
-    """What the machine lacks, by an error number, by an ``OSError``, or by what anyio has made of one; ``""``: nothing,
-    the error is another one."""
+    """Return what the machine lacks, or ``""`` if *error* is no shortage.
+
+    *error* is an error number, an ``OSError``, or an error that anyio raised from an ``OSError``.
+    """
     while isinstance(error, BaseException) and not isinstance(error, OSError):
         error = error.__cause__
-    return _LACKS.get(error.errno if isinstance(error, OSError) else error or 0, "")  # type: ignore[arg-type]
+    number = error.errno if isinstance(error, OSError) else error
+    return "" if number is None else _LACKS.get(number, "")

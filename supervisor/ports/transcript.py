@@ -8,7 +8,7 @@ __all__ = ["TranscriptSink"]
 
 
 class TranscriptSink(Protocol):
-    """What a session's agent said, for people; never raises."""
+    """Transcript of a session's agent, for people; never raises."""
 
     def write(self, source: str, text: str, *, at: float) -> None: ...
 

@@ -10,7 +10,8 @@ __all__ = ["NO_PLACE", "Changes", "FileRefused", "Files", "Merge", "Place", "Rel
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a session's work: ``merged`` (*commit* is the target now), ``nothing`` to merge, or ``refused``.
+    """Outcome of a merge of a session's work: ``merged`` (*commit* is the target now), ``nothing`` to merge, or
+    ``refused``.
 
     *why* says what stood in the way, or why there is nothing; *files* which ones were in conflict.
     """

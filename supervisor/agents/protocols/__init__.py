@@ -1,3 +1,3 @@
-"""One codec for each way of talking to an agent."""
+"""Codecs of the protocols that agents speak."""
 
 __all__: list[str] = []

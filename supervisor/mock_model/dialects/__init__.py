@@ -1,4 +1,4 @@
-"""One module for each dialect: what a request of it asks, and the JSON and the events of its answers. Pure."""
+"""Dialects, a module for each: the content of a request, and the JSON and the events of its answers. Pure."""
 
 from __future__ import annotations
 

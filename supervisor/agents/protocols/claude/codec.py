@@ -313,4 +313,4 @@ _HEARD: Final[Mapping[str, tuple[type[wire.Role], Callable[[ClaudeCodec, Any], l
         "system/task_notification": (wire.Task, ClaudeCodec._task_ended),
     }
 )
-"""What a message is read as, and who hears it; by the rest nothing is decided."""
+"""Type that each message is read as, and the method that takes it; other kinds are ignored."""

@@ -426,4 +426,4 @@ _NOTIFICATIONS: Final[Mapping[str, tuple[type[Wire], Callable[[CodexCodec, Any],
         "warning": (wire.Warned, CodexCodec._warning),
     }
 )
-"""What a notification is read as, and who hears it; by the rest nothing is decided."""
+"""Type that each notification is read as, and the method that takes it; other kinds are ignored."""
