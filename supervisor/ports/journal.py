@@ -90,7 +90,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a compaction: the archives that were made or completed, what was moved there, and what the journal has left."""
+    """Result of a compaction: the archives that were made or completed, what was moved there, and what the journal has
+    left."""
 
     archives: tuple[str, ...] = ()
     records: int = 0
