@@ -103,7 +103,7 @@ class _Tools:
             return (await answers_to(StateDir(self._state_dir).control_socket, message))[0]
 
     async def _read(self, read: Callable[[], Any]) -> Any:
-        """What a command that reads the journal finds, as plain data; it blocks, so it has a thread."""
+        """Call *read*, which reads the journal and blocks, in a thread; return the result as plain data."""
         async with _told():
             found = await anyio.to_thread.run_sync(read)
         return msgspec.json.decode(msgspec.json.encode(found))

@@ -135,7 +135,7 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
 
 
 def _tell_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
-    """What a supervisor waits for; where none answers, what has not ended is what a killed one was doing."""
+    """Warn of the shortages that a running supervisor waits for, or of what a killed one left open."""
     if running:
         for words in troubles_of(state.control_socket):
             warn(words)
@@ -143,7 +143,7 @@ def _tell_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> 
         heard = max([*(row.changed_at for row in rows), *_spoken(state, rows).values()])
         warn(
             f"no supervisor runs on {state.root}: what looks alive was so when it died, at {clock(heard)[:8]};"
-            " the next run closes its books"
+            " the next run records their end"
         )
 
 

@@ -187,7 +187,7 @@ def _tell(one: Mapping[str, Any]) -> None:
 
 
 def _status(one: Mapping[str, Any]) -> int:
-    """What cannot be as it was asked is bad input; what may be granted later is work that failed."""
+    """Return the exit status for one answer: a refusal that a later try may lift counts as failed work."""
     if "refused" not in one:
         return DONE
     return WORK_FAILED if one["refused"]["kind"] in ("degraded", "failed") else BAD_INPUT

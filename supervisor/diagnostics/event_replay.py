@@ -74,7 +74,7 @@ class KindOf:
         self.edges = frozenset((str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules)
 
     def allowed(self, state: str) -> str:
-        """What may happen in a state, in words."""
+        """Return as text the events allowed in *state*, each with the state that follows."""
         edges = ((str(one.source.value), one.on.name(), str(one.target.value)) for one in self.machine.rules)
         return ", ".join(dict.fromkeys(f"{on} to {to}" for source, on, to in edges if source == state)) or "nothing"
 

@@ -236,6 +236,6 @@ def _of_worker(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def data_of(row: EntityRow) -> Mapping[str, Any]:
-    """What the entity knows, as plain data; nothing, where that is no object."""
+    """Return the stored data of an entity as a mapping; an empty mapping if the data is no JSON object."""
     data = msgspec.json.decode(row.data) if row.data else {}
     return data if isinstance(data, dict) else {}

@@ -85,7 +85,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, populate_by_name=True)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong across its fields, each of which is as it should be."""
+        """Yield each problem between fields that are valid one by one."""
         yield from ()
 
     @model_validator(mode="after")

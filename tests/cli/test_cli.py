@@ -762,7 +762,7 @@ def test_what_a_killed_supervisor_left_is_said_to_be_dead(tell: Tell, killed: Pa
     assert (told.status, "Running" in told.out) == (0, True)
     assert re.fullmatch(
         f"supervisor: no supervisor runs on {killed}: what looks alive was so when it died, at \\d\\d:\\d\\d:\\d\\d;"
-        " the next run closes its books\n",
+        " the next run records their end\n",
         told.err,
     )
     assert tell(command, "--json", "--state-dir", killed).err == ""

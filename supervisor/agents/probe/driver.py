@@ -54,7 +54,7 @@ class Mute(Exception):
 
 
 class Left(NamedTuple):
-    """What was left when the agent's program had ended by itself: its exit status, and who."""
+    """Exit status of an agent's program that ended by itself, and the commands of the processes left."""
 
     status: int
     commands: list[str]
