@@ -109,7 +109,7 @@ class Envelope:
 
 
 class _Waiter:
-    """Somebody who waits for room."""
+    """Sender that waits for room in a full mailbox."""
 
     __slots__ = ("parker",)
 
@@ -231,7 +231,7 @@ class Mailbox:
         return item
 
     def left(self, item: Any, lane: Lane) -> None:
-        """It was taken from that lane and counts no more: whoever has waited longest for room may try."""
+        """Stop counting a message taken from *lane*; wake the sender that has waited longest for room."""
         self.pressing -= lane is _URGENT
         if type(item) is Envelope:
             self.bytes -= item.size
@@ -245,7 +245,7 @@ class Mailbox:
         return self.control, self.urgent, self.normal
 
     def drain(self) -> list[Envelope]:
-        """Take everything that is left, and wake whoever waits for room."""
+        """Take all messages that are left, and wake each sender that waits for room."""
         left = [item for queue in self._lanes() if queue for item in queue]
         self.control = self.urgent = self.normal = None
         self.bytes = 0
@@ -257,7 +257,7 @@ class Mailbox:
     # ------------------------------------------------------------------ room
     @property
     def awaited(self) -> bool:
-        """Somebody waits for room already; a newcomer goes behind."""
+        """True if a sender waits for room; a later sender queues behind it."""
         return bool(self.waiters)
 
     async def room(self, backend: Backend, put: Callable[[], object]) -> None:
