@@ -25,7 +25,7 @@ from actors.errors import ActorRestarting, ActorStopped, StartFailed
 from actors.host import stack_of
 from actors.mailbox import Envelope
 from actors.parking import RAISED, as_error
-from actors.place import Phase, Place, Rare, Ward
+from actors.place import LazyFields, Phase, Place, RestartHook
 from actors.timers import Timer
 from actors.working import Workplace
 
@@ -189,13 +189,13 @@ class Cell(Workplace):
             except RAISED as error:
                 self.system.report(ActorCrashed(self.id, as_error(error)))
 
-    def _let_go(self, rare: Rare) -> None:
+    def _let_go(self, rare: LazyFields) -> None:
         for timer in (*rare.timers.values(), *((rare.look,) if rare.look is not None else ())):
             self.system.timers.cancel(timer)
         rare.timers.clear()
         rare.look = None
 
-    def _go_down(self, ward: Ward) -> None:
+    def _go_down(self, ward: RestartHook) -> None:
         """It has ended and may come back: its ref, its mailbox and its place in the tree are kept."""
         self.phase = _EXITED
         rare = self._rare
@@ -213,7 +213,7 @@ class Cell(Workplace):
         self.incarnation += 1
         self.host, self.reason, self.returning = None, None, False
         if rare is not None:
-            self._rare = fresh = Rare()
+            self._rare = fresh = LazyFields()
             fresh.watchers = rare.watchers
         try:
             actor = self.ward.make()

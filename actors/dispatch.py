@@ -15,7 +15,7 @@ from typing import Protocol
 import anyio
 
 from actors import fault
-from actors.parking import Backend, Parker
+from actors.parking import Backend, Waiter
 
 __all__ = ["Dispatcher", "Runnable"]
 
@@ -67,7 +67,7 @@ class Dispatcher:
         self._advancing: deque[Runnable] = deque()
         self._front_run = 0
         self._credit = CREDIT
-        self.parked: Parker | None = None
+        self.parked: Waiter | None = None
         """Set while there is nothing to do."""
         self._idle: anyio.Event | None = None
 
@@ -123,7 +123,7 @@ class Dispatcher:
     def _busy(self) -> bool:
         return bool(self.runnable or self._front or self._advancing)
 
-    def _parker(self) -> Parker:
+    def _parker(self) -> Waiter:
         """There is nothing to do: what it waits for until there is."""
         self.parked = parked = self.backend.parker()
         if self._idle is not None:

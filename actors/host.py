@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.parking import Backend, Parker
+from actors.parking import Backend, Waiter
 from actors.scopes import Scope
 
 __all__ = ["Host", "HostOwner", "TaskRecord", "sole", "stack_of"]
@@ -70,7 +70,7 @@ class Host:
         self._inner = 0
         self._own = 0
         self.closing = False
-        self._parker: Parker | None = None
+        self._parker: Waiter | None = None
         self._group: TaskGroup | None = None
         self._first: Start | None = None
         self._waiting: list[Start] = []

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from actors.errors import InvalidOption, MailboxFull
-from actors.parking import Backend, Parker
+from actors.parking import Backend, Waiter
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -113,7 +113,7 @@ class _Waiter:
 
     __slots__ = ("parker",)
 
-    def __init__(self, parker: Parker) -> None:
+    def __init__(self, parker: Waiter) -> None:
         self.parker = parker
 
 

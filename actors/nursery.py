@@ -37,7 +37,7 @@ from actors.host import HostOwner
 from actors.inspection import Inspection, inspection_of
 from actors.mailbox import DEFAULT_LIMITS, Limits
 from actors.parking import current_backend
-from actors.place import Phase, Place, Ward
+from actors.place import Phase, Place, RestartHook
 from actors.ref import Ref
 from actors.timers import TimerService
 
@@ -114,7 +114,7 @@ class ActorSystem:
         limits: Limits | None = None,
         home: str | None = None,
         shutdown_s: float = SHUTDOWN_S,
-        ward: Ward | None = None,
+        ward: RestartHook | None = None,
     ) -> Ref:
         """Start *actor* as the youngest child of *parent*.
 

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.errors import StrayCancellation
 
-__all__ = ["RAISED", "Backend", "Bell", "Parker", "as_error", "current_backend", "is_cancellation", "new_parker"]
+__all__ = [
+    "RAISED",
+    "AutoResetEvent",
+    "Backend",
+    "Waiter",
+    "as_error",
+    "current_backend",
+    "is_cancellation",
+    "new_parker",
+]
 
 RAISED = (Exception, asyncio.CancelledError)
 """What somebody's code may raise and end only itself: see :func:`is_cancellation`."""
@@ -42,7 +51,7 @@ def as_error(error: BaseException) -> Exception:
     return stray
 
 
-class Parker(Protocol):
+class Waiter(Protocol):
     """One wait of one task. :meth:`unpark` may come before, during, or after it, and more than once."""
 
     def unpark(self) -> None: ...
@@ -68,7 +77,7 @@ def _give_way() -> Awaitable[None]:
     return asyncio.sleep(0)  # a third of a portable checkpoint
 
 
-async def _wait_until(parker: Parker, deadline: float) -> None:
+async def _wait_until(parker: Waiter, deadline: float) -> None:
     timer = asyncio.get_running_loop().call_at(deadline, parker.unpark) if deadline < math.inf else None
     try:
         await parker.wait()
@@ -82,9 +91,9 @@ class Backend(NamedTuple):
 
     name: str
     now: Callable[[], float]
-    parker: Callable[[], Parker]
+    parker: Callable[[], Waiter]
     give_way: Callable[[], Awaitable[None]]
-    wait_until: Callable[[Parker, float], Awaitable[None]]
+    wait_until: Callable[[Waiter, float], Awaitable[None]]
     """Wait until it is unparked, or for that moment (seconds of ``now``)."""
 
 
@@ -99,7 +108,7 @@ def current_backend() -> Backend:
     return Backend("asyncio", loop.time, partial(_AsyncioParker, loop), _give_way, _wait_until)
 
 
-def new_parker() -> Parker:
+def new_parker() -> Waiter:
     """A wait of the task that runs now, on whatever loop it runs."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
@@ -109,7 +118,7 @@ def new_parker() -> Parker:
     return _AsyncioParker(asyncio.get_running_loop())
 
 
-class Bell:
+class AutoResetEvent:
     """What is rung again and again: a ring is kept until it is heard, by all who wait for it, and then forgotten.
 
     It is an event that need not be made anew for each time that it comes.
@@ -118,7 +127,7 @@ class Bell:
     __slots__ = ("_parked", "rung")
 
     def __init__(self) -> None:
-        self._parked: list[Parker] = []
+        self._parked: list[Waiter] = []
         self.rung = False
 
     def ring(self) -> None:

@@ -1,6 +1,6 @@
 """An actor's place: its id, its parent and children in the tree, and its mailbox.
 
-What most actors never need (timers, tasks, watchers) is in :class:`Rare`, built with its first use: an idle actor
+What most actors never need (timers, tasks, watchers) is in :class:`LazyFields`, built with its first use: an idle actor
 is data.
 """
 
@@ -23,7 +23,7 @@ from actors.ref import Ref
 from actors.scopes import Scope
 from actors.timers import Timer, TimerService
 
-__all__ = ["NOTHING", "Phase", "Place", "Rare", "Surroundings", "Ward"]
+__all__ = ["NOTHING", "LazyFields", "Phase", "Place", "RestartHook", "SystemServices"]
 
 
 class _Nothing(Enum):
@@ -42,7 +42,7 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-class Ward(Protocol):
+class RestartHook(Protocol):
     """What an actor knows of its supervisor: whether it may come back, and whom to tell when it is down."""
 
     shutdown_s: float
@@ -54,7 +54,7 @@ class Ward(Protocol):
     def is_down(self, reason: object) -> None: ...
 
 
-class Surroundings(Protocol):
+class SystemServices(Protocol):
     """What an actor needs of its system."""
 
     dispatcher: Dispatcher
@@ -72,7 +72,7 @@ class Surroundings(Protocol):
         limits: Limits | None = ...,
         home: str | None = ...,
         shutdown_s: float = ...,
-        ward: Ward | None = ...,
+        ward: RestartHook | None = ...,
     ) -> Ref: ...
 
     def rng(self, *stream: object) -> Uniform: ...
@@ -86,7 +86,7 @@ class Surroundings(Protocol):
     def break_off(self) -> None: ...
 
 
-class Rare:
+class LazyFields:
     """What most actors never need."""
 
     __slots__ = (
@@ -146,14 +146,14 @@ class Place(ABC):
 
     def __init__(
         self,
-        system: Surroundings,
+        system: SystemServices,
         actor: Actor,
         actor_id: str,
         parent: Place | None,
         home: Place | None,
         limits: Limits = DEFAULT_LIMITS,
         shutdown_s: float = SHUTDOWN_S,
-        ward: Ward | None = None,
+        ward: RestartHook | None = None,
     ) -> None:
         self.system = system
         self.dispatcher = system.dispatcher
@@ -187,7 +187,7 @@ class Place(ABC):
         """The message in hand is an ask that was never queued: its time, whether it is detached, its cause; then the
         envelope that was made of them."""
         self.host: Host | None = None
-        self._rare: Rare | None = None
+        self._rare: LazyFields | None = None
 
     @property
     def ref(self) -> Ref:
@@ -196,13 +196,13 @@ class Place(ABC):
         return self._ref
 
     @property
-    def rare(self) -> Rare:
+    def rare(self) -> LazyFields:
         if self._rare is None:
-            self._rare = Rare()
+            self._rare = LazyFields()
         return self._rare
 
     @property
-    def rare_or_none(self) -> Rare | None:
+    def rare_or_none(self) -> LazyFields | None:
         return self._rare
 
     @property
@@ -271,6 +271,6 @@ class Place(ABC):
             actor, actor_id, parent=self.id, capacity=capacity, limits=limits, home=home, shutdown_s=shutdown_s
         )
 
-    def spawn_ward(self, actor: Actor, actor_id: str, limits: Limits, shutdown_s: float, ward: Ward) -> Ref:
+    def spawn_ward(self, actor: Actor, actor_id: str, limits: Limits, shutdown_s: float, ward: RestartHook) -> Ref:
         """Start a child that may be started again: *ward* decides."""
         return self.system.spawn(actor, actor_id, parent=self.id, limits=limits, shutdown_s=shutdown_s, ward=ward)

@@ -20,7 +20,7 @@ import anyio
 from actors import fault
 from actors.errors import AskTimeout, InvalidOption, MailboxFull
 from actors.mailbox import Envelope, Lane, Mailbox
-from actors.parking import Backend, Parker
+from actors.parking import Backend, Waiter
 from actors.timers import Timer
 
 __all__ = ["CALL", "DEFERRED", "Call", "Deferred", "Ref", "Reply", "Target"]
@@ -92,7 +92,7 @@ class Reply:
         self.deadline = deadline
         self.detached = detached
         """Its asker may go: the message is handled all the same."""
-        self._parker: Parker | None = None
+        self._parker: Waiter | None = None
         self._answered = False
         self._closed = False
         self._value: Any = None

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from actors.errors import InvalidOption
-from actors.parking import Backend, Parker
+from actors.parking import Backend, Waiter
 
 __all__ = ["GRACE_S", "LATE_S", "Timer", "TimerService"]
 
@@ -60,7 +60,7 @@ class TimerService:
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._dead = 0
-        self._parked: Parker | None = None
+        self._parked: Waiter | None = None
         self._awake_at = -math.inf
         self._lost_s = 0.0
         """By how much this clock is behind the backend's."""

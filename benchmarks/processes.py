@@ -15,7 +15,7 @@ import anyio
 
 from benchmarks.harness import BACKENDS, options
 from supervisor.ports import Launch
-from supervisor.processes.host import WardenHost, WardenProcess
+from supervisor.processes.host import ShimHost, ShimProcess
 
 __all__ = ["main"]
 
@@ -48,7 +48,7 @@ async def first_output(effort: Effort) -> list[float]:
     taken = []
     for _ in range(effort.spawns):
         start_s = time.perf_counter()
-        async with WardenHost().spawn(launch("echo up")) as process:
+        async with ShimHost().spawn(launch("echo up")) as process:
             await process.receive()
             taken.append(ms(start_s))
             await process.wait_ended()
@@ -67,15 +67,15 @@ async def without_warden(effort: Effort) -> list[float]:
     return taken
 
 
-async def with_trees(effort: Effort, act: Callable[[list[WardenProcess], list[float]], Awaitable[None]]) -> list[float]:
+async def with_trees(effort: Effort, act: Callable[[list[ShimProcess], list[float]], Awaitable[None]]) -> list[float]:
     """Start the trees together, *act* on them once all are up."""
     taken: list[float] = []
     for _ in range(effort.rounds):
-        trees: list[WardenProcess] = []
+        trees: list[ShimProcess] = []
         all_up, done = anyio.Event(), anyio.Event()
 
-        async def tree(trees: list[WardenProcess], all_up: anyio.Event, done: anyio.Event) -> None:
-            async with WardenHost().spawn(launch(TREE)) as process:
+        async def tree(trees: list[ShimProcess], all_up: anyio.Event, done: anyio.Event) -> None:
+            async with ShimHost().spawn(launch(TREE)) as process:
                 await process.receive()
                 trees.append(process)
                 if len(trees) == effort.trees:
@@ -94,7 +94,7 @@ async def with_trees(effort: Effort, act: Callable[[list[WardenProcess], list[fl
 async def kill_together(effort: Effort) -> list[float]:
     """kill of all trees of 8 at once, until all are gone"""
 
-    async def act(trees: list[WardenProcess], taken: list[float]) -> None:
+    async def act(trees: list[ShimProcess], taken: list[float]) -> None:
         start_s = time.perf_counter()
         for tree in trees:
             tree.kill()
@@ -108,7 +108,7 @@ async def kill_together(effort: Effort) -> list[float]:
 async def kill_one_by_one(effort: Effort) -> list[float]:
     """kill of one tree of 8, until it is gone"""
 
-    async def act(trees: list[WardenProcess], taken: list[float]) -> None:
+    async def act(trees: list[ShimProcess], taken: list[float]) -> None:
         for tree in trees:
             start_s = time.perf_counter()
             tree.kill()
@@ -120,7 +120,7 @@ async def kill_one_by_one(effort: Effort) -> list[float]:
 
 async def memory_kb() -> dict[str, int]:
     """Resident and proportional memory of one warden."""
-    async with WardenHost().spawn(launch("echo up; exec sleep 60")) as process:
+    async with ShimHost().spawn(launch("echo up; exec sleep 60")) as process:
         await process.receive()
         lines = Path(f"/proc/{process.lifeline.pid}/smaps_rollup").read_text().splitlines()  # noqa: ASYNC240
         return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:3])}

@@ -23,7 +23,7 @@ from trio.testing import MockClock
 from supervisor.agents.protocols.inprocess import AgentTurn, FunctionLink, ToolAborted
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused, Session, Supervisor
-from supervisor.host import factories as equipment
+from supervisor.host import factories
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.events import AgentExited
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
@@ -237,7 +237,7 @@ class _Host:
 
     def _target(self, rng: Random, scope: AbortScope = AbortScope.SESSION) -> str:
         """Something alive that an abort of that scope makes sense for."""
-        nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.tree.nodes().values())
+        nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.registry.nodes().values())
         match scope:
             case AbortScope.TOOL:
                 found = [one for one, kind, _ in nodes if kind == "tool"]
@@ -312,8 +312,8 @@ async def _run(seed: int) -> Ran:
     settings = _settings(rng)
     with ExitStack() as edge, anyio.fail_after(DEADLINE_S):
         edge.enter_context(patch.object(runtime, "profile_of", profile))
-        edge.enter_context(patch.object(equipment, "DirectoryWorkspace", _Places))
-        edge.enter_context(patch.object(equipment, "FunctionLink", _Link))
+        edge.enter_context(patch.object(factories, "DirectoryWorkspace", _Places))
+        edge.enter_context(patch.object(factories, "FunctionLink", _Link))
         await _supervise(ran.store, settings, lambda sup: _Host(seed, sup, ran).play())
         if ran.crashed is not None:
             await _supervise(ran.crashed, settings, _nothing)

@@ -32,7 +32,7 @@ from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.ports import Append, EntityRow
-from supervisor.processes import shim as warden
+from supervisor.processes import shim
 
 __all__ = [
     "AGENTS",
@@ -391,7 +391,7 @@ FAMILY: set[int] = set()
 
 async def reap_all() -> None:
     """Wait for every process that fell to us, and reap it."""
-    for pid in set(warden.children(os.getpid())) - FAMILY:
+    for pid in set(shim.children(os.getpid())) - FAMILY:
         await gone(pid)
         collect(pid)
 
@@ -399,17 +399,17 @@ async def reap_all() -> None:
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Whatever is started inside is gone, reaped and closed at the end: orphans fall to this process meanwhile."""
-    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before, family = descriptors(), set(warden.children(os.getpid()))
+    ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before, family = descriptors(), set(shim.children(os.getpid()))
     FAMILY.update(family)
     try:
         yield
-        orphans = set(warden.children(os.getpid())) - family
+        orphans = set(shim.children(os.getpid())) - family
     finally:
-        for pid in set(warden.children(os.getpid())) - family:
+        for pid in set(shim.children(os.getpid())) - family:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-        ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert not orphans, f"left behind: {orphans}"
     assert descriptors() == before

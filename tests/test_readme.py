@@ -45,4 +45,4 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
     """Each relative link of the README names a file of the project."""
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [connection for connection in links if not (ROOT / connection).exists()] == []

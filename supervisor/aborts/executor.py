@@ -28,12 +28,12 @@ from supervisor.policies.abort_plan import (
     Receipt,
     total_survivors,
 )
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Link, Work
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.live_session import Link, LiveSession
+from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["Aborter"]
+__all__ = ["AbortExecutor"]
 
 
 class _Wish(NamedTuple):
@@ -57,10 +57,10 @@ class _Sent:
     """One node that was told to end, and what it takes to see that it did."""
 
     node: PlannedNode
-    work: Work
+    work: LiveSession
     fates_before: int
     how: str = ""
-    link: Link | None = None
+    connection: Link | None = None
     """Of a call: whose it is."""
     interrupted: bool = False
     """The call could not be ended alone."""
@@ -74,21 +74,21 @@ class _Sent:
         return self.node.mode is CancelMode.WAIT_COMPLETED
 
 
-class Aborter:
+class AbortExecutor:
     """Executes abort plans on a tree."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    def __init__(self, registry: EntityRegistry) -> None:
+        self._registry = registry
 
     async def execute(self, plan: AbortPlan, *, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """End everything the plan names; the receipt says how each node and process ended."""
         wish = _Wish(plan, self._new_id(), reason, actor)
-        began = self._tree.system.timers.now()
+        began = self._registry.system.timers.now()
         sent = self._send(wish, now, within_s)
         receipts: list[NodeReceipt] = []
         killed_at: float | None = None
         recorded_at: float | None = None
-        with self._tree.system.timers.limit(plan.deadline_s + 2 * SLACK_S):
+        with self._registry.system.timers.limit(plan.deadline_s + 2 * SLACK_S):
             for one in sent:
                 receipts.append(await self._joined(one, began))  # noqa: PERF401  what came in time counts
             killed_at = self._wall()
@@ -120,7 +120,7 @@ class Aborter:
     @property
     def outage(self) -> str | None:
         """Why the journal cannot be written now."""
-        outage = self._tree.ledger.disk.outage
+        outage = self._registry.journal_writer.disk.outage
         return None if outage is None else outage.why
 
     def join(self, plan: AbortPlan, *, reason: str, actor: str, now: bool, within_s: float | None) -> str | None:
@@ -130,14 +130,14 @@ class Aborter:
         if plan.crossings:
             causes = self._record(wish, within_s)
         self._join(wish, causes, now, within_s)
-        work = self._tree.works.get(plan.ending[0].id) if plan.ending else None
+        work = self._registry.works.get(plan.ending[0].id) if plan.ending else None
         return work.asked.abort_id if work is not None and work.asked is not None else None
 
     def _new_id(self) -> str:
-        return f"abort-{self._tree.ledger.last_seq + 1}"
+        return f"abort-{self._registry.journal_writer.last_seq + 1}"
 
     def _wall(self) -> float:
-        return self._tree.ledger.clock.wall.time()
+        return self._registry.journal_writer.clock.wall.time()
 
     # ------------------------------------------------------------------ telling
     def _send(self, wish: _Wish, now: bool, within_s: float | None) -> list[_Sent]:
@@ -167,7 +167,7 @@ class Aborter:
         return causes
 
     def _note(self, record: AbortRecord, wish: _Wish, because: int | None) -> Cause:
-        self._tree.note(
+        self._registry.note(
             self._log_of(wish.plan),
             "AbortRecord",
             Cause(because, None, wish.actor),
@@ -177,83 +177,85 @@ class Aborter:
             abort_reason=wish.blamed if _is_direct(record) else AbortReason.SIBLING_ABORTED,
             severity="warning",
         )
-        return Cause(self._tree.ledger.last_seq, None, wish.actor)
+        return Cause(self._registry.journal_writer.last_seq, None, wish.actor)
 
     def _log_of(self, plan: AbortPlan) -> str:
         """The entity whose log tells of the abort. A tool call has none: an abort of the call is told by its turn's,
         one of its session or of siblings by the session's, where the next supervisor looks for what was not done."""
-        if plan.target in self._tree.entities:
+        if plan.target in self._registry.entities:
             return plan.target
         turn_id = plan.target.rpartition(":")[0]
-        turn = self._tree.entities.get(turn_id)
+        turn = self._registry.entities.get(turn_id)
         return turn_id if turn is None or plan.scope is AbortScope.TOOL else str(turn.data.session_id)
 
     def _end(self, node: PlannedNode, wish: _Wish, cause: Cause, now: bool, within_s: float | None) -> _Sent:
         if node.kind == "tool":
             return self._end_tool(node, wish, cause)
-        work = self._tree.works[node.id]
+        work = self._registry.works[node.id]
         sent = _Sent(node, work, len(work.fates), self._how(work))
         bound_s = node.due.kill_s if node.due is not None else None
         if within_s is not None:
             bound_s = within_s if bound_s is None else min(bound_s, within_s)
-        self._tree.end(node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s)
+        self._registry.end(node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s)
         return sent
 
-    def _how(self, work: Work) -> str:
+    def _how(self, work: LiveSession) -> str:
         """An abort of a session ends it, but not what its turn has achieved before."""
-        turn_id = self._tree.entity(work.session_id).data.turn_id
-        turn = self._tree.entities.get(turn_id)
+        turn_id = self._registry.entity(work.session_id).data.turn_id
+        turn = self._registry.entities.get(turn_id)
         return f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
 
     def _join(self, wish: _Wish, causes: dict[str | None, Cause], now: bool, within_s: float | None) -> None:
         """Sessions in the reach that are ending already get one more cause; those below them have it from them."""
-        for one in _heads(self._tree, wish.plan.ending):
+        for one in _heads(self._registry, wish.plan.ending):
             stop = _stop(AbortReason.USER_INTERRUPT, wish.plan.scope, wish, now)
-            self._tree.end(one.id, stop, cause=causes[one.edge], within_s=within_s)
+            self._registry.end(one.id, stop, cause=causes[one.edge], within_s=within_s)
 
     def _end_tool(self, node: PlannedNode, wish: _Wish, cause: Cause) -> _Sent:
         turn_id, _, number = node.id.rpartition(":c")
-        turn = self._tree.entity(turn_id)
-        work = self._tree.works[turn.data.session_id]
+        turn = self._registry.entity(turn_id)
+        work = self._registry.works[turn.data.session_id]
         call = next(call for call in turn.data.open if call.number == int(number))
-        sent = _Sent(node, work, len(work.fates), link=work.link)
-        started = any(child.started_by == node.id for child in self._tree.children_of(work.session_id))
-        assert work.link is not None, "a call that is open has a link"
-        if started or work.link.runs(call.call_id):
+        sent = _Sent(node, work, len(work.fates), connection=work.connection)
+        started = any(child.started_by == node.id for child in self._registry.children_of(work.session_id))
+        assert work.connection is not None, "a call that is open has a link"
+        if started or work.connection.runs(call.call_id):
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=wish.reason, abort_id=wish.abort_id
             )
-            work.link.abandon_call(call.call_id)
-            self._tree.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
+            work.connection.abandon_call(call.call_id)
+            self._registry.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return sent
-        work.link.abort_own_call(call.call_id, wish.reason, wish.abort_id)
-        if self._ends_with_another(call, turn.data, work.link, wish):
+        work.connection.abort_own_call(call.call_id, wish.reason, wish.abort_id)
+        if self._ends_with_another(call, turn.data, work.connection, wish):
             sent.how = ENDED_WITHIN
             return sent
-        sent.how = work.link.end_call(call.call_id, lambda why: self._interrupt(sent, call, wish, cause, f": {why}"))
+        sent.how = work.connection.end_call(
+            call.call_id, lambda why: self._interrupt(sent, call, wish, cause, f": {why}")
+        )
         if not sent.how:
             self._interrupt(sent, call, wish, cause)
         return sent
 
-    def _ends_with_another(self, call: Call, turn: TurnData, link: Link, wish: _Wish) -> bool:
+    def _ends_with_another(self, call: Call, turn: TurnData, connection: Link, wish: _Wish) -> bool:
         """True if it is made within a call that the agent runs by itself too, and that this abort ends."""
         above = next((one for one in turn.open if one.number == call.within), None)
-        if above is None or link.runs(above.call_id):
+        if above is None or connection.runs(above.call_id):
             return False
         return any(one.id == f"{turn.id}:c{above.number}" for one in wish.plan.nodes)
 
     def _interrupt(self, sent: _Sent, call: Call, wish: _Wish, cause: Cause, why: str = "") -> None:
         """The agent runs that call, and does not end it alone: its turn ends with it, and the next one goes on."""
-        if sent.interrupted or not self._tree.is_open(sent.node.id):
+        if sent.interrupted or not self._registry.is_open(sent.node.id):
             return
         sent.interrupted, sent.how = True, f"{NOT_ASKED if not why else NOT_ENDED}{why}"
         turn_id = sent.node.id.rpartition(":c")[0]
         told = {"call": sent.node.id, "why": sent.how}
-        self._tree.note(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
-        because = cause._replace(seq=self._tree.ledger.last_seq)
+        self._registry.note(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
+        because = cause._replace(seq=self._registry.journal_writer.last_seq)
         text = f"The tool call {call.call_id} was aborted ({wish.reason}). Go on without its result."
         message = UrgentMessage(message_id=f"abort of {sent.node.id}", sender="supervisor", text=text)
-        self._tree.tell(sent.work.session_id, message, cause=because)
+        self._registry.tell(sent.work.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ joining
     async def _joined(self, sent: _Sent, began: float) -> NodeReceipt:
@@ -284,29 +286,33 @@ class Aborter:
         A call that is over has told its turn its result, and one whose turn has failed has it from that record, once
         that is durable: so the turn has heard it only after that. A target that is no node had just returned.
         """
-        ledger = self._tree.ledger
+        journal_writer = self._registry.journal_writer
         for one in sent:
-            if one.node.kind == "session" and one.waited_for and not await ledger.disk.unless_down(one.work.ended):
+            if (
+                one.node.kind == "session"
+                and one.waited_for
+                and not await journal_writer.disk.unless_down(one.work.ended)
+            ):
                 return False
         calls = [one.node.id for one in sent if one.node.kind == "tool"]
         turns = dict.fromkeys(one.rpartition(":c")[0] for one in (*calls, target))
-        for turn_id in [one for one in turns if one in self._tree.entities]:
+        for turn_id in [one for one in turns if one in self._registry.entities]:
             if not await self._durable():
                 return False
-            await self._tree.heard(turn_id)
+            await self._registry.heard(turn_id)
         return await self._durable()
 
     async def _durable(self) -> bool:
         """Wait until all that is recorded now is durable; ``False`` if it cannot be written."""
-        durable, ledger = Moment(), self._tree.ledger
-        ledger.when_durable(durable.set)
-        return await ledger.disk.unless_down(durable) and ledger.error is None
+        durable, journal_writer = OneShotEvent(), self._registry.journal_writer
+        journal_writer.when_durable(durable.set)
+        return await journal_writer.disk.unless_down(durable) and journal_writer.error is None
 
     async def _tool_joined(self, sent: _Sent, began: float) -> NodeReceipt:
         tool_id = sent.node.id
-        await self._tree.system.join(tool_id)
+        await self._registry.system.join(tool_id)
         rung = await self._interrupted(sent) if sent.interrupted else _rung_of(sent)
-        took_s = round(self._tree.system.timers.now() - began, 6)
+        took_s = round(self._registry.system.timers.now() - began, 6)
         return NodeReceipt(
             id=tool_id,
             kind="tool",
@@ -319,11 +325,11 @@ class Aborter:
 
     async def _interrupted(self, sent: _Sent) -> Rung:
         """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
-        link, turn_id = sent.link, sent.node.id.rpartition(":c")[0]
-        assert link is not None, "a call that is open has a link"
-        await link.free(turn_id)
-        if link.turn_id is None and not link.reusable:
-            await link.ended.wait()
+        connection, turn_id = sent.connection, sent.node.id.rpartition(":c")[0]
+        assert connection is not None, "a call that is open has a link"
+        await connection.free(turn_id)
+        if connection.turn_id is None and not connection.reusable:
+            await connection.ended.wait()
         return Rung.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Rung.REQUEST
 
 
@@ -361,10 +367,10 @@ def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _Wish, now: bool) 
     )
 
 
-def _heads(tree: Tree, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
+def _heads(registry: EntityRegistry, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
     ids = {one.id for one in ending}
     for one in ending:
-        work = tree.works.get(one.id)
+        work = registry.works.get(one.id)
         if work is not None and work.parent_id not in ids:
             yield one
 

@@ -9,27 +9,29 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from supervisor.aborts.executor import Aborter
+from supervisor.aborts.executor import AbortExecutor
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.lifecycles.types import AbortReason, AbortScope, Kind, Survivors
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of, total_survivors
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import Work
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["Aborts"]
+__all__ = ["AbortService"]
 
 
-class Aborts:
+class AbortService:
     """The aborts of one supervisor. *over* waits for a session's last record, or, while the disk is down, for its end;
     whether the record is durable."""
 
-    def __init__(self, tree: Tree, journal: Journal, over: Callable[[Work], Awaitable[bool]]) -> None:
-        self._tree = tree
+    def __init__(
+        self, registry: EntityRegistry, journal: Journal, over: Callable[[LiveSession], Awaitable[bool]]
+    ) -> None:
+        self._registry = registry
         self._journal = journal
         self._over = over
-        self._aborter = Aborter(tree)
+        self._aborter = AbortExecutor(registry)
 
     def plan(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
         """What an abort would end, without ending anything; with *now*, at once, and also what is ending already.
@@ -39,7 +41,7 @@ class Aborts:
             UnknownWord: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
-        return plan_abort(self._tree.nodes(hurry=now), target, scope, now=now)
+        return plan_abort(self._registry.nodes(hurry=now), target, scope, now=now)
 
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
@@ -94,7 +96,7 @@ class Aborts:
 
     def _survivors_of(self, call: str) -> Survivors:
         """Sum up what is left of a call that has ended, in a session that may go on: its processes may live."""
-        work = self._tree.works.get(call.partition(":")[0])
+        work = self._registry.works.get(call.partition(":")[0])
         last = {one.pid: one.survivors for one in work.fates if one.owner == call} if work is not None else {}
         return total_survivors(last.values())
 
@@ -115,7 +117,7 @@ class Aborts:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
         joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
         survivors, recorded = list[Survivors](), True
-        for work in [self._tree.works[one.id] for one in plan.ending if one.id in self._tree.works]:
+        for work in [self._registry.works[one.id] for one in plan.ending if one.id in self._registry.works]:
             recorded = await self._over(work) and recorded
             survivors.append(work.report.survivors if work.report is not None else "unknown")
         return Receipt(

@@ -21,12 +21,12 @@ from supervisor.policies.abort_deadline import RungsDue, rungs_due
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import AbortState, same_abort
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import DiskWatch
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.availability import JournalAvailability
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import EndReport, Work
+from supervisor.runtime.live_session import EndReport, LiveSession
 
-__all__ = ["SLACK_S", "Endings", "Heartbeat", "highest"]
+__all__ = ["SLACK_S", "Heartbeat", "TerminationService", "highest"]
 
 SLACK_S = 5.0
 """What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
@@ -41,12 +41,12 @@ ROUNDING_S = 1e-6
 """Two deadlines that differ by less are the same one, taken there and back through a difference."""
 
 
-class _Climb:
+class Termination:
     """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
 
     __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "work")
 
-    def __init__(self, work: Work, cause: Cause, abort_id: str | None, began: float) -> None:
+    def __init__(self, work: LiveSession, cause: Cause, abort_id: str | None, began: float) -> None:
         self.work = work
         self.cause = cause
         self.abort_id = abort_id
@@ -71,23 +71,23 @@ class Heartbeat:
         self.handled = anyio.Event()
 
 
-class _Overdue(NamedTuple):
+class StageBudgetSpent(NamedTuple):
     """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
 
     session_id: str
     rung: Rung | None
 
 
-class Endings:
+class TerminationService:
     """All the ends that are under way, and the actor that hears their timers. It outlives every session."""
 
-    def __init__(self, tree: Tree, actor_id: str) -> None:
-        self._tree = tree
+    def __init__(self, registry: EntityRegistry, actor_id: str) -> None:
+        self._registry = registry
         self._actor_id = actor_id
-        self._climbs: dict[str, _Climb] = {}
+        self._climbs: dict[str, Termination] = {}
         self._rested: deque[Callable[[], None]] = deque()
         self._looking = False
-        tree.on_rest, tree.on_recorded, tree.on_pressed = self._rest, self._recorded, self._pressed
+        registry.on_rest, registry.on_recorded, registry.on_pressed = self._rest, self._recorded, self._pressed
 
     def __len__(self) -> int:
         """How many ends are under way."""
@@ -97,7 +97,7 @@ class Endings:
         if isinstance(message, Heartbeat):
             message.handled.set()
             return
-        if not isinstance(message, _Overdue):
+        if not isinstance(message, StageBudgetSpent):
             _log.error("an end could not be joined", what=str(message))
             return
         climb = self._climbs.get(message.session_id)
@@ -105,7 +105,9 @@ class Endings:
             self._overdue(climb)
 
     # ------------------------------------------------------------------ the climb
-    def begin(self, work: Work, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0) -> None:
+    def begin(
+        self, work: LiveSession, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0
+    ) -> None:
         """End everything below a session, then have its last record written. *now*: if that is under way, at once.
 
         *elapsed_s*: an end that an earlier supervisor began goes on, and is that many seconds old already.
@@ -114,13 +116,13 @@ class Endings:
             self._hurry(work)
         if work.ending:
             return
-        began = self._tree.system.timers.now() - elapsed_s
+        began = self._registry.system.timers.now() - elapsed_s
         if not work.told:
             work.told_by = cause.seq  # by itself, or before its supervisor was killed
         work.ending = work.told = True
         work.asked = work.asked or self._unasked(work, began)
         work.heard.set()
-        climb = _Climb(work, cause, abort_id, began)
+        climb = Termination(work, cause, abort_id, began)
         self._end_children(climb)
         self._climbs[work.session_id] = climb
         first = Rung.KILL if work.hurried else Rung.REQUEST
@@ -130,25 +132,25 @@ class Endings:
             climb.rung = first
             self._rest(work)
 
-    def _unasked(self, work: Work, began: float) -> AbortState:
+    def _unasked(self, work: LiveSession, began: float) -> AbortState:
         """It ends by itself: its own last error is the first reason."""
-        reason = self._tree.entity(work.session_id).data.last_error
+        reason = self._registry.entity(work.session_id).data.last_error
         deadline = began + work.policy.ladder.total_s
         return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
 
-    def _end_children(self, climb: _Climb) -> None:
+    def _end_children(self, climb: Termination) -> None:
         """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
         work = climb.work
         self._tell_children(climb)
         for child in [one for one in work.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
-            entity = self._tree.entities.get(child.session_id)
+            entity = self._registry.entities.get(child.session_id)
             if entity is not None and entity.ended:
                 continue  # there is nothing of it to live on: its last record is on its way
             if child.mode is CancelMode.WAIT_REQUESTED:
                 work.wait_for(child.heard)
-            self._tree.rehome(child, climb.cause, climb.abort_id)
+            self._registry.rehome(child, climb.cause, climb.abort_id)
 
-    def _tell_children(self, climb: _Climb) -> None:
+    def _tell_children(self, climb: Termination) -> None:
         """Who is waited for has no longer than this session; who was told so already is not told again."""
         work, stop = climb.work, None
         if not work.children:
@@ -164,41 +166,41 @@ class Endings:
             ):
                 continue
             stop = stop or _parent_ended(work, climb.abort_id)
-            within_s = deadline - self._tree.system.timers.now() if waits else None
-            self._tree.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
+            within_s = deadline - self._registry.system.timers.now() if waits else None
+            self._registry.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
 
-    def _step_to(self, climb: _Climb, rung: Rung) -> None:
+    def _step_to(self, climb: Termination, rung: Rung) -> None:
         """Do what the rung does, and set the timer for the next one."""
         work, climb.rung = climb.work, rung
         if rung is Rung.REQUEST:
-            if work.link is not None:
-                work.link.finish()
+            if work.connection is not None:
+                work.connection.finish()
         elif rung is Rung.CANCEL:
-            self._tree.cancel_scope(work.session_id, climb.abort_id or Rung.CANCEL)
+            self._registry.cancel_scope(work.session_id, climb.abort_id or Rung.CANCEL)
         else:
             self._kill(work)
-            self._tree.cancel_scope(work.session_id, climb.abort_id or Rung.KILL)
+            self._registry.cancel_scope(work.session_id, climb.abort_id or Rung.KILL)
         self._set_timer(climb, rung)
 
-    def _set_timer(self, climb: _Climb, rung: Rung) -> None:
+    def _set_timer(self, climb: Termination, rung: Rung) -> None:
         ladder, due = climb.work.policy.ladder, climb.due
         if rung is Rung.REQUEST:
-            left_s = climb.began + due.request_s - self._tree.system.timers.now()
+            left_s = climb.began + due.request_s - self._registry.system.timers.now()
         elif rung is Rung.CANCEL:
             # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
             give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
-            left_s = climb.began + give_way_s - self._tree.system.timers.now()
+            left_s = climb.began + give_way_s - self._registry.system.timers.now()
         else:
             left_s = ladder.kill_s + SLACK_S
         session_id = climb.work.session_id
-        self._context.set_timer(session_id, max(left_s, 0.0), _Overdue(session_id, rung))
+        self._context.set_timer(session_id, max(left_s, 0.0), StageBudgetSpent(session_id, rung))
 
-    def _kill(self, work: Work) -> None:
+    def _kill(self, work: LiveSession) -> None:
         words = "it was ended at once"
-        if work.link is not None:
-            work.link.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+        if work.connection is not None:
+            work.connection.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
-    def _overdue(self, climb: _Climb) -> None:
+    def _overdue(self, climb: Termination) -> None:
         match climb.rung:
             case Rung.REQUEST:
                 self._step_to(climb, Rung.CANCEL)
@@ -212,13 +214,13 @@ class Endings:
             case _:
                 self._conclude(climb)
 
-    def _await_records(self, climb: _Climb) -> None:
+    def _await_records(self, climb: Termination) -> None:
         climb.outages = self._disk.outages
         session_id = climb.work.session_id
-        self._context.set_timer(session_id, RECORDED_S, _Overdue(session_id, None))
+        self._context.set_timer(session_id, RECORDED_S, StageBudgetSpent(session_id, None))
 
     # ------------------------------------------------------------------ more urgent than before
-    def _hurry(self, work: Work) -> None:
+    def _hurry(self, work: LiveSession) -> None:
         """What is ending below it, and it itself, goes on at the kill rung; what is to end will begin there."""
         pending = [work]
         while pending:
@@ -229,19 +231,19 @@ class Endings:
                 self._step_to(climb, Rung.KILL)
             pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
-    def _pressed(self, work: Work) -> None:
+    def _pressed(self, work: LiveSession) -> None:
         """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
         climb = self._climbs.get(work.session_id)
         if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
             self._soon(lambda: self._press(climb))
 
-    def _press(self, climb: _Climb) -> None:
+    def _press(self, climb: Termination) -> None:
         if climb.rung in (Rung.REQUEST, Rung.CANCEL):
             self._set_timer(climb, climb.rung)
             self._tell_children(climb)
 
     # ------------------------------------------------------------------ the end
-    def _rest(self, work: Work) -> None:
+    def _rest(self, work: LiveSession) -> None:
         """Nothing works for it any more. The end of one may be what its parent waited for."""
         climb = self._climbs.get(work.session_id)
         if climb is not None and climb.rung is not None:
@@ -258,16 +260,16 @@ class Endings:
             finally:
                 self._looking = False
 
-    def _be_over(self, climb: _Climb) -> None:
+    def _be_over(self, climb: Termination) -> None:
         work, rung = climb.work, climb.rung
         if rung is None:
             return
-        took_s = max(0.0, self._tree.system.timers.now() - climb.began)
+        took_s = max(0.0, self._registry.system.timers.now() - climb.began)
         self._context.cancel_timer(work.session_id)
         if rung is Rung.CANCEL:
             rung = highest(work.fates[climb.fates_before :])
         survivors = total_survivors(fate.survivors for fate in work.fates)
-        work.report = EndReport(rung, took_s, self._tree.ledger.clock.wall.time(), survivors)
+        work.report = EndReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
         climb.rung = None
         work.leave()
         if work.unrecorded:
@@ -275,32 +277,32 @@ class Endings:
         else:
             self._conclude(climb)
 
-    def _recorded(self, work: Work) -> None:
+    def _recorded(self, work: LiveSession) -> None:
         """Everything below it has its last record."""
         climb = self._climbs.get(work.session_id)
         if climb is not None and climb.rung is None:
             self._context.cancel_timer(work.session_id)
             self._conclude(climb)
 
-    def _conclude(self, climb: _Climb) -> None:
+    def _conclude(self, climb: Termination) -> None:
         report = climb.work.report
         assert report is not None, "what is over has a report"
         del self._climbs[climb.work.session_id]
         ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
-        self._tree.tell(climb.work.session_id, ended, cause=climb.cause)
+        self._registry.tell(climb.work.session_id, ended, cause=climb.cause)
 
     @property
-    def _disk(self) -> DiskWatch:
-        return self._tree.ledger.disk
+    def _disk(self) -> JournalAvailability:
+        return self._registry.journal_writer.disk
 
     @property
     def _context(self) -> Context:
-        ctx = self._tree.system.context(self._actor_id)
+        ctx = self._registry.system.context(self._actor_id)
         assert ctx is not None, "it outlives every session"
         return ctx
 
 
-def _parent_ended(work: Work, abort_id: str | None) -> OperatorStop:
+def _parent_ended(work: LiveSession, abort_id: str | None) -> OperatorStop:
     return OperatorStop(
         reason=f"its parent {work.session_id} ended",
         abort_id=abort_id,

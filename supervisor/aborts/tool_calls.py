@@ -23,9 +23,9 @@ from actors.timers import TimerService
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 from supervisor.ports import Out, Process
-from supervisor.runtime.agent_io import Wire
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import Work
+from supervisor.runtime.agent_io import AgentIO
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import LiveSession
 
 __all__ = ["CallEnds", "Found", "end_processes"]
 
@@ -63,21 +63,21 @@ class CallEnds:
 
     def __init__(
         self,
-        tree: Tree,
-        work: Work,
+        registry: EntityRegistry,
+        work: LiveSession,
         agent_id: str,
         calls: Mapping[str, str],
         aborted: Container[str],
         ask: Callable[[str], Iterable[Out] | None],
-        wire: Wire,
+        agent_io: AgentIO,
     ) -> None:
-        self._tree = tree
+        self._registry = registry
         self._work = work
         self._agent_id = agent_id
         self._calls = calls
         self._aborted = aborted
         self._ask = ask
-        self._wire = wire
+        self._agent_io = agent_io
         self._ending: dict[str, _Ending] = {}
         self._span = CallSpan(0, 0)
         """When the processes of the open calls were born."""
@@ -95,7 +95,7 @@ class CallEnds:
     def begin(self) -> None:
         """Another turn is about to be given to it: it has no open call now."""
         self._ending.clear()
-        now = self._wire.process.clock() if self._wire.process is not None else 0
+        now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
         self._begun.clear()
 
@@ -139,13 +139,13 @@ class CallEnds:
         if call_id in self._ending:
             self._ending[call_id].told.append(kept)
             return self._ending[call_id].how
-        ctx = self._tree.system.context(self._calls.get(call_id, ""))
+        ctx = self._registry.system.context(self._calls.get(call_id, ""))
         outs = self._ask(call_id) if ctx is not None else None
         if ctx is None or (outs is None and not self._alone):
             return ""
         how = STRUCK if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
         self._ending[call_id] = _Ending(how, [kept])
-        self._wire.put(outs or ())
+        self._agent_io.put(outs or ())
         try:
             self._work.start(ctx, self._see_to_end, call_id, outs is not None)
         except ActorStopped:
@@ -155,7 +155,7 @@ class CallEnds:
     async def _see_to_end(self, call_id: str, asked: bool) -> None:
         """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
         its own process, and wait for those that this has started."""
-        within_s, timers = self._work.policy.ladder.request_s, self._tree.system.timers
+        within_s, timers = self._work.policy.ladder.request_s, self._registry.system.timers
         if asked:
             with timers.limit(min(ASKED_S, within_s)):
                 await anyio.sleep_forever()
@@ -175,31 +175,33 @@ class CallEnds:
     # ------------------------------------------------------------------ its processes
     async def _strike(self, tool_id: str) -> bool:
         """Kill what belongs to the one call that is open and goes on; ``False`` if there was nothing."""
-        process = self._wire.process
+        process = self._agent_io.process
         if process is None:
             return False
         async with self._looking:
             found = await end_processes(
-                process, self._span, self._tree.system.timers, servers=self._work.profile.servers
+                process, self._span, self._registry.system.timers, servers=self._work.profile.servers
             )
         self._note_killed(tool_id, found)
         return bool(found.killed)
 
     async def _end_processes(self, tool_id: str, alone: bool) -> bool:
         """Kill what belongs to the calls, and name what may; ``True`` if nothing of them is alive."""
-        process = self._wire.process
+        process = self._agent_io.process
         if process is None:
             return True
         async with self._looking:
             linger_s = LINGER_S if not self._left else 0.0  # what has outlived that once is waited for no more
             span = self._span._replace(alone=alone)
-            found = await end_processes(process, span, self._tree.system.timers, linger_s, self._work.profile.servers)
+            found = await end_processes(
+                process, span, self._registry.system.timers, linger_s, self._work.profile.servers
+            )
         self._note_killed(tool_id, found)
         if process.pid in found.alive:
             self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
         if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
             told = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
-            self._tree.note_in_turn(self._work, "CallProcessesLeft", told)
+            self._registry.note_in_turn(self._work, "CallProcessesLeft", told)
         for pid in may_live:
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="", killed=0, survivors="unknown"))
         return not (found.left or found.may_live)
@@ -207,7 +209,7 @@ class CallEnds:
     def _note_killed(self, tool_id: str, found: Found) -> None:
         if found.killed:
             told = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
-            self._tree.note_in_turn(self._work, "CallProcessesKilled", told)
+            self._registry.note_in_turn(self._work, "CallProcessesKilled", told)
         for pid in found.killed:
             left = pid in found.left
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(left)))
@@ -227,7 +229,7 @@ class CallEnds:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
             told = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
-            self._tree.note(self._agent_id, "CallProcessesEnded", self._work.cause, told)
+            self._registry.note(self._agent_id, "CallProcessesEnded", self._work.cause, told)
         for number, fate in enumerate(self._work.fates):
             if fate.survivors and (fate.owner, fate.pid) in found:
                 self._work.fates[number] = msgspec.structs.replace(fate, survivors=0)

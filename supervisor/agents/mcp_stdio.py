@@ -19,10 +19,10 @@ from actors.restart import add_restart
 from supervisor.agents.protocols.framing import Lines
 from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Work
-from supervisor.runtime.one_shot_event import Moment, first_of
+from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 __all__ = ["LEAVE_S", "RESTARTS", "START_S", "McpError", "McpResource"]
 
@@ -44,7 +44,7 @@ class _Asked:
     """A request that waits for its answer."""
 
     def __init__(self) -> None:
-        self.over = Moment()
+        self.over = OneShotEvent()
         self.result: Any = None
         self.error = "the server ended before it answered"
 
@@ -58,15 +58,21 @@ class McpResource:
     """
 
     def __init__(
-        self, tree: Tree, host: ProcessHost, work: Work, server: McpServer, launch: Launch, start_s: float
+        self,
+        registry: EntityRegistry,
+        host: ProcessHost,
+        work: LiveSession,
+        server: McpServer,
+        launch: Launch,
+        start_s: float,
     ) -> None:
-        self._tree = tree
+        self._registry = registry
         self._host = host
         self._work = work
         self._launch = launch
         self._start_s = start_s
         self.name = server.name
-        self.settled = Moment()
+        self.settled = OneShotEvent()
         """It was there once, or is given up."""
         self.given_up = ""
         """Why it will not be there any more."""
@@ -107,7 +113,7 @@ class McpResource:
         number, asked = self._requests, _Asked()
         self._asked[number] = asked
         try:
-            with self._tree.system.timers.limit(timeout_s) as limit:
+            with self._registry.system.timers.limit(timeout_s) as limit:
                 await self._send({"id": number, "method": method, "params": dict(params or {})})
                 await asked.over.wait()
             if limit.cancelled_caught:
@@ -138,7 +144,7 @@ class McpResource:
             with self._scope:
                 while not self._work.heard.is_set():
                     why = await self._hold()
-                    ends = add_restart(ends, self._tree.ledger.clock.now(), RESTARTS.period_s)
+                    ends = add_restart(ends, self._registry.journal_writer.clock.now(), RESTARTS.period_s)
                     if RESTARTS.exceeded(ends):
                         self.given_up = f"given up after {len(ends)} ends within {RESTARTS.period_s:g} s: {why}"
                         self._note("McpServerGivenUp", {"why": why})
@@ -175,7 +181,7 @@ class McpResource:
         self._work.account(self._work.session_id, report)
 
     async def _converse(self, process: Process) -> str:
-        gone = Moment()
+        gone = OneShotEvent()
         async with anyio.create_task_group() as group:
             group.start_soon(self._read, process, gone)
             group.start_soon(self._drain, process)
@@ -196,18 +202,18 @@ class McpResource:
         self.settled.set()
         return ""
 
-    async def _leave(self, process: Process, gone: Moment) -> str:
+    async def _leave(self, process: Process, gone: OneShotEvent) -> str:
         """Wait until it ends by itself, or its session is to end: then it is asked to, by the end of its input."""
         await first_of(gone, self._work.heard)
         if gone.is_set():
             return "it ended by itself"
         self._ready = False
         process.close_input()
-        with self._tree.system.timers.limit(LEAVE_S):
+        with self._registry.system.timers.limit(LEAVE_S):
             await process.wait_exit()
         return "its session ends"
 
-    async def _read(self, process: Process, gone: Moment) -> None:
+    async def _read(self, process: Process, gone: OneShotEvent) -> None:
         """Its answers; what it asks of us, and what is no message, is passed over. The end of its output is its end."""
         lines = Lines()
         while data := await process.receive():
@@ -236,6 +242,6 @@ class McpResource:
 
     def _note(self, name: str, told: dict[str, Any]) -> None:
         cause = Cause(self._work.because, None, f"mcp:{self.name}")
-        entity = self._tree.entities.get(self._work.session_id)
+        entity = self._registry.entities.get(self._work.session_id)
         if entity is not None and not entity.ended:
             entity.note(name, cause, {"server": self.name, **told})

@@ -19,7 +19,7 @@ from supervisor.agents.probe.sandbox import place_for
 from supervisor.cli.options import json_option, say
 from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 
 __all__ = ["agents_group"]
 
@@ -105,7 +105,7 @@ async def _probed(agent: Known, way: Way, base_url: str, cases: tuple[str, ...],
     rows: list[Case] = []
     with tempfile.TemporaryDirectory(prefix="supervisor-probe-", ignore_cleanup_errors=True) as folder:
         place = place_for(agent, way, base_url, Path(folder))
-        async with WardenHost() as host:
+        async with ShimHost() as host:
             async for one in probe(host, place, cases):
                 rows.append(one)
                 if shows:

@@ -82,8 +82,8 @@ def _overview_row(machine: AnyMachine) -> str:
     extensions = sum(edge["extension"] is not None for edge in facts["transitions"])
     edges = len(facts["transitions"]) - extensions
     starts, ends = ", ".join(facts["initial"]), ", ".join(facts["terminal"])
-    link = f"[{machine.name}](#{machine.name})"
-    return f"| {link} | {len(facts['states'])} | {edges} | {extensions} | {starts} | {ends} |"
+    connection = f"[{machine.name}](#{machine.name})"
+    return f"| {connection} | {len(facts['states'])} | {edges} | {extensions} | {starts} | {ends} |"
 
 
 def _section(machine: AnyMachine) -> str:

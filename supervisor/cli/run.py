@@ -22,7 +22,7 @@ from anyio.abc import TaskStatus
 
 from supervisor.cli.live_view import TICK_S, Reporter, teller_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
-from supervisor.cli.run_controller import Attendant
+from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Supervisor, close_sessions, open_supervisor, reconfigure
@@ -186,7 +186,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             reporter.start(teller_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
             await around.start(serve)
-            attendant = Attendant(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            attendant = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
             attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter, sup)
             around.start_soon(_tell_taken_over, runner)

@@ -24,7 +24,7 @@ from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner
 
-__all__ = ["Attendant"]
+__all__ = ["RunController"]
 
 PROGRESS_S = 10.0
 """How often a drain tells how far it is, if nothing has ended meanwhile."""
@@ -37,7 +37,7 @@ BEAT_S = 30.0
 TOO_LATE = "not reloaded: the run is ending"
 
 
-class Attendant:
+class RunController:
     """Attends to one run.
 
     Args:
@@ -165,7 +165,7 @@ class Attendant:
             outage = await self._sup.degraded()
             if not self._sup.stopping.is_set():
                 self._systemd.status(outage.words)
-            await self._sup.ledger.disk.up.wait()
+            await self._sup.journal_writer.disk.up.wait()
             if not self._sup.stopping.is_set():
                 self._systemd.ready()
 

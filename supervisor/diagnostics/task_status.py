@@ -18,7 +18,7 @@ from supervisor.lifecycles.task_run import Run
 from supervisor.lifecycles.types import Kind
 from supervisor.ports import EntityRow
 
-__all__ = ["WORK", "DeadLetter", "Standing", "checkpoint_name", "data_of", "dead_letters", "plan_name", "settling"]
+__all__ = ["WORK", "DeadLetter", "TaskStatus", "checkpoint_name", "data_of", "dead_letters", "plan_name", "settling"]
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
@@ -50,7 +50,7 @@ def plan_name(entity_id: str) -> str:
     return entity_id.partition(":")[2] or entity_id
 
 
-class Standing:
+class TaskStatus:
     """What can be said of each of *rows*."""
 
     def __init__(self, rows: Iterable[EntityRow]) -> None:
@@ -163,7 +163,7 @@ class Standing:
 
 def dead_letters(rows: Iterable[EntityRow]) -> tuple[DeadLetter, ...]:
     """The tasks that were given up, in the order of their birth."""
-    return tuple(Standing(rows).dead_letters())
+    return tuple(TaskStatus(rows).dead_letters())
 
 
 # ---------------------------------------------------------------------------------------------- runs, jobs, workers

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.diagnostics.task_status import Standing, data_of
+from supervisor.diagnostics.task_status import TaskStatus, data_of
 from supervisor.diagnostics.visual_state import VisualState, visual_state
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
@@ -41,7 +41,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
     """The roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
-    standing = Standing(ordered)
+    standing = TaskStatus(ordered)
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -60,7 +60,7 @@ def _parents_first(below: Mapping[str, list[EntityRow]]) -> list[EntityRow]:
     return order
 
 
-def _node(row: EntityRow, children: tuple[Node, ...], standing: Standing, used: Amounts | None) -> Node:
+def _node(row: EntityRow, children: tuple[Node, ...], standing: TaskStatus, used: Amounts | None) -> Node:
     data = data_of(row)
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
     asked = () if row.ended else tuple(_permission_node(row, wish) for wish in _asked(data))
@@ -103,7 +103,7 @@ def tool_calls(row: EntityRow) -> tuple[str, ...]:
     return tuple(f"{row.id}:c{number}" for number in range(1, int(data_of(row).get("calls") or 0) + 1))
 
 
-def _note(row: EntityRow, data: Mapping[str, Any], standing: Standing) -> str:
+def _note(row: EntityRow, data: Mapping[str, Any], standing: TaskStatus) -> str:
     """What a person wants to know beside the state."""
     match row.kind:
         case Kind.SESSION:
@@ -145,11 +145,11 @@ def ps(rows: Iterable[EntityRow], *, now: float, active_at: Mapping[str, float] 
         if session is not None:
             active_at_s = now if row.kind == Kind.TURN and not row.ended and _asked(data_of(row)) else row.changed_at
             said[session] = max(said.get(session, 0.0), active_at_s)
-    standing = Standing(ordered)
+    standing = TaskStatus(ordered)
     return tuple(_seen(row, now, said, standing) for row in ordered)
 
 
-def _seen(row: EntityRow, now: float, said: Mapping[str, float], standing: Standing) -> Seen:
+def _seen(row: EntityRow, now: float, said: Mapping[str, float], standing: TaskStatus) -> Seen:
     data = data_of(row)
     visual = _visual(row, data, now, said) if row.kind == Kind.AGENT else None
     return Seen(

@@ -20,7 +20,7 @@ from supervisor.diagnostics.invariants.aborting import EDGES
 from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook, TurnBook
 from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownWord
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownValue
 from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, UnknownTarget, plan_abort
 
 __all__ = ["LIMITS", "AbortDiffers", "Outcome", "SessionDiffers", "what_if"]
@@ -326,7 +326,7 @@ class _Run:
                 str(wish.metadata.get("scope")),
                 msgspec.convert(edges, AbortPolicy),
             )
-        except (UnknownTarget, UnknownWord, NoSiblings):
+        except (UnknownTarget, UnknownValue, NoSiblings):
             return ()
         return tuple(one.id for one in plan.nodes)
 

@@ -30,9 +30,9 @@ from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
 from supervisor.ports import Journal
 from supervisor.ports.logs import get_logger
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import PatientHost
-from supervisor.runtime.dependencies import Parts
+from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.live_session import AgentProfile
 from supervisor.runtime.subscriptions import SubscriptionLagged
@@ -107,7 +107,7 @@ async def open_supervisor(
         )
         stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
-        host = await stack.enter_async_context(WardenHost(containment))
+        host = await stack.enter_async_context(ShimHost(containment))
         processes = PatientHost(host, WALL)
         place = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, host, processes, place, where)
@@ -146,7 +146,7 @@ def _check_adapters(profiles: Mapping[str, AgentProfile], plugins: Plugins) -> N
 
 @asynccontextmanager
 async def supervise(
-    parts: Parts,
+    parts: Dependencies,
     agents: Mapping[str, AgentProfile],
     settings: Settings,
     choose: Choose | None = None,
@@ -177,7 +177,7 @@ async def supervise(
             plugins=plugins or Plugins(),
             on_permission=on_permission,
         )
-        system.group.start_soon(supervisor.ledger.run)
+        system.group.start_soon(supervisor.journal_writer.run)
         if parts.upkeep is not None:
             system.group.start_soon(keep_up, supervisor)
         if parts.state_dir:
@@ -211,10 +211,10 @@ async def close_sessions(supervisor: Supervisor) -> None:
     """
     await supervisor.finish()
     await supervisor.close_all()
-    with supervisor.tree.system.timers.limit(LAST_RECORDS_S) as waited:
-        await supervisor.ledger.durable()
+    with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
+        await supervisor.journal_writer.durable()
     if waited.cancelled_caught:
-        supervisor.ledger.abandon()
+        supervisor.journal_writer.abandon()
     if supervisor.failure is not None:
         raise supervisor.failure
 
@@ -225,11 +225,11 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
         await supervisor.close_all()
     else:
         await supervisor.abort_all(why)
-    with supervisor.tree.system.timers.limit(LAST_RECORDS_S) as waited:
-        await supervisor.ledger.close()
+    with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
+        await supervisor.journal_writer.close()
     if waited.cancelled_caught:
         _log.error("the disk did not answer: whether the last records are in the journal is not known")
-        supervisor.ledger.abandon()
+        supervisor.journal_writer.abandon()
     supervisor.subscriptions.end()
 
 

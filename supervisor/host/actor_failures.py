@@ -21,12 +21,12 @@ from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.types import CancelMode
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import LOST
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Outcome, Work
-from supervisor.sessions.pending_requests import Prompting
+from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["Casualties"]
+__all__ = ["ActorFailures"]
 
 _log = get_logger()
 
@@ -34,11 +34,11 @@ KERNEL = Cause(actor="kernel")
 """Who says that an actor of ours has crashed."""
 
 
-class Casualties:
+class ActorFailures:
     """The actors of one supervisor that are no more; *prompting* has whoever waits for their answers."""
 
-    def __init__(self, tree: Tree, prompting: Prompting) -> None:
-        self._tree = tree
+    def __init__(self, registry: EntityRegistry, prompting: PendingRequests) -> None:
+        self._registry = registry
         self._prompting = prompting
 
     def heard(self, event: KernelEvent) -> None:
@@ -58,7 +58,7 @@ class Casualties:
     def _crashed(self, actor_id: str, error: BaseException) -> None:
         """An actor of ours has a bug. Its session ends, with all below it, and whoever waits for that is answered."""
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
-        work, entity = self._tree.works.get(actor_id), self._tree.entities.get(actor_id)
+        work, entity = self._registry.works.get(actor_id), self._registry.entities.get(actor_id)
         if work is not None:
             cause = KERNEL
             with suppress(TypeError):  # what it knew may be what is broken
@@ -66,12 +66,12 @@ class Casualties:
                     cause = KERNEL._replace(seq=entity.note(LOST, KERNEL, {"error": repr(error)}).seq)
             self._lost(work, f"the session's actor crashed: {error!r}", cause)
         elif entity is not None:
-            self._tree.forget(entity)
+            self._registry.forget(entity)
             if entity.parent_id is not None:
                 words = f"the actor of {actor_id} crashed: {error!r}"
-                self._tree.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
+                self._registry.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
 
-    def _lost(self, work: Work, why: str, cause: Cause) -> None:
+    def _lost(self, work: LiveSession, why: str, cause: Cause) -> None:
         """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
         journal stops it: who waited for it was told so. Who may outlive the session does."""
         lost = [work]
@@ -80,17 +80,19 @@ class Casualties:
             lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
         for one in reversed(lost):
             self._part_with_children(one, cause)
-            for below in [self._tree.entities.get(below) for below in self._tree.system.children(one.session_id)]:
-                if below is not None and below.id not in self._tree.works:
-                    self._tree.forget(below)
-            self._tree.bury(one.session_id)
+            for below in [
+                self._registry.entities.get(below) for below in self._registry.system.children(one.session_id)
+            ]:
+                if below is not None and below.id not in self._registry.works:
+                    self._registry.forget(below)
+            self._registry.bury(one.session_id)
             words = why if one is work else f"its parent was lost: {why}"
             self._prompting.lost(one.session_id, Outcome("failed", words, ""))
 
-    def _part_with_children(self, lost: Work, cause: Cause) -> None:
+    def _part_with_children(self, lost: LiveSession, cause: Cause) -> None:
         """Those that may outlive it go to the root; of them, those that are not abandoned are told to end."""
         for child in [child for child in lost.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
-            self._tree.rehome(child, cause, None)
+            self._registry.rehome(child, cause, None)
             if child.mode is not CancelMode.ABANDON:
                 stop = OperatorStop(reason=f"its parent {lost.session_id} was lost")
-                self._tree.end(child.session_id, stop, cause=cause)
+                self._registry.end(child.session_id, stop, cause=cause)

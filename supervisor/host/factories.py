@@ -22,22 +22,31 @@ from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import OpenTranscripts, Transcript
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins.guard import AdapterFailed, NoHost
-from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink, Workspace
+from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.processes.descriptors import agent_spare, transcripts_max
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import PatientHost
-from supervisor.runtime.dependencies import Parts
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import AgentProfile, Link, Work
+from supervisor.runtime.dependencies import Dependencies
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import AgentProfile, Link, LiveSession
 from supervisor.sessions.agent_connection import Delegate
-from supervisor.sessions.process_connection import ProcessLink
+from supervisor.sessions.process_connection import ProcessConnection
 from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
 
-__all__ = ["WALL", "LinkMaker", "NoTranscript", "clean_env", "contained", "profile_of", "real_parts", "workspace_of"]
+__all__ = [
+    "WALL",
+    "ConnectionFactory",
+    "NoTranscript",
+    "clean_env",
+    "contained",
+    "profile_of",
+    "real_parts",
+    "workspace_of",
+]
 
 _log = get_logger()
 
@@ -73,7 +82,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
     )
 
 
-class LinkMaker:
+class ConnectionFactory:
     """Makes the link to a session's next agent: a program under a warden, or a function.
 
     Args:
@@ -82,23 +91,23 @@ class LinkMaker:
 
     def __init__(
         self,
-        tree: Tree,
+        registry: EntityRegistry,
         delegate: Delegate,
         processes: PatientHost,
-        files: Files,
+        files: AgentFiles,
         codec_of: Callable[[AgentProfile], MakeCodec],
     ) -> None:
-        self._tree = tree
+        self._registry = registry
         self._delegate = delegate
         self._host = processes
         self._files = files
         self._codec_of = codec_of
 
-    def __call__(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
+    def __call__(self, work: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Link:
         profile = work.profile
         if profile.function is not None:
             return FunctionLink(
-                self._tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
+                self._registry, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
         resume_id, interrupted = work.resume_id, work.interrupted
         work.resume_id, work.interrupted = None, False  # it is tried once
@@ -107,9 +116,13 @@ class LinkMaker:
             codec = self._codec_of(profile)()
             argv = codec.argv(profile.command, prompt, self._new_id(agent_id), resume_id)
         except AdapterFailed as error:  # a plug-in's: its agent cannot start, and nobody else is concerned
-            codec, argv, host = CommandCodec(), (), PatientHost(NoHost(str(error)), self._tree.ledger.clock.wall)
-        return ProcessLink(
-            self._tree,
+            codec, argv, host = (
+                CommandCodec(),
+                (),
+                PatientHost(NoHost(str(error)), self._registry.journal_writer.clock.wall),
+            )
+        return ProcessConnection(
+            self._registry,
             work,
             agent_id,
             incarnation,
@@ -130,7 +143,7 @@ class LinkMaker:
 
     def _new_id(self, agent_id: str) -> str:
         """What a new conversation is called, where we may choose; drawn from the seed: a run can be repeated."""
-        return str(UUID(int=self._tree.system.rng("conversation", agent_id).getrandbits(128), version=4))
+        return str(UUID(int=self._registry.system.rng("conversation", agent_id).getrandbits(128), version=4))
 
 
 class NoTranscript:
@@ -201,13 +214,13 @@ def _tell_of_worktrees(state_dir: StateDir | None) -> None:
 def real_parts(
     journal: Journal,
     state_dir: StateDir | None,
-    host: WardenHost,
+    host: ShimHost,
     processes: PatientHost,
     workspace: Workspace,
     workdir: Path,
-) -> Parts:
+) -> Dependencies:
     """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
-    parts = Parts(
+    parts = Dependencies(
         journal=journal,
         processes=processes,
         workspace=workspace,

@@ -9,23 +9,23 @@ from typing import Any
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskAt
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import NoSuchEntity
 
 __all__ = ["inspect"]
 
 
-def inspect(tree: Tree, entity_id: str) -> Inspected:
+def inspect(registry: EntityRegistry, entity_id: str) -> Inspected:
     """Look at a living session, turn, agent, task, or open tool call.
 
     Raises:
         NoSuchEntity: nothing alive has that id.
     """
     try:
-        seen = tree.system.inspect(entity_id)
+        seen = registry.system.inspect(entity_id)
     except NoSuchActor:
         raise NoSuchEntity(entity_id) from None
-    return Inspected(**_kernel(seen), **_entity(tree, entity_id))
+    return Inspected(**_kernel(seen), **_entity(registry, entity_id))
 
 
 def _kernel(seen: Inspection) -> dict[str, Any]:
@@ -43,22 +43,22 @@ def _kernel(seen: Inspection) -> dict[str, Any]:
     }
 
 
-def _entity(tree: Tree, entity_id: str) -> dict[str, Any]:
-    entity = tree.entities.get(entity_id)
-    if entity is None and tree.is_open(entity_id):
+def _entity(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
+    entity = registry.entities.get(entity_id)
+    if entity is None and registry.is_open(entity_id):
         return {"kind": "tool", "state": "open"}
     if entity is None:
         raise NoSuchEntity(entity_id)
-    data, work = entity.data, tree.works.get(entity_id)
-    link = work.link if work is not None else None
-    agent_id = link.agent_id if link is not None and not link.ended.is_set() else None
-    agent = tree.entities.get(agent_id) if agent_id is not None else None
+    data, work = entity.data, registry.works.get(entity_id)
+    connection = work.connection if work is not None else None
+    agent_id = connection.agent_id if connection is not None and not connection.ended.is_set() else None
+    agent = registry.entities.get(agent_id) if agent_id is not None else None
     return {
         "kind": entity.kind.value,
         "state": str(entity.state.value),
         "agent": agent_id,
         "pid": getattr(agent.data if agent is not None else data, "pid", None),
-        "turn": link.turn_id if link is not None else None,
+        "turn": connection.turn_id if connection is not None else None,
         "open_calls": tuple(f"{entity_id}:c{call.number}" for call in getattr(data, "open", ())),
         "checkpoint": work.place.starts_at if work is not None else getattr(data, "saved_as", ""),
         "permissions": tuple(f"{entity_id}:p{one.number}" for one in getattr(data, "asking", ()) if one.asked),

@@ -44,4 +44,4 @@ async def watch_journal(supervisor: Supervisor) -> None:
     """Look each second whether the journal of *supervisor* is still there, until it is lost."""
     while supervisor.failure is None:
         await anyio.sleep(CHECK_S)
-        await supervisor.ledger.check()
+        await supervisor.journal_writer.check()

@@ -15,11 +15,11 @@ from actors.waiting import any_of
 from supervisor.aborts.termination import SLACK_S
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.ports import JournalError, JournalLost
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Outcome, Work
-from supervisor.runtime.one_shot_event import Moment, first_of
-from supervisor.sessions.pending_requests import Prompting
+from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent, first_of
+from supervisor.sessions.pending_requests import PendingRequests
 
 __all__ = ["LAST_RECORDS_S", "Shutdown"]
 
@@ -38,13 +38,13 @@ class Shutdown:
 
     def __init__(
         self,
-        tree: Tree,
-        prompting: Prompting,
+        registry: EntityRegistry,
+        prompting: PendingRequests,
         drain_s: Callable[[], float],
         janitor: Callable[[], Context],
     ) -> None:
-        self._tree = tree
-        self._system: ActorSystem = tree.system
+        self._registry = registry
+        self._system: ActorSystem = registry.system
         self._prompting = prompting
         self._drain_s = drain_s
         self._janitor = janitor
@@ -54,11 +54,11 @@ class Shutdown:
         self.now = anyio.Event()
         """Nothing goes on any more, either."""
         self.failure: JournalError | None = None
-        self.failed = Moment()
+        self.failed = OneShotEvent()
         """The journal is lost."""
 
     # ------------------------------------------------------------------ one session
-    async def ended(self, work: Work) -> None:
+    async def ended(self, work: LiveSession) -> None:
         """Wait for a session's last record, which a journal that has failed will never hold.
 
         Raises:
@@ -68,14 +68,14 @@ class Shutdown:
         if self.failure is not None and not work.ended.is_set():
             raise self.failure
 
-    async def over(self, work: Work) -> bool:
+    async def over(self, work: LiveSession) -> bool:
         """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
         record is durable.
 
         Raises:
             JournalError: the journal has failed.
         """
-        disk = self._tree.ledger.disk
+        disk = self._registry.journal_writer.disk
         while not work.ended.is_set() and self.failure is None:
             if disk.outage is None:
                 await first_of(work.ended, self.failed, disk.down)
@@ -111,16 +111,16 @@ class Shutdown:
 
     def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
         """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
-        for work in reversed(list(self._tree.works.values())):
+        for work in reversed(list(self._registry.works.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-            self._tree.end(work.session_id, stop, cause=Cause(actor=actor))
+            self._registry.end(work.session_id, stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
         """Tell every root session that its work is done."""
-        for work in list(self._tree.works.values()):
+        for work in list(self._registry.works.values()):
             if work.root_id == work.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self._tree.end(work.session_id, stop, cause=Cause(actor="host"))
+                self._registry.end(work.session_id, stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""
@@ -154,13 +154,13 @@ class Shutdown:
         """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
         await self._last_records()
         while self.failure is None:
-            await first_of(self._tree.ledger.disk.down, self.failed)
+            await first_of(self._registry.journal_writer.disk.down, self.failed)
             if not await self._recovers_soon():
-                self._tree.ledger.abandon()
+                self._registry.journal_writer.abandon()
 
     async def _last_records(self) -> None:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
-        works, disk = self._tree.works, self._tree.ledger.disk
+        works, disk = self._registry.works, self._registry.journal_writer.disk
         bound_s = max((work.policy.ladder.total_s for work in works.values()), default=0.0)
         while works and self.failure is None:
             outages = disk.outages
@@ -169,7 +169,7 @@ class Shutdown:
             if waited.cancelled_caught and disk.outage is None and disk.outages == outages:
                 break  # no disk has held it up: nothing more comes
             if waited.cancelled_caught and disk.outage is not None and not await self._recovers_soon():
-                self._tree.ledger.abandon()
+                self._registry.journal_writer.abandon()
         if self.failure is not None and not self._system.broken:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
                 for work in list(works.values()):
@@ -177,18 +177,18 @@ class Shutdown:
 
     async def _next_end(self) -> None:
         """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
-        disk, works = self._tree.ledger.disk, list(self._tree.works.values())
+        disk, works = self._registry.journal_writer.disk, list(self._registry.works.values())
         alive = next((work for work in works if not work.over.is_set()), None)
         if disk.outage is None:
             await first_of(works[0].ended, self.failed, disk.down)
         elif alive is not None:
             await first_of(alive.over, alive.ended, self.failed, disk.up)
         elif not await self._recovers_soon():
-            self._tree.ledger.abandon()
+            self._registry.journal_writer.abandon()
 
     async def _recovers_soon(self) -> bool:
         """Whether the journal can be written within the time that an end has for its last records."""
-        disk = self._tree.ledger.disk
+        disk = self._registry.journal_writer.disk
         with anyio.move_on_after(LAST_RECORDS_S):
             await first_of(disk.up, self.failed)
         return disk.outage is None

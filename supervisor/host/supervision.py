@@ -17,13 +17,13 @@ import msgspec
 
 from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, Lane
 from actors.waiting import any_of
-from supervisor.aborts.service import Aborts
-from supervisor.aborts.termination import Endings, Heartbeat
+from supervisor.aborts.service import AbortService
+from supervisor.aborts.termination import Heartbeat, TerminationService
 from supervisor.agents.codecs import codec_for
 from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.visual_state import Inspected
-from supervisor.host.actor_failures import Casualties
-from supervisor.host.factories import LinkMaker, clean_env
+from supervisor.host.actor_failures import ActorFailures
+from supervisor.host.factories import ConnectionFactory, clean_env
 from supervisor.host.inspection import inspect
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
@@ -51,7 +51,7 @@ from supervisor.policies.liveness import Patience
 from supervisor.policies.permissions import Choice, OpenPermission
 from supervisor.policies.redaction import Redactor, sound
 from supervisor.ports import (
-    NO_PLACE,
+    NO_WORKSPACE,
     Caller,
     Compacted,
     EntityRow,
@@ -59,29 +59,29 @@ from supervisor.ports import (
     JournalLost,
     Launch,
     McpServer,
-    Place,
     Retention,
+    WorkspaceSpec,
 )
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.recovery.journal_state import PLACED
 from supervisor.recovery.restore import Recovered
-from supervisor.recovery.takeover import Choose, Inherited, Succession
+from supervisor.recovery.takeover import Choose, Inherited, Takeover
 from supervisor.runtime.availability import Outage, Shortage
-from supervisor.runtime.dependencies import Parts
+from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.entity_registry import END_S, Tree
+from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.entity_types import SESSION_KIND
-from supervisor.runtime.id_allocator import Names
-from supervisor.runtime.journal_writer import Cause, Clock, Ledger
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
-from supervisor.runtime.one_shot_event import Moment
-from supervisor.runtime.redacting_transcript import CleanTranscript
+from supervisor.runtime.id_allocator import IdAllocator
+from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
+from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession, NoSuchEntity, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.redacting_transcript import RedactingTranscript
 from supervisor.runtime.subscriptions import Subscriptions
-from supervisor.sessions.approval_queue import OnPermission, PermissionDesk
-from supervisor.sessions.effect_executor import Hands
+from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
+from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
-from supervisor.sessions.monitor_registry import NO_ALLOWANCE, Allowance, Overseer, hosts_scope
-from supervisor.sessions.pending_requests import Prompting
+from supervisor.sessions.monitor_registry import NO_ALLOWANCE, Allowance, MonitorRegistry, hosts_scope
+from supervisor.sessions.pending_requests import PendingRequests
 
 __all__ = ["Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
 
@@ -102,7 +102,7 @@ class Supervisor:
         self,
         *,
         system: ActorSystem,
-        parts: Parts,
+        parts: Dependencies,
         agents: Mapping[str, AgentProfile],
         settings: Settings,
         taken: set[str],
@@ -120,25 +120,25 @@ class Supervisor:
         self.workdir = parts.workdir
         self.state_dir = parts.state_dir
         self.subscriptions = Subscriptions(journal)
-        self.ledger = Ledger(
+        self.journal_writer = JournalWriter(
             journal,
             Clock(parts.wall, from_s),
-            perform=lambda owed: self._hands.perform(owed),
+            perform=lambda owed: self._effect_executor.perform(owed),
             publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
         self._environments: list[Mapping[str, str]] = []
-        self.trust = Trust(self.ledger.clock, self._note_standing)
+        self.trust = Trust(self.journal_writer.clock, self._note_standing)
         self.configure(agents, settings)
-        self.tree = Tree(system, self.ledger, Names(taken))
-        self._prompting = Prompting(self.tree, journal.generation, lambda: self.settings.limits.waiting_max)
-        self._shutdown = Shutdown(self.tree, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
+        self.registry = EntityRegistry(system, self.journal_writer, IdAllocator(taken))
+        self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
+        self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
-        self._aborts = Aborts(self.tree, journal, self._shutdown.over)
-        self.overseer = Overseer(self.tree, self._aborts.order)
-        self._endings = Endings(self.tree, JANITOR)
-        make_link = LinkMaker(
-            self.tree,
+        self._aborts = AbortService(self.registry, journal, self._shutdown.over)
+        self.monitors = MonitorRegistry(self.registry, self._aborts.order)
+        self._endings = TerminationService(self.registry, JANITOR)
+        make_link = ConnectionFactory(
+            self.registry,
             self._delegate,
             parts.processes,
             parts.files,
@@ -146,22 +146,24 @@ class Supervisor:
                 profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
             ),
         )
-        self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace, plugins.verified)
-        self._desk = PermissionDesk(self.tree, lambda: self._janitor, on_permission)
+        self.janitor = Janitor(self.registry, JANITOR, parts.processes, parts.workspace, plugins.verified)
+        self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
         answered = self._prompting.answered
-        self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, answered, self._desk)
-        self._succession = Succession(
-            self.tree,
+        self._effect_executor = EffectExecutor(
+            self.registry, JANITOR, self._endings, make_link, parts.workspace, answered, self._approvals
+        )
+        self._succession = Takeover(
+            self.registry,
             journal,
-            self._hands,
+            self._effect_executor,
             self._endings,
             admit=self._admit,
             ended=self._shutdown.ended,
-            revived=lambda work, past: self.overseer.revive(work, self.settings.oversight, past.budget),
+            revived=lambda work, past: self.monitors.revive(work, self.settings.oversight, past.budget),
             inherit=self._prompting.inherit,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
-        system.on_event = Casualties(self.tree, self._prompting).heard
+        system.on_event = ActorFailures(self.registry, self._prompting).heard
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Other agents and settings for every session that starts from now on. Secrets of the former stay secrets."""
@@ -170,7 +172,7 @@ class Supervisor:
         self._environments += [profile.env for profile in agents.values()]
         servers = [one for profile in agents.values() for one in profile.wishes.mcp_servers]
         self._environments += [secrets for one in servers for secrets in (one.env, one.headers)]
-        self.ledger.redactor = Redactor(self._environments)
+        self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
 
     # ------------------------------------------------------------------ sessions
@@ -187,7 +189,7 @@ class Supervisor:
         budget: Budget | None = None,
         within: Scope | None = None,
         patience: Patience = Patience.DEFAULT,
-        place: Place = NO_PLACE,
+        place: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
@@ -229,23 +231,23 @@ class Supervisor:
         _check_types(str, directory=directory)
         _check_type("cause", cause, Cause)
         _check_type("patience", patience, Patience)
-        _check_type("place", place, Place)
+        _check_type("place", place, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = Allowance(budget, within, patience)
         session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
         try:
-            await self.ledger.flush()
+            await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
             withdrawn = OperatorStop(reason="whoever started it was cancelled", abort_reason="user_interrupt")
-            self.tree.end(session_id, withdrawn, cause=cause)
+            self.registry.end(session_id, withdrawn, cause=cause)
             raise
         return Session(self, session_id)
 
     @property
     def outage(self) -> Outage | None:
         """Why the journal cannot be written now, and since when; ``None`` while it can."""
-        return self.ledger.disk.outage
+        return self.journal_writer.disk.outage
 
     @property
     def shortage(self) -> Shortage | None:
@@ -255,7 +257,7 @@ class Supervisor:
     async def degraded(self) -> Outage:
         """Wait until the journal cannot be written; at once while it cannot."""
         while (outage := self.outage) is None:
-            await self.ledger.disk.down.wait()
+            await self.journal_writer.disk.down.wait()
         return outage
 
     @property
@@ -272,7 +274,7 @@ class Supervisor:
     async def recovered(self) -> None:
         """Wait until the journal can be written again, or this supervisor is ending."""
         while self.outage is not None and not self.stopping.is_set():
-            await any_of(self.ledger.disk.up, self.stopping)
+            await any_of(self.journal_writer.disk.up, self.stopping)
 
     def _check_disk(self, what: str) -> None:
         if self.outage is not None:
@@ -284,7 +286,7 @@ class Supervisor:
 
     def sessions(self) -> list[Session]:
         """The sessions that are alive, oldest first: also those of an earlier supervisor that go on."""
-        return [Session(self, session_id) for session_id in self.tree.works]
+        return [Session(self, session_id) for session_id in self.registry.works]
 
     async def result_of(self, session_id: str) -> TurnResult | None:
         """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none."""
@@ -297,7 +299,7 @@ class Supervisor:
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
-            return self.tree.work(parent).profile
+            return self.registry.work(parent).profile
         if isinstance(agent, str):
             profile = self._agents.get(agent)
             if profile is None:
@@ -319,25 +321,25 @@ class Supervisor:
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
         allowance: Allowance = NO_ALLOWANCE,
-        place: Place = NO_PLACE,
+        place: WorkspaceSpec = NO_WORKSPACE,
     ) -> str:
         _check_name(name)
-        above = self.tree.work(parent) if parent is not None else None
+        above = self.registry.work(parent) if parent is not None else None
         if above is not None and (above.ending or above.told):
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
-        if started_by is not None and not self.tree.is_open(started_by):
+        if started_by is not None and not self.registry.is_open(started_by):
             raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
         if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
-        session_id = self.tree.names.new(name) if above is None else self._child_id(above, name)
+        session_id = self.registry.names.new(name) if above is None else self._child_id(above, name)
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
         work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
         work.place = place
-        self.overseer.oversee(work, self.settings.oversight, allowance)
+        self.monitors.oversee(work, self.settings.oversight, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
-            self.tree.birth(
+            self.registry.birth(
                 SESSION_KIND,
                 session_id,
                 parent_id=parent,
@@ -348,51 +350,51 @@ class Supervisor:
                 contained=contained,
             )
         except ActorError as error:
-            self.tree.dismiss(work)
+            self.registry.dismiss(work)
             raise Refused(f"session {name!r} is not started: {error}") from error
-        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_PLACE:
+        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_WORKSPACE:
             placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
-            self.tree.note(session_id, PLACED, cause, placed)
-        self.overseer.note_budget(work, allowance, cause)
+            self.registry.note(session_id, PLACED, cause, placed)
+        self.monitors.note_budget(work, allowance, cause)
         return session_id
 
     def _admit(
         self,
         session_id: str,
-        above: Work | None,
+        above: LiveSession | None,
         profile: AgentProfile,
         policy: AbortPolicy,
         started_by: str | None,
         mode: CancelMode,
-    ) -> Work:
-        work = Work(
-            self.tree,
+    ) -> LiveSession:
+        work = LiveSession(
+            self.registry,
             session_id=session_id,
             parent=above,
             profile=profile,
             policy=policy,
             started_by=started_by,
-            transcript=CleanTranscript(self._transcript_of(session_id), self.ledger),
+            transcript=RedactingTranscript(self._transcript_of(session_id), self.journal_writer),
             mode=mode,
         )
         work.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
-        self.tree.admit(work)
+        self.registry.admit(work)
         self.janitor.follow(work)
         return work
 
     def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
-        self.tree.note(task_id, name, cause, told, reason=reason)
+        self.registry.note(task_id, name, cause, told, reason=reason)
 
-    def _child_id(self, above: Work, name: str) -> str:
+    def _child_id(self, above: LiveSession, name: str) -> str:
         """Its path, or ``root/~/name`` where that would be too long to be written in every record."""
         path = f"{above.session_id}/{name}"
         if len(path) <= ID_MAX:
-            return self.tree.names.new(path, below=above.session_id)
-        return self.tree.names.new(f"{above.root_id}/~/{name}", below=above.root_id)
+            return self.registry.names.new(path, below=above.session_id)
+        return self.registry.names.new(f"{above.root_id}/~/{name}", below=above.root_id)
 
     def new_id(self, wanted: str) -> str:
         """An id for an entity that is not a session; numbered if it was used in this journal."""
-        return self.tree.names.new(wanted)
+        return self.registry.names.new(wanted)
 
     # ------------------------------------------------------------------ budgets
     def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
@@ -407,14 +409,14 @@ class Supervisor:
         _check_text("title", title)
         _check_type("budget", budget, Budget)
         _check_types(Scope, parent=parent)
-        return self.overseer.scope(hosts_scope(scope_id), title, budget, parent)
+        return self.monitors.scope(hosts_scope(scope_id), title, budget, parent)
 
     def close_scope(self, scope_id: str) -> None:
         """The next :meth:`scope` of that id is a new one, of which nothing is used.
 
         Who is in this one goes on counting there. Unknown ids are no mistake.
         """
-        self.overseer.close(hosts_scope(scope_id))
+        self.monitors.close(hosts_scope(scope_id))
 
     def left_of(self, session_id: str) -> Budget:
         """What a session may still use; ``None`` where nothing bounds it.
@@ -422,7 +424,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.overseer.left_of(self.tree.work(session_id))
+        return self.monitors.left_of(self.registry.work(session_id))
 
     def used_by(self, session_id: str) -> Amounts:
         """What the agents of a session have used so far, without those of its child sessions.
@@ -430,7 +432,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.overseer.used_by(self.tree.work(session_id))
+        return self.monitors.used_by(self.registry.work(session_id))
 
     # ------------------------------------------------------------------ what an earlier one left
     async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
@@ -445,7 +447,7 @@ class Supervisor:
             JournalError: the journal failed meanwhile.
         """
         recovered = await self._succession.take_over(rows, self._agents, self.settings, choose)
-        self.overseer.close_ended()
+        self.monitors.close_ended()
         for session_id in recovered.resumed:
             self._see_child_out(session_id)
         return recovered
@@ -457,7 +459,7 @@ class Supervisor:
 
     def _see_child_out(self, session_id: str) -> None:
         """A child session that was delegated is closed when its prompts are answered: who asked for it is gone."""
-        work, ctx = self.tree.works.get(session_id), self._system.context(JANITOR)
+        work, ctx = self.registry.works.get(session_id), self._system.context(JANITOR)
         if work is not None and work.started_by is not None and ctx is not None:
             ctx.start_task(self._close_answered, session_id, name=f"child {session_id}")
 
@@ -480,7 +482,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
         """
-        self.tree.work(session_id)
+        self.registry.work(session_id)
         _check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
@@ -497,7 +499,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended.
         """
-        self.tree.work(session_id)
+        self.registry.work(session_id)
         _check_text("prompt", prompt)
         return await self._prompting.outcome_of(session_id, prompt, cause, once=once, limit=limit)
 
@@ -516,7 +518,7 @@ class Supervisor:
                 the journal cannot be written now.
         """
         point = _point(urgent, at)
-        self.tree.work(session_id)
+        self.registry.work(session_id)
         _check_text("text", text)
         _check_type("sender", sender, str)
         self._check_disk(f"a message for {session_id}")
@@ -525,7 +527,7 @@ class Supervisor:
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
         """The permissions that wait for a human, oldest first."""
-        return self._desk.listed()
+        return self._approvals.listed()
 
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
@@ -550,7 +552,7 @@ class Supervisor:
         _check_text("by", by)
         self._check_disk(f"an answer to {permission_id}")
         return await self.see_through(
-            lambda: self._desk.answer(permission_id, allow=allow, always=always, because=because, by=by),
+            lambda: self._approvals.answer(permission_id, allow=allow, always=always, because=because, by=by),
             f"answer {permission_id}",
         )
 
@@ -561,7 +563,7 @@ class Supervisor:
 
     def reach_of(self, caller: Caller) -> Reach:
         """What *caller* may ask for: a session below another one, no more than either's plan lets it."""
-        work = self.tree.works.get(caller.session)
+        work = self.registry.works.get(caller.session)
         if work is None:
             return NOWHERE
         own = work.own_task
@@ -577,7 +579,7 @@ class Supervisor:
         """Record that a request was refused to *caller*: in the log of its session, if it has one, and for people."""
         _log.warning("a request to the supervisor was refused", by=caller.named("nobody"), asked=asked, why=why)
         told = {"asked": asked, "pid": caller.pid}
-        self.tree.note(caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why)
+        self.registry.note(caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why)
 
     # ------------------------------------------------------------------ resources
     async def start_mcp_server(
@@ -603,14 +605,14 @@ class Supervisor:
             Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
             McpError: the server could not be started, or did not answer in time, and was given up.
         """
-        work, ctx = self.tree.work(session_id), self._system.context(session_id)
+        work, ctx = self.registry.work(session_id), self._system.context(session_id)
         self._check_disk(f"an MCP server for {session_id}")
         server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
         self._environments.append(server.env)
-        self.ledger.redactor = Redactor(self._environments)
+        self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
         launch = Launch(argv=server.command, cwd=work.directory, env={**clean_env(), **server.env}, session=session_id)
-        resource = McpResource(self.tree, self._processes, work, server, launch, start_s)
+        resource = McpResource(self.registry, self._processes, work, server, launch, start_s)
         if ctx is None or work.told or work.ending:
             raise Refused(f"{session_id} is ending: it has no server {name!r} any more")
         resource.begin(ctx)
@@ -625,7 +627,7 @@ class Supervisor:
 
     def _delegate(
         self,
-        work: Work,
+        work: LiveSession,
         name: str,
         prompt: str,
         agent: str | None,
@@ -663,7 +665,7 @@ class Supervisor:
             Refused: the supervisor has ended before it was.
             Exception: what *do* raises.
         """
-        over, said = Moment(), list[_T | Exception]()
+        over, said = OneShotEvent(), list[_T | Exception]()
 
         async def carry_out() -> None:
             try:
@@ -752,11 +754,11 @@ class Supervisor:
             JournalError: the journal was lost meanwhile; the session was ended all the same.
         """
         _check_type("reason", reason, str)
-        work = self.tree.works.get(session_id)
+        work = self.registry.works.get(session_id)
         if work is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
-        self.tree.end(session_id, stop, cause=cause)
+        self.registry.end(session_id, stop, cause=cause)
         await self._shutdown.ended(work)
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
@@ -771,7 +773,7 @@ class Supervisor:
         if self._system.context(JANITOR) is None:  # a command may come as its socket closes
             return
         with suppress(ActorStopped):  # or as the last of its actors end
-            self._shutdown.stop(actor, now=now, give_up_retries=self._hands.give_up_retries)
+            self._shutdown.stop(actor, now=now, give_up_retries=self._effect_executor.give_up_retries)
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""
@@ -831,7 +833,7 @@ class Supervisor:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
         await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
         await self.janitor.rest()
-        for work in self.tree.works.values():  # whose last record was lost
+        for work in self.registry.works.values():  # whose last record was lost
             work.transcript.close()
 
     # ------------------------------------------------------------------ looking
@@ -841,7 +843,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended, or never was.
         """
-        return str(self.tree.entity(entity_id).state.value)
+        return str(self.registry.entity(entity_id).state.value)
 
     def inspect(self, entity_id: str) -> Inspected:
         """What goes on in a living session, turn, agent, task or tool call: its mailbox, its tasks and their stacks.
@@ -849,7 +851,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: nothing alive has that id.
         """
-        return inspect(self.tree, entity_id)
+        return inspect(self.registry, entity_id)
 
     async def compact(self, retention: Retention | None = None) -> Compacted:
         """Move what ended long ago from the journal to the archive; by default, what the settings do not keep.
@@ -863,11 +865,11 @@ class Supervisor:
         return await self.upkeep.compact(retention or self.settings.retention.value(), self._living)
 
     def _living(self) -> list[str]:
-        return list(self.tree.entities)
+        return list(self.registry.entities)
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
         """Every living entity, parents first; of a large host, without their *data* for who does not read it."""
-        return self.tree.rows(data=data)
+        return self.registry.rows(data=data)
 
     def subscribe(
         self, after_seq: int | None = None

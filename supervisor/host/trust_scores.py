@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.policies.access import AccessPolicy, Level, Rights, Standing, recalled, succeeded, told, violated
+from supervisor.policies.access import AccessPolicy, Level, Rights, TrustScore, recalled, succeeded, told, violated
 from supervisor.ports import EntityRow, Journal
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause, Clock
@@ -41,7 +41,7 @@ class Trust:
     def __init__(self, clock: Clock, note: Note) -> None:
         self._clock, self._note = clock, note
         self.policy: AccessPolicy | None = None
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, TrustScore] = {}
         self._counted: set[str] = set()
         """Tasks that were counted as successes and may not have been closed yet: they are not counted again."""
 
@@ -54,10 +54,10 @@ class Trust:
         """What that agent may do now; ``None``: nobody is judged."""
         return None if self.policy is None else self.policy.rights[self.level(agent)]
 
-    def _standing(self, agent: str) -> Standing:
+    def _standing(self, agent: str) -> TrustScore:
         found = self.standings.get(agent)
         if found is None:
-            return self.policy.first(agent) if self.policy is not None else Standing()
+            return self.policy.first(agent) if self.policy is not None else TrustScore()
         return found
 
     # ------------------------------------------------------------------ what happens
@@ -75,7 +75,7 @@ class Trust:
             after = violated(self._standing(agent), self._clock.now(), self.policy.decay_s)
             self._keep(agent, after, on or task_id, cause, "violation", f": {why}", task_id)
 
-    def _keep(self, agent: str, after: Standing, on: str, cause: Cause, what: str, why: str, task_id: str) -> None:
+    def _keep(self, agent: str, after: TrustScore, on: str, cause: Cause, what: str, why: str, task_id: str) -> None:
         before, self.standings[agent] = self.level(agent), after
         words = f"{what} of {agent}, {before} before and {after.level} now{why}"
         fact: dict[str, object] = {"agent": agent, "what": what, "standings": told(self.standings)}

@@ -15,13 +15,13 @@ import anyio
 
 from actors import ActorStopped
 from supervisor.plans.acceptance import AcceptanceTest, Checked, Verify, accepted
-from supervisor.ports import Changes, JournalLost, Merge, Place, ProcessHost, Released, Workspace
+from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Released, Workspace, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import Work
-from supervisor.runtime.one_shot_event import Moment, UnderWay
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.one_shot_event import OneShotEvent, WaitGroup
 
 __all__ = ["Janitor"]
 
@@ -41,14 +41,16 @@ class Janitor:
         verify: has a verifier of a plug-in look at a piece of work.
     """
 
-    def __init__(self, tree: Tree, actor_id: str, processes: ProcessHost, workspace: Workspace, verify: Verify) -> None:
-        self._tree = tree
+    def __init__(
+        self, registry: EntityRegistry, actor_id: str, processes: ProcessHost, workspace: Workspace, verify: Verify
+    ) -> None:
+        self._registry = registry
         self._actor_id = actor_id
         self._processes = processes
         self._workspace = workspace
         self._verify = verify
-        self._putting_away = UnderWay()
-        self.clearing = UnderWay()
+        self._putting_away = WaitGroup()
+        self.clearing = WaitGroup()
         """The places that are being cleared of what was given up, or wait for that: nothing is begun meanwhile where
         sessions share one. (The end of a supervisor does not wait for that: it may take until a disk is back.)"""
 
@@ -61,8 +63,8 @@ class Janitor:
         if not tests:
             return ""
         found: list[Checked] = []
-        over = Moment()
-        work, ctx = self._tree.works.get(session_id), self._tree.system.context(session_id)
+        over = OneShotEvent()
+        work, ctx = self._registry.works.get(session_id), self._registry.system.context(session_id)
         if work is not None and ctx is not None and not work.heard.is_set():  # it has begun to end: nothing else begins
             with suppress(ActorStopped):
                 work.start(ctx, self._check, work, tests, found, over)
@@ -72,14 +74,16 @@ class Janitor:
         last = found[-1]
         return "" if last.passed else f"{last.test.title}: {last.problem}"
 
-    async def _check(self, work: Work, tests: Sequence[AcceptanceTest], found: list[Checked], over: Moment) -> None:
+    async def _check(
+        self, work: LiveSession, tests: Sequence[AcceptanceTest], found: list[Checked], over: OneShotEvent
+    ) -> None:
         scope = anyio.CancelScope()
         work.heard.then(scope.cancel)  # nobody is asked to come to an end: it is ended at once
         try:
             with scope:
                 done = await accepted(self._processes, tests, work.directory, work.profile.env, self._verify)
                 for one in done:
-                    work.transcript.write("acceptance", _told(one), at=self._tree.ledger.clock.now())
+                    work.transcript.write("acceptance", _told(one), at=self._registry.journal_writer.clock.now())
                 found += done
         finally:
             work.heard.forget(scope.cancel)
@@ -139,7 +143,7 @@ class Janitor:
         try:
             return await outlast_shortage(partial(self._workspace.commit, session_id, message))
         except OSError:
-            work = self._tree.works.get(session_id)
+            work = self._registry.works.get(session_id)
             if work is None or work.heard.is_set():  # its place is being put away, with all that was done there
                 raise Refused(f"session {session_id!r} was ended before its work was committed") from None
             raise
@@ -147,7 +151,7 @@ class Janitor:
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         """Bring *commit* of a session to where it is for, or all that it did; what cannot be said to be there is
         refused."""
-        if isinstance(lost := self._tree.ledger.error, JournalLost):
+        if isinstance(lost := self._registry.journal_writer.error, JournalLost):
             return Merge(outcome="refused", why=str(lost))
         try:
             return await outlast_shortage(partial(self._workspace.merge, session_id, message, commit))
@@ -166,7 +170,7 @@ class Janitor:
         except OSError as error:
             raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
-    async def begin(self, place: Place) -> None:
+    async def begin(self, place: WorkspaceSpec) -> None:
         """Have what a task owns as an attempt is to begin with it, and be able to take that back.
 
         Raises:
@@ -178,7 +182,7 @@ class Janitor:
         except OSError as error:
             raise Refused(f"what the attempt may have to be taken back to could not be saved: {error}") from error
 
-    async def save(self, session_id: str, place: Place, message: str) -> str:
+    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """The checkpoint that holds what a session did so far.
 
         Raises:
@@ -186,7 +190,7 @@ class Janitor:
         """
         return await self._within(self._workspace.save, session_id, place, message)
 
-    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """Take back what a session did; the checkpoint that holds it.
 
         Raises:
@@ -195,7 +199,11 @@ class Janitor:
         return await self._within(self._workspace.roll_back, session_id, place, message)
 
     async def _within(
-        self, do: Callable[[str, Place, str], Awaitable[str]], session_id: str, place: Place, message: str
+        self,
+        do: Callable[[str, WorkspaceSpec, str], Awaitable[str]],
+        session_id: str,
+        place: WorkspaceSpec,
+        message: str,
     ) -> str:
         """What was begun with a place is done to its end, but not for ever."""
         self._check_ours()
@@ -206,11 +214,11 @@ class Janitor:
                 raise Refused(str(error)) from error
         raise Refused(f"it took longer than {PUT_AWAY_S:g} s")
 
-    async def accept(self, place: Place) -> None:
+    async def accept(self, place: WorkspaceSpec) -> None:
         """What was done there is not taken back any more."""
         await self._drop(self._workspace.accept, place)
 
-    async def forget(self, place: Place) -> None:
+    async def forget(self, place: WorkspaceSpec) -> None:
         """Drop what was saved on the way of a task that is over, as far as nobody needs it."""
         await self._drop(self._workspace.forget, place)
 
@@ -220,11 +228,11 @@ class Janitor:
         Raises:
             Refused: it may be.
         """
-        if isinstance(self._tree.ledger.error, JournalLost):
-            raise Refused(str(self._tree.ledger.error))
+        if isinstance(self._registry.journal_writer.error, JournalLost):
+            raise Refused(str(self._registry.journal_writer.error))
 
-    async def _drop(self, drop: Callable[[Place], Awaitable[None]], place: Place) -> None:
-        if isinstance(self._tree.ledger.error, JournalLost):
+    async def _drop(self, drop: Callable[[WorkspaceSpec], Awaitable[None]], place: WorkspaceSpec) -> None:
+        if isinstance(self._registry.journal_writer.error, JournalLost):
             return
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
@@ -239,7 +247,7 @@ class Janitor:
 
     async def put_away(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""
-        if isinstance(self._tree.ledger.error, JournalLost):
+        if isinstance(self._registry.journal_writer.error, JournalLost):
             return Released()
         released = Released(problem=f"it was not put away within {PUT_AWAY_S:g} s")
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
@@ -252,7 +260,7 @@ class Janitor:
             _log.info("work is left that is not merged", session=session_id, **_left(released))
         return released
 
-    def follow(self, work: Work) -> None:
+    def follow(self, work: LiveSession) -> None:
         """Clear away after that session, when its last record is made."""
         if self._workspace.temporary and work.root_id == work.session_id:
             work.ended.then(lambda: self._put_away_later(work))
@@ -266,17 +274,17 @@ class Janitor:
         """Wait until nothing is being cleared away."""
         await self._putting_away.none()
 
-    def _put_away_later(self, work: Work) -> None:
+    def _put_away_later(self, work: LiveSession) -> None:
         if not work.place.kept:  # else it is said when it may go
             self._start(self.put_away, work.session_id, f"what {work.session_id} left")
 
     async def _clear(self) -> None:
         for session_id in await self._workspace.left():
-            if session_id not in self._tree.works:
+            if session_id not in self._registry.works:
                 await self.put_away(session_id, f"what {session_id} left")
 
     def _start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: str) -> None:
-        ctx = self._tree.system.context(self._actor_id)
+        ctx = self._registry.system.context(self._actor_id)
         if ctx is not None:
             ctx.start_task(self._counted, fn, args, name=fn.__name__)
 

@@ -21,7 +21,7 @@ from supervisor.journal.chain import START, check_entities, link_before, walk
 from supervisor.journal.database import Database
 from supervisor.journal.deletion import remove
 from supervisor.journal.files import DISK, Files
-from supervisor.journal.retention import Leaver, leavers
+from supervisor.journal.retention import RetentionSelection, leavers
 from supervisor.journal.schema import explaining
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.ports import Compacted, JournalError, Retention
@@ -123,7 +123,9 @@ Pieces = Generator[tuple[str, Compacted], None, list[Named]]
 
 
 # ------------------------------------------------------------------------------------------------ into the archive
-def _archived(database: Database, folder: Path, going: Sequence[Leaver], files: Files, told: Compacted) -> Pieces:
+def _archived(
+    database: Database, folder: Path, going: Sequence[RetentionSelection], files: Files, told: Compacted
+) -> Pieces:
     """Make the next archive; it, or nothing."""
     if not going:
         return []
@@ -162,7 +164,7 @@ def _reading(path: Path) -> apsw.Connection:
     return db
 
 
-def _build(path: Path, live: Path, going: Sequence[Leaver], files: Files) -> Iterator[None]:
+def _build(path: Path, live: Path, going: Sequence[RetentionSelection], files: Files) -> Iterator[None]:
     """Copy who is *going*, and check what was copied: each of its records, and each of its entities."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with explaining(path), closing(files.connect(path, flags)) as db:

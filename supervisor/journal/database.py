@@ -18,7 +18,7 @@ import apsw
 
 from supervisor.journal.chain import Dues, chained, entity_hash, read_end
 from supervisor.journal.files import DISK, Files
-from supervisor.journal.integrity import SNAPSHOT_EVERY, Standing, read_snapshot, verified, write_snapshot
+from supervisor.journal.integrity import SNAPSHOT_EVERY, ChecksumState, read_snapshot, verified, write_snapshot
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import (
@@ -65,7 +65,7 @@ class Database:
         self._files = files
         self._possession = possession
         self.boot = files.boot()
-        self.standing = Standing(0, b"", 0, 0, 0)
+        self.standing = ChecksumState(0, b"", 0, 0, 0)
         """What is on the disk, as far as it is known to be sound."""
         self.snapshot_seq = 0
         self.generation = 0
@@ -85,7 +85,7 @@ class Database:
                 self.standing = standing
         self._publish([one.record for one in batch])
 
-    def _write(self, batch: Sequence[Append], events: Sequence[tuple[Any, ...]]) -> Standing:
+    def _write(self, batch: Sequence[Append], events: Sequence[tuple[Any, ...]]) -> ChecksumState:
         ids = list(dict.fromkeys(one.record.entity_id for one in batch))
         rows = {row.id: row for row in read_entities(self.db, ids=ids)}
         last_seq, link = read_end(self.db)
@@ -107,7 +107,7 @@ class Database:
             self.write_snapshot(standing)
         return standing
 
-    def write_snapshot(self, standing: Standing) -> None:
+    def write_snapshot(self, standing: ChecksumState) -> None:
         """In the caller's transaction."""
         write_snapshot(self.db, standing, self.boot)
         self.snapshot_seq = standing.seq

@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.journal.chain import START, check_entities, link_at, walk
 
-__all__ = ["SNAPSHOT_EVERY", "Standing", "check_all", "read_snapshot", "verified", "write_snapshot"]
+__all__ = ["SNAPSHOT_EVERY", "ChecksumState", "check_all", "read_snapshot", "verified", "write_snapshot"]
 
 SNAPSHOT_EVERY: Final = 10_000
 """Records between two snapshots: after a kill an opening verifies at most so many, in about 0.1 s."""
@@ -39,7 +39,7 @@ _KNOWN: Final = "SELECT count(*) FROM entities WHERE id IN (SELECT value FROM js
 _encode = msgspec.json.Encoder().encode
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ChecksumState(msgspec.Struct, frozen=True):
     """A journal in five values: its last record and the hash of it, how many records and entities are in it, and the
     sum of the hashes of all entities. The sum is kept up with each append, without reading any other entity."""
 
@@ -51,18 +51,20 @@ class Standing(msgspec.Struct, frozen=True):
 
     def after(
         self, *, seq: int, chain: bytes, records: int, came: Iterable[bytes], went: Iterable[bytes], more: int
-    ) -> Standing:
+    ) -> ChecksumState:
         """With *records* and *more* entities more; entities that had the hashes *went* have the hashes *came*."""
         digest = self.digest + sum(map(int.from_bytes, came)) - sum(map(int.from_bytes, went))
-        return Standing(seq, chain, self.records + records, self.entities + more, digest % _MODULUS)
+        return ChecksumState(seq, chain, self.records + records, self.entities + more, digest % _MODULUS)
 
-    def without(self, records: int, hashes: Sequence[bytes]) -> Standing:
+    def without(self, records: int, hashes: Sequence[bytes]) -> ChecksumState:
         """When *records* have gone to an archive, and the entities that had the hashes *hashes*."""
         digest = self.digest - sum(map(int.from_bytes, hashes))
-        return Standing(self.seq, self.chain, self.records - records, self.entities - len(hashes), digest % _MODULUS)
+        return ChecksumState(
+            self.seq, self.chain, self.records - records, self.entities - len(hashes), digest % _MODULUS
+        )
 
 
-def read_snapshot(db: apsw.Connection) -> tuple[Standing, str] | None:
+def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
     """The last snapshot, and the boot that it was taken in.
 
     Raises:
@@ -75,16 +77,16 @@ def read_snapshot(db: apsw.Connection) -> tuple[Standing, str] | None:
         seq, chain, records, entities, digest, boot = msgspec.convert(row, tuple[int, bytes, int, int, bytes, str])
     except msgspec.ValidationError as error:
         raise apsw.CorruptError(f"the snapshot is not what was written there: {error}") from error
-    return Standing(seq, chain, records, entities, int.from_bytes(digest)), boot
+    return ChecksumState(seq, chain, records, entities, int.from_bytes(digest)), boot
 
 
-def write_snapshot(db: apsw.Connection, standing: Standing, boot: str) -> None:
+def write_snapshot(db: apsw.Connection, standing: ChecksumState, boot: str) -> None:
     """*standing* is verified; in the caller's transaction."""
     digest = standing.digest.to_bytes(_SIZE)
     db.execute(_WRITE, (standing.seq, standing.chain, standing.records, standing.entities, digest, boot))
 
 
-def verified(db: apsw.Connection, boot: str) -> Standing:
+def verified(db: apsw.Connection, boot: str) -> ChecksumState:
     """How the journal stands, once it is known to be sound; *boot* names this boot, ``""`` if nobody can.
 
     Raises:
@@ -97,7 +99,7 @@ def verified(db: apsw.Connection, boot: str) -> Standing:
 
 
 # ------------------------------------------------------------------------------------------------ since the snapshot
-def _check_since(db: apsw.Connection, last: Standing) -> Standing:
+def _check_since(db: apsw.Connection, last: ChecksumState) -> ChecksumState:
     """The records after *last*, the entities that they are about, and those that live."""
     if link_at(db, last.seq) != last.chain:
         raise apsw.CorruptError(f"record {last.seq} is not what was written there")
@@ -125,7 +127,7 @@ def _refuse_astray(entity_id: str | None) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- all of it
-def check_all(db: apsw.Connection) -> Standing:
+def check_all(db: apsw.Connection) -> ChecksumState:
     """Pages and indexes, then records, then entities, then the last snapshot. A million records take about 3 s in
     SQLite's check and 8 s in this one (one core, 2026).
 
@@ -144,13 +146,13 @@ def check_all(db: apsw.Connection) -> Standing:
     if last != folded:
         raise apsw.CorruptError(f"up to record {last.seq} it is not what its snapshot says")
     entities = db.execute("SELECT count(*) FROM entities").get
-    return Standing(end.seq, end.chain, end.records, entities, digest % _MODULUS)
+    return ChecksumState(end.seq, end.chain, end.records, entities, digest % _MODULUS)
 
 
-_EMPTY: Final = Standing(0, START, 0, 0, 0)
+_EMPTY: Final = ChecksumState(0, START, 0, 0, 0)
 
 
-def _walked(db: apsw.Connection, up_to: int) -> tuple[Standing, Standing]:
+def _walked(db: apsw.Connection, up_to: int) -> tuple[ChecksumState, ChecksumState]:
     """Check the chain: the journal's last record, and what the records up to *up_to* fold to. Only the second one knows
     of entities."""
     seq, chain, records = 0, START, 0
@@ -165,8 +167,8 @@ def _walked(db: apsw.Connection, up_to: int) -> tuple[Standing, Standing]:
             kept[row[_WHO]] = row[-2]
     if records and seq <= up_to:
         folded = _folded(seq, chain, records, kept)
-    return Standing(seq, chain, records, 0, 0), folded
+    return ChecksumState(seq, chain, records, 0, 0), folded
 
 
-def _folded(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> Standing:
-    return Standing(seq, chain, records, len(kept), sum(map(int.from_bytes, kept.values())) % _MODULUS)
+def _folded(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> ChecksumState:
+    return ChecksumState(seq, chain, records, len(kept), sum(map(int.from_bytes, kept.values())) % _MODULUS)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 import apsw
 
 from supervisor.journal.chain import check_chain, check_entities
-from supervisor.journal.integrity import Standing, check_all
+from supervisor.journal.integrity import ChecksumState, check_all
 from supervisor.journal.schema import (
     check_version,
     explaining,
@@ -144,7 +144,7 @@ class JournalReader:
                 return Changed(check_chain(self._db), check_entities(self._db)[0], str(error))
         return None
 
-    def check(self) -> Standing:
+    def check(self) -> ChecksumState:
         """Check all there is to check, as of one moment: pages, chain, entities, snapshot.
 
         Raises:

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.ports import Retention
 
-__all__ = ["SETTLED_S", "Leaver", "leavers"]
+__all__ = ["SETTLED_S", "RetentionSelection", "leavers"]
 
 SETTLED_S: Final = 60.0
 """An entity that ended less than this ago stays in any case: late facts about it may be on their way."""
@@ -61,7 +61,7 @@ SELECT changed_at FROM (
 _encode = msgspec.json.Encoder().encode
 
 
-class Leaver(NamedTuple):
+class RetentionSelection(NamedTuple):
     """An entity that may leave, with all its records, and when the last of them was made (Unix time)."""
 
     id: str
@@ -71,7 +71,7 @@ class Leaver(NamedTuple):
 
 def leavers(
     db: apsw.Connection, retention: Retention, now: float, most: int, living: Collection[str] = ()
-) -> list[Leaver]:
+) -> list[RetentionSelection]:
     """Who leaves next, oldest first: about *most* records, and more only where fewer would part a child from its
     parent. *now* is Unix time, the *living* stay."""
     until = _until(db, retention, now)
@@ -98,5 +98,5 @@ def _until(db: apsw.Connection, retention: Retention, now: float) -> float | Non
     return max(ages, default=None)
 
 
-def _leaving(db: apsw.Connection, until: float, living: str) -> list[Leaver]:
-    return [Leaver(*row) for row in db.execute(_LEAVING, {"until": until, "living": living})]
+def _leaving(db: apsw.Connection, until: float, living: str) -> list[RetentionSelection]:
+    return [RetentionSelection(*row) for row in db.execute(_LEAVING, {"until": until, "living": living})]

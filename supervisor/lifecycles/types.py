@@ -29,7 +29,7 @@ __all__ = [
     "TimeLimit",
     "ToolOutcome",
     "TransitionReason",
-    "UnknownWord",
+    "UnknownValue",
     "Verdict",
 ]
 
@@ -77,7 +77,7 @@ class CancelMode(StrEnum):
         try:
             return cls(word)
         except ValueError:
-            raise UnknownWord("cancel_mode", word, cls) from None
+            raise UnknownValue("cancel_mode", word, cls) from None
 
 
 class ToolOutcome(StrEnum):
@@ -94,7 +94,7 @@ Survivors = int | Literal["unknown"]
 """How many processes are still alive. ``unknown`` where nobody can tell: neither 0 nor any other number."""
 
 
-class UnknownWord(ValueError):
+class UnknownValue(ValueError):
     """A word that is none of those that can stand there."""
 
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.ports import Launch, ProcessHost
 from supervisor.ports.path_safety import absent
-from supervisor.processes.helper_programs import Ran, run_program
+from supervisor.processes.helper_programs import CompletedCommand, run_command
 
 __all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceTest", "Checked", "Verify", "accepted"]
 
@@ -87,7 +87,7 @@ async def _checked(
         problem = await anyio.to_thread.run_sync(absent, directory, test.words[0])
         return Checked(test=test, problem=problem, output="", took_s=0.0)
     launch = Launch(argv=_argv(test), cwd=directory, env=env)
-    ran = await run_program(host, launch, timeout_s=test.timeout_s)
+    ran = await run_command(host, launch, timeout_s=test.timeout_s)
     return Checked(test=test, problem=_problem(ran), output=ran.output, took_s=ran.took_s)
 
 
@@ -101,7 +101,7 @@ def _argv(test: AcceptanceTest) -> tuple[str, ...]:
             return test.words
 
 
-def _problem(ran: Ran) -> str:
+def _problem(ran: CompletedCommand) -> str:
     if ran.problem:
         return ran.problem
     if ran.status == 0:

@@ -17,7 +17,7 @@ from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugged
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
 from supervisor.ports import Retention
-from supervisor.sessions.session_monitor import Oversight
+from supervisor.sessions.session_monitor import MonitorSettings
 
 __all__ = ["LadderConfig", "LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings"]
 
@@ -123,9 +123,9 @@ class Settings(Model):
     pid_namespaces: Flag = False
 
     @property
-    def oversight(self) -> Oversight:
+    def oversight(self) -> MonitorSettings:
         """What is watched of each session, and against which bounds."""
-        return Oversight(
+        return MonitorSettings(
             loops=self.loops.value(),
             model=self.model_trouble.value(),
             liveness=self.liveness.value(),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownWord
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
 from supervisor.policies.abort_deadline import RungsDue, rungs_due
 
 __all__ = [
@@ -233,7 +233,7 @@ def scope_of(word: AbortScope | str) -> AbortScope:
     try:
         return AbortScope(word)
     except ValueError:
-        raise UnknownWord("scope", word, AbortScope) from None
+        raise UnknownValue("scope", word, AbortScope) from None
 
 
 # ------------------------------------------------------------------------------------------------------ the plan

@@ -21,7 +21,7 @@ __all__ = [
     "AccessPolicy",
     "Level",
     "Rights",
-    "Standing",
+    "TrustScore",
     "call_refusal",
     "claim_refusal",
     "file_refusal",
@@ -82,7 +82,7 @@ WRITING: Final = frozenset({"edit", "delete", "move", "execute", "switch_mode"})
 FETCHING: Final = frozenset({"fetch"})
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
     """An agent's record: its level, its successes so far, and when its open violations happened."""
 
     level: Level = Level.UNTRUSTED
@@ -97,17 +97,17 @@ class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
     initial: Mapping[str, Level] = {}
     rights: Mapping[Level, Rights] = RIGHTS
 
-    def first(self, agent: str) -> Standing:
+    def first(self, agent: str) -> TrustScore:
         """How that agent begins."""
-        return Standing(level=self.initial.get(agent, Level.UNTRUSTED))
+        return TrustScore(level=self.initial.get(agent, Level.UNTRUSTED))
 
 
 # ------------------------------------------------------------------------------------------------------- the record
-def _open(standing: Standing, at: float, decay_s: float) -> tuple[float, ...]:
+def _open(standing: TrustScore, at: float, decay_s: float) -> tuple[float, ...]:
     return tuple(one for one in standing.violations if at - one < decay_s)
 
 
-def succeeded(standing: Standing, at: float, decay_s: float) -> Standing:
+def succeeded(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
     """After a task that was closed: at most one level up."""
     after = replace(standing, successes=standing.successes + 1, violations=_open(standing, at, decay_s))
     place = _ORDER.index(after.level)
@@ -116,25 +116,25 @@ def succeeded(standing: Standing, at: float, decay_s: float) -> Standing:
     return replace(after, level=_ORDER[place + 1])
 
 
-def violated(standing: Standing, at: float, decay_s: float) -> Standing:
+def violated(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
     """After it did what it may not: a level down."""
     level = _ORDER[max(0, _ORDER.index(standing.level) - 1)]
     return replace(standing, level=level, violations=(*_open(standing, at, decay_s), at))
 
 
-def told(standings: Mapping[str, Standing]) -> dict[str, Any]:
+def told(standings: Mapping[str, TrustScore]) -> dict[str, Any]:
     """Everybody's record as a fact keeps it."""
     fact: dict[str, Any] = msgspec.to_builtins(standings)
     return fact
 
 
-def recalled(fact: Mapping[str, Any]) -> dict[str, Standing]:
+def recalled(fact: Mapping[str, Any]) -> dict[str, TrustScore]:
     """What :func:`told` kept.
 
     Raises:
         msgspec.ValidationError: it is no such fact.
     """
-    return msgspec.convert(fact, dict[str, Standing])
+    return msgspec.convert(fact, dict[str, TrustScore])
 
 
 # ----------------------------------------------------------------------------------------------------- what it may do

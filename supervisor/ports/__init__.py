@@ -56,11 +56,21 @@ from supervisor.ports.process import (
     SpawnShortage,
 )
 from supervisor.ports.transcript import TranscriptSink
-from supervisor.ports.workspace import NO_PLACE, Changes, FileRefused, Files, Merge, Place, Released, Workspace
+from supervisor.ports.workspace import (
+    NO_WORKSPACE,
+    AgentFiles,
+    Changes,
+    FileRefused,
+    Merge,
+    Released,
+    Workspace,
+    WorkspaceSpec,
+)
 
 __all__ = [
-    "NO_PLACE",
+    "NO_WORKSPACE",
     "SERVER_VARIABLE",
+    "AgentFiles",
     "Append",
     "CallKept",
     "Caller",
@@ -74,7 +84,6 @@ __all__ = [
     "Fenced",
     "FileAsked",
     "FileRefused",
-    "Files",
     "Heard",
     "Journal",
     "JournalDamaged",
@@ -90,7 +99,6 @@ __all__ = [
     "Origin",
     "Out",
     "PermissionAsked",
-    "Place",
     "Process",
     "ProcessHost",
     "ProcessReport",
@@ -113,4 +121,5 @@ __all__ = [
     "WallClock",
     "Wishes",
     "Workspace",
+    "WorkspaceSpec",
 ]

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-__all__ = ["NO_PLACE", "Changes", "FileRefused", "Files", "Merge", "Place", "Released", "Workspace"]
+__all__ = ["NO_WORKSPACE", "AgentFiles", "Changes", "FileRefused", "Merge", "Released", "Workspace", "WorkspaceSpec"]
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the place where a session works on a task.
 
     *owner* is the id of that task, *directory* where its agent is configured to work, *files* what of that the task
@@ -62,7 +62,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     kept: bool = False
 
 
-NO_PLACE: Final = Place()
+NO_WORKSPACE: Final = WorkspaceSpec()
 """Nothing is asked of it."""
 
 
@@ -114,7 +114,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def begin(self, session_id: str, place: Place) -> None:
+    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
         """Before it is prepared: have the place of a session as *place* says. Asked again it changes nothing.
 
         Raises:
@@ -122,7 +122,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def save(self, session_id: str, place: Place, message: str) -> str:
+    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """The checkpoint that holds what a session has done so far: it is there until :meth:`forget`. ``""`` where the
         work stays in place, or there is none.
 
@@ -131,7 +131,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """Have the place of a session as it was in the beginning, or at ``place.starts_at``; the checkpoint that holds
         what was done there, ``""`` where nothing was.
 
@@ -140,7 +140,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def accept(self, place: Place) -> None:
+    async def accept(self, place: WorkspaceSpec) -> None:
         """What was done there is not taken back any more: others may work there from now on.
 
         Raises:
@@ -148,7 +148,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def forget(self, place: Place) -> None:
+    async def forget(self, place: WorkspaceSpec) -> None:
         """The task has come to its end: drop what was saved on the way to it and is not needed any more.
 
         Raises:
@@ -173,7 +173,7 @@ class FileRefused(OSError):
     """The file is not for agents: it is not in the workspace, or the supervisor's own, or git's."""
 
 
-class Files(Protocol):
+class AgentFiles(Protocol):
     """The text files that an agent asks us for. Whether it may read or write at all is decided before; which files
     there are for an agent that works in *workspace*, here: only what was opened can be judged for good."""
 

@@ -35,7 +35,7 @@ else:  # isolated, without the project on its path: its neighbour is found besid
 if TYPE_CHECKING:  # typing is slow to import
     from typing import NoReturn
 
-__all__ = ["MESSAGE_BYTES", "Keeper", "main"]
+__all__ = ["MESSAGE_BYTES", "ForkServer", "main"]
 
 MESSAGE_BYTES = 32
 DESCRIPTORS = 4
@@ -47,7 +47,7 @@ OVERTIME_S = 10.0
 """How long wardens may take when the supervisor is lost, before they are killed, and what they had is killed here."""
 
 
-class Keeper:
+class ForkServer:
     """Serves until the supervisor is lost, or lets go of it; then sees everything out.
 
     Args:
@@ -58,7 +58,7 @@ class Keeper:
         self.control = socket.socket(fileno=control)
         self.group = group
         self.enclose = enclose
-        self.wardens: dict[int, int] = {}
+        self.shims: dict[int, int] = {}
         """Each warden's pid, and the far end of its lifeline."""
         self.lost: list[int] = []
         """The lifelines of wardens that were lost and are not yet told of."""
@@ -108,7 +108,7 @@ class Keeper:
                 given.frombytes(data)
             if given:  # else the end of the lifeline tells
                 self.fork(list(given))
-        elif word == b"rouse" and int(number) in self.wardens:
+        elif word == b"rouse" and int(number) in self.shims:
             os.kill(int(number), signal.SIGCONT)
         self.spare = spare_descriptor()
 
@@ -127,7 +127,7 @@ class Keeper:
         for fd in pipes:
             os.close(fd)
         if pid > 0:
-            self.wardens[pid] = lifeline
+            self.shims[pid] = lifeline
         else:
             os.close(lifeline)
 
@@ -139,11 +139,11 @@ class Keeper:
             for number, fd in enumerate(pipes):
                 os.dup2(fd, number)
             self.control.close()
-            for fd in (self.bell, self.clapper, *pipes, *self.wardens.values(), *self.lost):
+            for fd in (self.bell, self.clapper, *pipes, *self.shims.values(), *self.lost):
                 os.close(fd)
             shim.adopt_orphans()
             enclosure = pid_namespace.enclose() if self.enclose else None
-            shim.Warden(lifeline, self.supervisor, self.group, enclosure).run()
+            shim.Shim(lifeline, self.supervisor, self.group, enclosure).run()
             status = 0
         finally:
             if status:
@@ -164,7 +164,7 @@ class Keeper:
         return os.waitpid(dead.si_pid, 0)
 
     def bury(self, pid: int, wait_status: int) -> None:
-        lifeline = self.wardens.pop(pid, None)
+        lifeline = self.shims.pop(pid, None)
         if lifeline is None:
             self.killed += 1
         elif wait_status == 0:  # it had no child left
@@ -178,9 +178,9 @@ class Keeper:
     def clean_up(self) -> None:
         """What lost wardens had is ours now. Several that are lost at once are told of together."""
         self.clear = 0 if self.strike() else self.clear + 1
-        if self.clear < STEADY and self.wardens:
+        if self.clear < STEADY and self.shims:
             return
-        if not self.wardens and self.reap():
+        if not self.shims and self.reap():
             return  # the kernel knows of somebody
         took_s = time.monotonic() - self.lost_at_s
         for lifeline in self.lost:
@@ -191,7 +191,7 @@ class Keeper:
 
     def strike(self) -> bool:
         """SIGKILL our children that are no wardens; whether there were any. Their pids are theirs until we reap."""
-        strangers = [pid for pid in shim.children(os.getpid()) if pid not in self.wardens]
+        strangers = [pid for pid in shim.children(os.getpid()) if pid not in self.shims]
         shim.send(strangers, signal.SIGKILL)
         return bool(strangers)
 
@@ -201,11 +201,11 @@ class Keeper:
         dead = select.poll()
         dead.register(self.bell, select.POLLIN)
         until_s = time.monotonic() + OVERTIME_S
-        shim.send(self.wardens, signal.SIGCONT)
+        shim.send(self.shims, signal.SIGCONT)
         nap_ms = 1
         while self.reap():
             if time.monotonic() > until_s:
-                shim.send(self.wardens, signal.SIGKILL)
+                shim.send(self.shims, signal.SIGKILL)
             self.strike()
             nap_ms = 1 if dead.poll(nap_ms) else min(2 * nap_ms, shim.NAP_MAX_MS)
         for lifeline in self.lost:
@@ -236,7 +236,7 @@ def main(argv: list[str]) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.mkdir(argv[3])
-    Keeper(control, supervisor, argv[3], enclose=bool(argv[4])).run()
+    ForkServer(control, supervisor, argv[3], enclose=bool(argv[4])).run()
     os._exit(0)
 
 

@@ -26,7 +26,7 @@ from supervisor.processes.descent import Process, identity
 from supervisor.processes.fork_server import MESSAGE_BYTES
 from supervisor.processes.process_identity import identity_of
 
-__all__ = ["Keeping"]
+__all__ = ["ForkServerClient"]
 
 KEEPER = Path(__file__).with_name("fork_server.py")
 LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # all that a Python may need to start at all
@@ -34,21 +34,21 @@ LEAVE_S = 5.0
 """How long a keeper that has been let go of is waited for: it ends at once where no program is left."""
 
 
-class Keeping:
+class ForkServerClient:
     """One supervisor's keeper."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._noted = False
-        self.keepers: list[Process] = []
+        self.fork_servers: list[Process] = []
         """The keeper, and those that were lost before it: what they had forked may be theirs still."""
 
     @property
     def pid(self) -> int:
         """The keeper's, 0 before there is one."""
-        return self._keeper.pid if self._keeper is not None else 0
+        return self._fork_server.pid if self._fork_server is not None else 0
 
     def fork(self, lifeline: int, stdin: int, stdout: int, stderr: int) -> None:
         """Have a warden forked on these descriptors, which remain the caller's. It says on *lifeline* who it is.
@@ -77,10 +77,10 @@ class Keeping:
 
     def rouse(self, pid: int) -> None:
         """Let that warden go on, and the keeper itself, if a program has stopped them."""
-        if self._keeper is None or self._control is None:
+        if self._fork_server is None or self._control is None:
             return
         with suppress(OSError):
-            self._keeper.send_signal(signal.SIGCONT)
+            self._fork_server.send_signal(signal.SIGCONT)
             self._send(b"rouse %d" % pid, ())
 
     def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
@@ -91,14 +91,14 @@ class Keeping:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._keeper = self._popen(theirs.fileno(), stderr)
+                self._fork_server = self._popen(theirs.fileno(), stderr)
             except BaseException:
                 ours.close()
                 raise
         ours.setblocking(False)
         self._control = ours
         self._noted = False
-        self.keepers.append(identity(self._keeper.pid))
+        self.fork_servers.append(identity(self._fork_server.pid))
 
     def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -119,15 +119,15 @@ class Keeping:
         if self._control is not None:
             self._control.close()
             self._control = None
-        if self._keeper is not None:
-            self._keeper.poll()
+        if self._fork_server is not None:
+            self._fork_server.poll()
 
     async def close(self) -> None:
         """Let go of it, and wait until it has seen everything out; one that takes too long goes on alone."""
         self._let_go()
-        if self._keeper is not None:
-            await within(LEAVE_S, partial(died, self._keeper))
-            self._keeper.poll()
+        if self._fork_server is not None:
+            await within(LEAVE_S, partial(died, self._fork_server))
+            self._fork_server.poll()
 
 
 def _loader_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import msgspec
 from actors.waiting import within
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 
-__all__ = ["OUTPUT_MAX", "Ran", "run_program"]
+__all__ = ["OUTPUT_MAX", "CompletedCommand", "run_command"]
 
 OUTPUT_MAX = 64 * 1024
 """Bytes of each output that are kept, the last ones: errors stand at the end."""
@@ -22,7 +22,7 @@ DRAIN_S = 1.0
 """How long output is still read once the program itself has ended: a descendant may hold it open for ever."""
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """How a program ended. ``status`` is its exit status in Python's form (negative: signal), ``None`` where there is
     none: it could not be started, was still running at its deadline, or its warden was lost. ``problem`` says which.
     """
@@ -43,7 +43,9 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return b"\n".join(part.rstrip() for part in (self.stdout, self.stderr) if part.strip()).decode(errors="replace")
 
 
-async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX) -> Ran:
+async def run_command(
+    host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX
+) -> CompletedCommand:
     """Run *launch* to its end; whatever it started has ended too. Never raises for what the program does. Of each
     output the last *output_max* bytes are kept."""
     began = anyio.current_time()
@@ -60,7 +62,9 @@ async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float, ou
     except SpawnError as error:
         problem = str(error)
     took_s = round(anyio.current_time() - began, 6)
-    return Ran(status=status, stdout=bytes(out.kept), stderr=bytes(err.kept), problem=problem, took_s=took_s)
+    return CompletedCommand(
+        status=status, stdout=bytes(out.kept), stderr=bytes(err.kept), problem=problem, took_s=took_s
+    )
 
 
 async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> bool:

@@ -28,12 +28,12 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.descent import Process, caller_at
 from supervisor.processes.descriptors import left
-from supervisor.processes.fork_server_client import Keeping
+from supervisor.processes.fork_server_client import ForkServerClient
 from supervisor.processes.pipes import Input, Output, ticks_now
-from supervisor.processes.shim_client import Ended, Exited, Failed, Lifeline, Seen, Spawned, Status, encoded
+from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, ShimClient, Spawned, Status, encoded
 from supervisor.processes.spawn_errors import check, refusal, shortage, silence
 
-__all__ = ["WardenHost", "WardenProcess"]
+__all__ = ["ShimHost", "ShimProcess"]
 
 LAUNCH_DESCRIPTORS = 8
 """Both ends of three pipes and of the lifeline; half of them are closed again once the warden has them."""
@@ -61,10 +61,10 @@ class _Look:
         self.there.set()
 
 
-class WardenProcess:
+class ShimProcess:
     """A running program under its warden: ``supervisor.ports.Process``."""
 
-    def __init__(self, launch: Launch, keeping: Keeping) -> None:
+    def __init__(self, launch: Launch, keeping: ForkServerClient) -> None:
         self.report: ProcessReport | None = None
         self.session = launch.session
         self._launch = launch
@@ -88,7 +88,7 @@ class WardenProcess:
                 stdin, self._stdin = _input(theirs, ours)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
-                self.lifeline = Lifeline(self._keeping, stdin, stdout, stderr)
+                self.shim_client = ShimClient(self._keeping, stdin, stdout, stderr)
             except ConnectionError as error:  # the keeper was gone before it could be asked, and so was the next one
                 raise silence(self._launch, self._stderr.peek()) from error
             except OSError as error:
@@ -122,17 +122,17 @@ class WardenProcess:
     def signal(self, number: int) -> None:
         """Send a signal to the main process only; a number that is no signal is nothing."""
         if 0 < number < signal.NSIG:
-            self.lifeline.order(b"signal %d" % number)
+            self.shim_client.order(b"signal %d" % number)
 
     def terminate(self) -> None:
         """SIGTERM, then SIGCONT, to the whole tree."""
         self._note_order("terminate")
-        self.lifeline.terminate()
+        self.shim_client.terminate()
 
     def kill(self) -> None:
         """SIGKILL the whole tree until nothing is left."""
         self._note_order("kill")
-        self.lifeline.kill()
+        self.shim_client.kill()
 
     def clock(self) -> int:
         """Now, in clock ticks since the machine was started."""
@@ -150,7 +150,7 @@ class WardenProcess:
         if not self._pid or self._exited.is_set():
             return ()
         look = _Look()
-        if not self.lifeline.order(b"look"):  # no reply to it will come, and the next one is about another look
+        if not self.shim_client.order(b"look"):  # no reply to it will come, and the next one is about another look
             return None
         self._looks.append(look)
         await look.there.wait()
@@ -160,7 +160,7 @@ class WardenProcess:
         """Send a signal to these descendants, where they are still there."""
         words = [b"%d:%d" % (one.pid, one.born) for one in found]
         for start in range(0, len(words), STRUCK_AT_ONCE):
-            self.lifeline.order(b"strike %d " % number + b" ".join(words[start : start + STRUCK_AT_ONCE]))
+            self.shim_client.order(b"strike %d " % number + b" ".join(words[start : start + STRUCK_AT_ONCE]))
 
     async def wait_gone(self, pid: int) -> None:
         """Wait for the kernel to say that *pid* has ended; it may be a stranger's by then, so look again."""
@@ -196,7 +196,7 @@ class WardenProcess:
         """
         # A cancellation waits for that moment: a program that has begun is always accounted for.
         with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
-            await self.lifeline.send(encoded(self._launch))
+            await self.shim_client.send(encoded(self._launch))
             await self._settled.wait()
         if not self._settled.is_set():
             await self._settled.wait()
@@ -208,7 +208,7 @@ class WardenProcess:
     async def watch(self) -> None:
         """Listen to the warden until it is gone. A cancellation from outside does not deafen it."""
         with self._watching:
-            async for status in self.lifeline.statuses():
+            async for status in self.shim_client.statuses():
                 self._learn(status)
             self._conclude(self._survived() if self._fate is None else self._reported(self._fate))
 
@@ -302,7 +302,7 @@ class WardenProcess:
         """Let go of everything, the warden included: it goes on alone if it is not done."""
         if self.report is None:
             self._conclude(self._unknown("kill"))
-        for end in (self._stdin, self._stdout, self._stderr, self.lifeline):
+        for end in (self._stdin, self._stdout, self._stderr, self.shim_client):
             end.close()
 
 
@@ -333,16 +333,16 @@ def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
     return writing, end
 
 
-class _Spawned(AbstractAsyncContextManager[WardenProcess]):
+class _Spawned(AbstractAsyncContextManager[ShimProcess]):
     """One ``async with host.spawn(...)``: entered and left by one task."""
 
     def __init__(
         self,
-        keeping: Keeping,
+        keeping: ForkServerClient,
         launch: Launch,
         terminate_s: float,
         kill_s: float,
-        running: dict[WardenProcess, None],
+        running: dict[ShimProcess, None],
     ) -> None:
         self._keeping = keeping
         self._running = running
@@ -351,9 +351,9 @@ class _Spawned(AbstractAsyncContextManager[WardenProcess]):
         self._kill_s = kill_s
         self._nursery: TaskGroup = anyio.create_task_group()
 
-    async def __aenter__(self) -> WardenProcess:
+    async def __aenter__(self) -> ShimProcess:
         check(self._launch)
-        self._process = WardenProcess(self._launch, self._keeping)
+        self._process = ShimProcess(self._launch, self._keeping)
         self._running[self._process] = None
         await self._nursery.__aenter__()
         self._nursery.start_soon(self._process.watch)
@@ -385,7 +385,7 @@ class _Spawned(AbstractAsyncContextManager[WardenProcess]):
             self._process.close()  # not before nobody waits on it
 
 
-class WardenHost:
+class ShimHost:
     """Starts programs, each under a warden of its own: ``supervisor.ports.ProcessHost``.
 
     Entered before it is used; leaving it waits for the keeper, which waits for everything.
@@ -395,8 +395,8 @@ class WardenHost:
         if os.name != "posix":
             raise RuntimeError("processes can be supervised on Linux (fully) and macOS (weakly) only: run it there")
         self._tag = {TAG_VARIABLE: containment.tag} if containment.tag else {}
-        self.keeping = Keeping(containment)
-        self._running: dict[WardenProcess, None] = {}
+        self.keeping = ForkServerClient(containment)
+        self._running: dict[ShimProcess, None] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -406,7 +406,7 @@ class WardenHost:
 
     def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
-    ) -> AbstractAsyncContextManager[WardenProcess]:
+    ) -> AbstractAsyncContextManager[ShimProcess]:
         """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
 
         Raises:
@@ -422,5 +422,5 @@ class WardenHost:
         return caller_at(connection, pid, self._ours)
 
     def _ours(self) -> dict[Process, str]:
-        wardens = {one.lifeline.warden: one.session for one in self._running}
-        return {**dict.fromkeys(self.keeping.keepers, ""), **wardens}
+        shims = {one.shim_client.shim: one.session for one in self._running}
+        return {**dict.fromkeys(self.keeping.fork_servers, ""), **shims}

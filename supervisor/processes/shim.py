@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # typing is slow to import
 
     from supervisor.processes.pid_namespace import PidNamespace
 
-__all__ = ["Warden", "adopt_orphans", "children", "descendants", "hang_bell", "send", "take_in", "watch_supervisor"]
+__all__ = ["Shim", "adopt_orphans", "children", "descendants", "hang_bell", "send", "take_in", "watch_supervisor"]
 
 LINUX = sys.platform == "linux"
 LISTED = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
@@ -154,11 +154,11 @@ def become(
         os._exit(127)
 
 
-def leave_warden(warden: int) -> None:
+def leave_warden(shim: int) -> None:
     """A session of its own, death with its warden, and signals as a fresh program expects them."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != warden:  # it died before the line above took effect; within a namespace init sees to that
+    if os.getppid() != shim:  # it died before the line above took effect; within a namespace init sees to that
         os._exit(127)
     go_first()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -223,7 +223,7 @@ def watch_supervisor(supervisor: int) -> int:
 
 
 # ------------------------------------------------------------------------------------------------- the warden
-class Warden:
+class Shim:
     """Waits for one of three things, the program's end, an order, the supervisor's end; then ends everything.
 
     Args:
@@ -355,7 +355,7 @@ class Warden:
 
     def start(self, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> None:
         self.trouble, told = os.pipe()  # a successful exec closes it without a word
-        warden = 0 if self.init else os.getpid()  # whoever is outside of a namespace has no pid in it
+        shim = 0 if self.init else os.getpid()  # whoever is outside of a namespace has no pid in it
         try:
             self.pid = os.fork()
         except OSError as error:
@@ -363,15 +363,15 @@ class Warden:
             self.over = True
             return
         if self.pid == 0:
-            become(cwd, argv, env, told, lambda: self.prepare(warden))
+            become(cwd, argv, env, told, lambda: self.prepare(shim))
         os.close(told)
         self.poll.register(self.trouble, select.POLLIN)
         let_go_of_pipes()
         self.obey()
 
-    def prepare(self, warden: int) -> None:
+    def prepare(self, shim: int) -> None:
         """In the forked child: all that makes it a program of its own."""
-        leave_warden(warden)
+        leave_warden(shim)
         join(self.group)
         if self.namespace is not None:
             self.namespace.enter()

@@ -16,9 +16,9 @@ import msgspec
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
 from supervisor.processes.descent import Process
-from supervisor.processes.fork_server_client import Keeping
+from supervisor.processes.fork_server_client import ForkServerClient
 
-__all__ = ["Ended", "Exited", "Failed", "Lifeline", "Seen", "Spawned", "Status", "encoded"]
+__all__ = ["Ended", "Exited", "Failed", "Seen", "ShimClient", "Spawned", "Status", "encoded"]
 
 CHUNK_BYTES = 65536
 
@@ -77,10 +77,10 @@ def encoded(launch: Launch) -> bytes:
     return b"%d %d\n%s" % (len(launch.argv), len(body), body)
 
 
-class Lifeline:
+class ShimClient:
     """One warden, seen from the supervisor. Its 0, 1 and 2 are the program's."""
 
-    def __init__(self, keeping: Keeping, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, keeping: ForkServerClient, stdin: int, stdout: int, stderr: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -93,7 +93,7 @@ class Lifeline:
         self._keeping = keeping
         self.pid = 0
         """The warden's own pid, 0 until it has said that it is there."""
-        self.warden: Process = (0, 0)
+        self.shim: Process = (0, 0)
         """That pid and its birth."""
 
     async def send(self, data: bytes) -> None:
@@ -137,7 +137,7 @@ class Lifeline:
             for line in lines:
                 status = _decode(line)
                 if isinstance(status, Here):
-                    self.pid, self.warden = status.pid, (status.pid, status.born)
+                    self.pid, self.shim = status.pid, (status.pid, status.born)
                 else:
                     yield status
 

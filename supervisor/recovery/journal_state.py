@@ -27,7 +27,7 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
 from supervisor.policies.budgets import Amounts, Spent
-from supervisor.ports import NO_PLACE, EntityRow, Journal, JournalError, Place
+from supervisor.ports import NO_WORKSPACE, EntityRow, Journal, JournalError, WorkspaceSpec
 from supervisor.runtime.entity import Entity, Lifecycle
 from supervisor.runtime.entity_types import (
     AGENT_KIND,
@@ -39,7 +39,7 @@ from supervisor.runtime.entity_types import (
     WORKER_KIND,
     WORKSTREAM_KIND,
 )
-from supervisor.runtime.journal_writer import Ledger
+from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import Recalled
 
 __all__ = [
@@ -47,8 +47,8 @@ __all__ = [
     "PLACED",
     "RESUMED",
     "Answered",
-    "Left",
-    "Past",
+    "RecoveredSession",
+    "SessionHistory",
     "at_rest",
     "crossed_from",
     "due_of",
@@ -84,7 +84,7 @@ _TOLD = (Kind.SESSION, Kind.TURN, Kind.AGENT)
 """Whom an effect can have something to tell."""
 
 
-class Left(NamedTuple):
+class RecoveredSession(NamedTuple):
     """An effect that is owed: by whom, under which id, and the record that wanted it."""
 
     effect_id: str
@@ -93,7 +93,7 @@ class Left(NamedTuple):
     effect: SupervisorEffect
 
     @classmethod
-    def of(cls, row: tuple[str, str, bytes]) -> Left:
+    def of(cls, row: tuple[str, str, bytes]) -> RecoveredSession:
         effect_id, entity_id, payload = row
         return cls(effect_id, entity_id, int(effect_id.partition(".")[0]), decoded(payload, _event_of))
 
@@ -104,7 +104,7 @@ def _event_of(name: str, fields: Any) -> Event:
     return event
 
 
-def entity_of(row: EntityRow, ledger: Ledger) -> Entity:
+def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
     """The entity as its row has it: its state, its data, and the number of its last record.
 
     Raises:
@@ -116,7 +116,7 @@ def entity_of(row: EntityRow, ledger: Ledger) -> Entity:
     except (msgspec.MsgspecError, KeyError) as wrong:
         words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another --state-dir"
         raise JournalError(words) from None
-    entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, ledger)
+    entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, journal_writer)
     entity.entity_seq = row.entity_seq
     entity.born_seq, entity.born_at, entity.changed_at = row.born_seq, row.born_at, row.changed_at
     return entity
@@ -158,13 +158,13 @@ class Answered(NamedTuple):
     seq: int
 
 
-class Past:
+class SessionHistory:
     """What a session's log tells that its data does not keep."""
 
     def __init__(self) -> None:
         self.policy: AbortPolicy | None = None
         self.mode = CancelMode.WAIT_COMPLETED
-        self.place = NO_PLACE
+        self.place = NO_WORKSPACE
         self.started_by: str | None = None
         """The tool call that asked for it."""
         self.requests = 0
@@ -224,7 +224,7 @@ class Past:
             case "Placed":
                 self.mode = CancelMode(told["mode"])
                 self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
-                self.place = msgspec.convert(told.get("place", {}), Place)
+                self.place = msgspec.convert(told.get("place", {}), WorkspaceSpec)
             case "Adopted":
                 self.joined_seq = record.seq
                 if "policy" in told:  # earlier versions did not say so
@@ -296,9 +296,9 @@ def _is_final(record: LifecycleEvent) -> bool:
     return bool((verdict.get("model") or {}).get("final"))
 
 
-async def past_of(journal: Journal, session_id: str) -> Past:
+async def past_of(journal: Journal, session_id: str) -> SessionHistory:
     """Read a session's whole log."""
-    past = Past()
+    past = SessionHistory()
     async for page in _pages(journal, session_id):
         for record in page:
             past.take(record, await _asked_of(journal, record.actor) if past.depends_on_prompt(record) else None)
@@ -321,7 +321,9 @@ def _at_least(used: dict[str, Amounts], scope_id: str, amounts: Amounts) -> None
     used[scope_id] = used.get(scope_id, Amounts()).at_least(amounts)
 
 
-async def used_meanwhile(journal: Journal, pasts: Mapping[str, Past], rows: Sequence[EntityRow]) -> dict[str, Amounts]:
+async def used_meanwhile(
+    journal: Journal, pasts: Mapping[str, SessionHistory], rows: Sequence[EntityRow]
+) -> dict[str, Amounts]:
     """What the sessions among *rows* that have ended tell of the scopes of those that live (*pasts*), and that these
     have not told since: each counts in those of the sessions above it, and may count in any that is no session's."""
     known: dict[str, int] = {}

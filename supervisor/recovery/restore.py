@@ -16,7 +16,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event
-from supervisor.aborts.termination import Endings
+from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles import job, worker, workstream
 from supervisor.lifecycles import task_run as run
 from supervisor.lifecycles.agent import Agent
@@ -76,8 +76,8 @@ from supervisor.ports import EntityRow, Journal
 from supervisor.recovery.journal_state import (
     RESUMED,
     Answered,
-    Left,
-    Past,
+    RecoveredSession,
+    SessionHistory,
     crossed_from,
     due_of,
     entity_of,
@@ -86,10 +86,10 @@ from supervisor.recovery.journal_state import (
     used_meanwhile,
 )
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.journal_writer import Cause, Owed
-from supervisor.runtime.live_session import AgentProfile, Work
-from supervisor.sessions.effect_executor import Hands
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.journal_writer import Cause, PendingEffect
+from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.sessions.effect_executor import EffectExecutor
 
 __all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
 
@@ -108,9 +108,9 @@ BY_PROMPT: Final = frozenset({"command", "inprocess"})
 WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
 SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
 
-Admit = Callable[[EntityRow, Past], Work]
+Admit = Callable[[EntityRow, SessionHistory], LiveSession]
 """Makes the work of a session that is revived, and admits it to the tree."""
-GoesOn = Callable[[Entity, Past, Entity | None], bool]
+GoesOn = Callable[[Entity, SessionHistory, Entity | None], bool]
 """Whether a session goes on: its entity, its past, and the agent that it had (``None``: none was alive)."""
 
 
@@ -138,21 +138,26 @@ class Recovery:
 
     def __init__(
         self,
-        tree: Tree,
+        registry: EntityRegistry,
         journal: Journal,
-        hands: Hands,
-        endings: Endings,
+        effect_executor: EffectExecutor,
+        endings: TerminationService,
         *,
         admit: Admit,
         goes_on: GoesOn,
         stays: Callable[[Entity], bool],
         turned_down: Collection[str],
-        ended: Callable[[Work], Awaitable[None]],
+        ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
-        self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
+        self._registry, self._journal, self._effect_executor, self._endings = (
+            registry,
+            journal,
+            effect_executor,
+            endings,
+        )
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
         self._turned_down = turned_down
-        self._pasts: dict[str, Past] = {}
+        self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
         """The state in which each session was left."""
         self._turns: list[tuple[Entity, Turn]] = []
@@ -177,12 +182,12 @@ class Recovery:
         found, owed = await self._read(sorted(rows, key=lambda row: row.born_seq), sessions)
         for row, entity in found:
             self._revive(row, entity)
-        works = [self._tree.works[session_id] for session_id in self._pasts]
+        works = [self._registry.works[session_id] for session_id in self._pasts]
         again = [one for one in owed if self._happens_again(one)]
         self._opening = {one.effect.turn_id for one in again if isinstance(one.effect, OpenTurn)}
         for one in owed:
             if one not in again:
-                self._tree.ledger.settle(one.effect_id)
+                self._registry.journal_writer.settle(one.effect_id)
         for work in works:
             self._note(work, owed, again)
         for turn, state in self._turns:
@@ -190,26 +195,26 @@ class Recovery:
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(works)
         self._go_on(works, again)
-        await end_work(self._tree, [one for one in self._work if not self._stays(one)], self._turned_down)
+        await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._turned_down)
         stopped = [work for work in works if work.told]
         for work in stopped:
             await self._ended(work)
-        await self._tree.ledger.flush()
-        await self._tree.ledger.settle_all()
+        await self._registry.journal_writer.flush()
+        await self._registry.journal_writer.settle_all()
         left = {work.session_id: None for work in stopped}
         return Recovered(
             resumed=tuple(one for one in self._pasts if one not in left),
             stopped=tuple(left),
-            work=tuple(one.id for one in self._work if one.id in self._tree.entities),
+            work=tuple(one.id for one in self._work if one.id in self._registry.entities),
             answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
         )
 
     # ------------------------------------------------------------------ who is there
     async def _read(
         self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
-    ) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:
+    ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredSession]]:
         """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
-        found = [(row, entity_of(row, self._tree.ledger)) for row in rows]
+        found = [(row, entity_of(row, self._registry.journal_writer)) for row in rows]
         roots = {row.id for row in rows if row.parent_id is None}
         for row, entity in found:
             if entity.kind is Kind.SESSION:
@@ -224,7 +229,7 @@ class Recovery:
         used = await used_meanwhile(self._journal, self._pasts, sessions)
         for past in self._pasts.values():
             past.budget = past.budget.counting(used)
-        return found, [Left.of(row) for row in await self._journal.owed()]
+        return found, [RecoveredSession.of(row) for row in await self._journal.owed()]
 
     def _revive(self, row: EntityRow, entity: Entity) -> None:
         match entity.kind:
@@ -232,7 +237,7 @@ class Recovery:
                 self._states[row.id] = Session(entity.state)
                 entity.since_s = self._pasts[row.id].entered_s
                 work = self._admit(row, self._pasts[row.id])
-                self._tree.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
+                self._registry.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
                 return
             case Kind.TURN:
                 self._turns.append((entity, Turn(entity.state)))
@@ -240,32 +245,32 @@ class Recovery:
                 self._agents.append(entity)
             case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
                 self._work.append(entity)
-        self._tree.revive(entity)
+        self._registry.revive(entity)
 
     def _had(self, session_id: str) -> Entity | None:
         """The agent that it had: there is one at a time."""
         return next((one for one in self._agents if one.parent_id == session_id), None)
 
-    def _turn_of(self, work: Work) -> Entity | None:
+    def _turn_of(self, work: LiveSession) -> Entity | None:
         """The turn of its last prompt, while that is alive."""
-        return self._tree.entities.get(self._tree.entity(work.session_id).data.turn_id)
+        return self._registry.entities.get(self._registry.entity(work.session_id).data.turn_id)
 
     # ------------------------------------------------------------------ what is owed
-    def _happens_again(self, one: Left) -> bool:
-        entity = self._tree.entities.get(one.entity_id)
+    def _happens_again(self, one: RecoveredSession) -> bool:
+        entity = self._registry.entities.get(one.entity_id)
         if isinstance(one.effect, Tell):
             compacts = isinstance(one.effect.event, CompactNeeded | VerifyRequested)
-            return one.effect.to in self._tree.entities and not compacts
+            return one.effect.to in self._registry.entities and not compacts
         if entity is None or not isinstance(one.effect, REPEATED):
             return False
         if isinstance(one.effect, OpenTurn | PrepareWorktree | BuildPrompt) and not self._goes_on(entity.id):
             return False
-        return not (isinstance(one.effect, OpenTurn) and one.effect.turn_id in self._tree.entities)
+        return not (isinstance(one.effect, OpenTurn) and one.effect.turn_id in self._registry.entities)
 
     def _goes_on(self, session_id: str) -> bool:
         """Decided once."""
         if session_id not in self._causes:
-            past, entity = self._pasts[session_id], self._tree.entity(session_id)
+            past, entity = self._pasts[session_id], self._registry.entity(session_id)
             stopped = self._states[session_id] is Session.STOPPED
             if not stopped and not past.lost and self._decides(entity, past, self._had(session_id)):
                 self._going.add(session_id)
@@ -273,15 +278,15 @@ class Recovery:
         return session_id in self._going
 
     def _perform(self, entity_id: str, effect: Effect, seq: int, effect_id: str | None = None) -> None:
-        entity = self._tree.entities.get(entity_id)  # who was told to end may have done so already
+        entity = self._registry.entities.get(entity_id)  # who was told to end may have done so already
         if entity is not None:
-            self._hands.perform(Owed(entity_id, effect_id, effect, seq, entity.epoch))
+            self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        if not (isinstance(effect, Tell) and self._hands.pass_on(effect, Cause(seq, effect_id, entity_id))):
-            self._tree.ledger.settle(effect_id)
+        if not (isinstance(effect, Tell) and self._effect_executor.pass_on(effect, Cause(seq, effect_id, entity_id))):
+            self._registry.journal_writer.settle(effect_id)
 
     # ------------------------------------------------------------------ what is said of it
-    def _note(self, work: Work, owed: Sequence[Left], again: Sequence[Left]) -> None:
+    def _note(self, work: LiveSession, owed: Sequence[RecoveredSession], again: Sequence[RecoveredSession]) -> None:
         """One record for each session that goes on: how, what happens again, and what may have happened or not."""
         session_id, past = work.session_id, self._pasts[work.session_id]
         if not self._goes_on(session_id):
@@ -299,17 +304,17 @@ class Recovery:
             "again": [_named(one) for one in mine if one in again],
             "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
         }
-        record = self._tree.entity(session_id).note(RESUMED, CAUSE, told, reason="its supervisor ended; it goes on")
+        record = self._registry.entity(session_id).note(RESUMED, CAUSE, told, reason="its supervisor ended; it goes on")
         self._causes[session_id] = Cause(record.seq, None, CAUSE.actor)
 
     def _tell(self, entity_id: str, event: Event) -> None:
-        entity = self._tree.entities.get(entity_id)
+        entity = self._registry.entities.get(entity_id)
         if entity is not None:
             above = entity.id if entity.kind is Kind.SESSION else entity.parent_id or ""
-            self._tree.tell(entity_id, event, cause=self._causes.get(above, CAUSE))
+            self._registry.tell(entity_id, event, cause=self._causes.get(above, CAUSE))
 
     # ------------------------------------------------------------------ ends
-    async def _stop(self, works: Sequence[Work]) -> None:
+    async def _stop(self, works: Sequence[LiveSession]) -> None:
         """Whoever was ending goes on with that; whoever nobody continues is stopped. Parents first; all have heard it
         when this returns, and so have those who end with them."""
         for work in works:
@@ -322,7 +327,7 @@ class Recovery:
         for work in works:
             if not (work.told or self._goes_on(work.session_id)):
                 work.hurried = True  # its processes were killed with its supervisor
-                self._tree.tell(work.session_id, FatalError(message=WHY), cause=CAUSE)
+                self._registry.tell(work.session_id, FatalError(message=WHY), cause=CAUSE)
                 await work.heard.wait()  # so has who ends with it; the disk is waited for once all have heard
                 self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
                 self._given_up.add(work.session_id)
@@ -331,10 +336,10 @@ class Recovery:
             if self._states[work.session_id] is not Session.STOPPED and work.session_id not in self._given_up:
                 self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
 
-    def _end(self, work: Work) -> None:
+    def _end(self, work: LiveSession) -> None:
         """An end that was under way goes on, as old as it is."""
-        data, past = self._tree.entity(work.session_id).data, self._pasts[work.session_id]
-        elapsed_s = max(0.0, self._tree.ledger.clock.now() - past.entered_s)
+        data, past = self._registry.entity(work.session_id).data, self._pasts[work.session_id]
+        elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
         work.asked = AbortState(
             abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.later
@@ -343,7 +348,7 @@ class Recovery:
         cause = self._causes[work.session_id]
         self._endings.begin(work, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
-    def _finish_aborts(self, work: Work) -> None:
+    def _finish_aborts(self, work: LiveSession) -> None:
         """Aborts are on record that may not have reached all of their targets, nor those that they crossed to."""
         for record in (*self._pasts[work.session_id].aborts, *self._crossed.get(work.session_id, ())):
             siblings = record.metadata["scope"] == AbortScope.SIBLING
@@ -355,9 +360,9 @@ class Recovery:
             )
             for one in self._reach(work, record):
                 one.hurried = True
-                self._tree.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+                self._registry.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
-    def _reach(self, work: Work, record: LifecycleEvent) -> list[Work]:
+    def _reach(self, work: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
         """Whom that record of an abort of *work*, or of a call of it, is for: those that were there when it was made.
         What is below them ends with them."""
         if is_own(record):
@@ -371,7 +376,7 @@ class Recovery:
         return [one for one in there if one is not work]
 
     # ------------------------------------------------------------------ sessions that go on
-    def _go_on(self, works: Sequence[Work], again: Sequence[Left]) -> None:
+    def _go_on(self, works: Sequence[LiveSession], again: Sequence[RecoveredSession]) -> None:
         """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
         for agent in self._agents:
             self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
@@ -379,7 +384,7 @@ class Recovery:
             self._watch_again(work)
         for one in again:
             if self._is_late(one):
-                self._tree.ledger.settle(one.effect_id)
+                self._registry.journal_writer.settle(one.effect_id)
             else:
                 self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
         begun = {(one.entity_id, type(one.effect)) for one in again}
@@ -388,39 +393,39 @@ class Recovery:
         for turn, state in self._turns:
             self._see_to(turn, state, begun)
 
-    def _is_late(self, one: Left) -> bool:
+    def _is_late(self, one: RecoveredSession) -> bool:
         """How far its agent has come is no news to a turn that ends with its session."""
-        work = self._tree.works.get(one.entity_id)
+        work = self._registry.works.get(one.entity_id)
         return isinstance(one.effect, Tell) and isinstance(one.effect.event, AgentSpawned) and (not work or work.told)
 
-    def _watch_again(self, work: Work) -> None:
+    def _watch_again(self, work: LiveSession) -> None:
         """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
         built, which may have to say so. (One that is born just now is so by its birth.)"""
         if work.watch is None or work.told or not self._goes_on(work.session_id):
             return
-        turn_id = self._tree.entity(work.session_id).data.turn_id
-        if self._unbegun(work) is not None and turn_id in self._tree.entities and turn_id not in self._opening:
+        turn_id = self._registry.entity(work.session_id).data.turn_id
+        if self._unbegun(work) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
             work.watch.turn_opened(turn_id)
 
-    def _unbegun(self, work: Work) -> PrepareWorktree | BuildPrompt | None:
+    def _unbegun(self, work: LiveSession) -> PrepareWorktree | BuildPrompt | None:
         """The step of its turn that is under way, before an agent has begun it."""
         match self._states[work.session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE:
-                turn_id = self._tree.entity(work.session_id).data.turn_id
+                turn_id = self._registry.entity(work.session_id).data.turn_id
                 return PrepareWorktree() if self._waits_for_worktree(turn_id) else None
             case Session.BUILDING_PROMPT:
                 return BuildPrompt()
             case _:
                 return None
 
-    def _step(self, work: Work, begun: set[tuple[str, type]]) -> None:
+    def _step(self, work: LiveSession, begun: set[tuple[str, type]]) -> None:
         """The step that was under way is begun again, unless it was owed and has been."""
         session_id = work.session_id
         if work.told or not self._goes_on(session_id):
             return
         if (step := self._unbegun(work)) is not None:
             self._begin(session_id, step, begun)
-        data = self._tree.entity(session_id).data
+        data = self._registry.entity(session_id).data
         match self._states[session_id]:
             case Session.SPAWNING:
                 self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
@@ -440,15 +445,15 @@ class Recovery:
     def _wait_on(self, session_id: str, delay_s: float) -> None:
         """Its backoff goes on where it was; while nobody was there it went on, too."""
         past = self._pasts[session_id]
-        left_s = past.entered_s + delay_s - self._tree.ledger.clock.now()
+        left_s = past.entered_s + delay_s - self._registry.journal_writer.clock.now()
         timer = StartTimer(name="backoff", delay_s=max(0.0, left_s), event=BackoffElapsed())
         self._perform(session_id, timer, past.entered_seq)
 
     # ------------------------------------------------------------------ turns
     def _see_to(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
         """A turn without its agent fails, if it had begun; one that is over is verified, or cleaned up after."""
-        work = self._tree.works.get(turn.parent_id or "")
-        if turn.id not in self._tree.entities:
+        work = self._registry.works.get(turn.parent_id or "")
+        if turn.id not in self._registry.entities:
             return
         if work is None:
             self._end_alone(turn, state)
@@ -464,23 +469,23 @@ class Recovery:
         elif not self._waits(work, turn):
             self._tell(turn.id, TaskFailed(verdict=LOSS))
 
-    def _recall_failure(self, work: Work, turn: Entity) -> None:
+    def _recall_failure(self, work: LiveSession, turn: Entity) -> None:
         """It had failed by itself, which its session is about to hear: that counts as a failure of its agent."""
-        data, verdict = self._tree.entity(work.session_id).data, turn.data.verdict
+        data, verdict = self._registry.entity(work.session_id).data, turn.data.verdict
         mine = data.turn_id == turn.id and self._states[work.session_id] is Session.RUNNING
         if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
             work.prompted = data.incarnation
 
-    def _waits(self, work: Work, turn: Entity) -> bool:
+    def _waits(self, work: LiveSession, turn: Entity) -> bool:
         """It has no agent yet, and its session goes on towards one, or tells it by itself that this has failed."""
-        data = self._tree.entity(work.session_id).data
+        data = self._registry.entity(work.session_id).data
         if data.turn_id != turn.id or data.current is None:
             return False
         state = self._states[work.session_id]
         return work.session_id in self._given_up or (state not in WORKING and state is not Session.STOPPED)
 
     def _request_of(self, session_id: str) -> str:
-        session = self._tree.entities.get(session_id)
+        session = self._registry.entities.get(session_id)
         return session.data.current.id if session is not None and session.data.current is not None else ""
 
     def _end_alone(self, turn: Entity, state: Turn) -> None:
@@ -497,7 +502,7 @@ _LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.T
 """What of it ends first: the whole. So where that is cut short nobody goes on with a part of it (``left_over``)."""
 
 
-async def end_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+async def end_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
     """End work that nobody takes up. *turned_down*: of the tasks, those whose newest run did not complete.
 
     Raises:
@@ -505,24 +510,24 @@ async def end_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[s
     """
     for entity in _in_order(work):
         cause = CAUSE
-        for event in _end_of(entity, tree, turned_down):
-            cause = Cause((await tree.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
+        for event in _end_of(entity, registry, turned_down):
+            cause = Cause((await registry.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
     for entity in work:
-        tree.bury(entity.id)
+        registry.bury(entity.id)
 
 
-def tell_end_of_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
     """The same without waiting: what is said once is recorded when it can be."""
     for entity in _in_order(work):
-        for event in _end_of(entity, tree, turned_down):
-            tree.tell(entity.id, event, cause=CAUSE)
+        for event in _end_of(entity, registry, turned_down):
+            registry.tell(entity.id, event, cause=CAUSE)
 
 
 def _in_order(work: Sequence[Entity]) -> list[Entity]:
     return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
 
 
-def _end_of(entity: Entity, tree: Tree, turned_down: Collection[str]) -> Sequence[Event]:
+def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[str]) -> Sequence[Event]:
     match entity.kind:
         case Kind.TASK if _is_turned_down(entity, turned_down):
             return [VerificationRejected(reason=WHY)]
@@ -533,7 +538,7 @@ def _end_of(entity: Entity, tree: Tree, turned_down: Collection[str]) -> Sequenc
         case Kind.WORKER:
             return end_of_worker(entity)
         case Kind.RUN:
-            task = tree.entities.get(entity.parent_id or "")
+            task = registry.entities.get(entity.parent_id or "")
             failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, turned_down))
             return [] if failed and entity.state is run.Run.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
@@ -599,5 +604,5 @@ def is_done(turn: Entity | None) -> bool:
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 
-def _named(one: Left) -> str:
+def _named(one: RecoveredSession) -> str:
     return f"{one.effect_id} {type(one.effect).__name__}"

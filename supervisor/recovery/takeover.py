@@ -9,25 +9,25 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.aborts.termination import Endings
+from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery.journal_state import Answered, Past, at_rest, left_over, turned_down
+from supervisor.recovery.journal_state import Answered, SessionHistory, at_rest, left_over, turned_down
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import Finished, finished
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import AgentProfile, Work
-from supervisor.sessions.effect_executor import Hands
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = ["Choose", "Inherited", "Succession"]
+__all__ = ["Choose", "Inherited", "Takeover"]
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Which of a journal's sessions and tasks go on: given all its entities, their ids."""
-Admit = Callable[[str, Work | None, AgentProfile, AbortPolicy, str | None, CancelMode], Work]
+Admit = Callable[[str, LiveSession | None, AgentProfile, AbortPolicy, str | None, CancelMode], LiveSession]
 """Makes the work of a session: its id, its parent's, its agent, its policy, the call that asked for it, its mode."""
 
 _WORK: Final = (Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER, Kind.SESSION)
@@ -48,7 +48,7 @@ class Inherited(NamedTuple):
     finished: Finished
 
 
-class Succession:
+class Takeover:
     """What an earlier supervisor left, and what of it is still to be taken up.
 
     Args:
@@ -61,17 +61,22 @@ class Succession:
 
     def __init__(
         self,
-        tree: Tree,
+        registry: EntityRegistry,
         journal: Journal,
-        hands: Hands,
-        endings: Endings,
+        effect_executor: EffectExecutor,
+        endings: TerminationService,
         *,
         admit: Admit,
-        ended: Callable[[Work], Awaitable[None]],
-        revived: Callable[[Work, Past], None],
+        ended: Callable[[LiveSession], Awaitable[None]],
+        revived: Callable[[LiveSession, SessionHistory], None],
         inherit: Callable[[Iterable[SessionData]], None],
     ) -> None:
-        self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
+        self._registry, self._journal, self._effect_executor, self._endings = (
+            registry,
+            journal,
+            effect_executor,
+            endings,
+        )
         self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
         self.left = Inherited(work=set(), answers={}, rows={}, finished=finished(()))
 
@@ -87,11 +92,11 @@ class Succession:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        heir = _Heir(self._tree, agents, settings, None if choose is None else choose(rows), left_over(rows))
+        heir = _Heir(self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows))
         recovery = Recovery(
-            self._tree,
+            self._registry,
             self._journal,
-            self._hands,
+            self._effect_executor,
             self._endings,
             admit=partial(self._revive, heir, _launches(rows)),
             goes_on=heir.goes_on,
@@ -110,13 +115,13 @@ class Succession:
     async def end_work(self) -> None:
         """Nobody has taken this up."""
         with suppress(JournalError):
-            left = [self._tree.entity(one) for one in sorted(self.left.work)]
-            await end_work(self._tree, left, turned_down(list(self.left.rows.values())))
+            left = [self._registry.entity(one) for one in sorted(self.left.work)]
+            await end_work(self._registry, left, turned_down(list(self.left.rows.values())))
         self.left.work.clear()
 
-    def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:
+    def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: SessionHistory) -> LiveSession:
         data = msgspec.json.decode(row.data, type=SessionData)
-        above = self._tree.works.get(row.parent_id or "")
+        above = self._registry.works.get(row.parent_id or "")
         profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
         policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
         work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
@@ -139,7 +144,7 @@ class _Heir(NamedTuple):
     """Who takes over: with which agents and settings, what of it all (``None``: everything), and what has nobody who
     could go on with it."""
 
-    tree: Tree
+    registry: EntityRegistry
     agents: Mapping[str, AgentProfile]
     settings: Settings
     among: Collection[str] | None
@@ -150,24 +155,24 @@ class _Heir(NamedTuple):
         wanted = self.settings.recovery.sessions != "stop" and self._is_wanted(work.id)
         return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
 
-    def goes_on(self, session: Entity, past: Past, agent: Entity | None) -> bool:
+    def goes_on(self, session: Entity, past: SessionHistory, agent: Entity | None) -> bool:
         """Whether a session goes on; *agent* is the one that it had."""
         how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
         if how == "stop" or profile is None or not self._is_among(session.id):
             return False
-        turn = self.tree.entities.get(session.data.turn_id)
+        turn = self.registry.entities.get(session.data.turn_id)
         return how == "restart" or loses_nothing(profile, session, agent, turn) or self._has_answered(session, past)
 
-    def _has_answered(self, session: Entity, past: Past) -> bool:
+    def _has_answered(self, session: Entity, past: SessionHistory) -> bool:
         """It was there for one task and has answered: what is left is to judge its work, and that needs no agent."""
         if past.answer is None or session.data.current is not None or session.data.queue:
             return False
-        tasks = [one for one in self.tree.entities.values() if one.kind is Kind.TASK and one.data.workstream]
+        tasks = [one for one in self.registry.entities.values() if one.kind is Kind.TASK and one.data.workstream]
         return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
 
     def _is_among(self, session_id: str) -> bool:
         """Whether it is wanted, or one above it is; nobody below what is left over goes on."""
-        work, found = self.tree.works.get(session_id), self.among is None
+        work, found = self.registry.works.get(session_id), self.among is None
         while work is not None and work.session_id not in self.left_over:
             found, work = found or self._is_wanted(work.session_id), work.parent
         return found and work is None

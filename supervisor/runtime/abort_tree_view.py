@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.live_session import Work
+from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["Nodes"]
+__all__ = ["AbortTreeView"]
 
 
-class Nodes(Mapping[str, TreeNode]):
+class AbortTreeView(Mapping[str, TreeNode]):
     """The nodes by their ids. What is not asked for is not made. Who is ending has ended, but for one to *hurry* it, as
     long as anything of it is left to hurry."""
 
-    def __init__(self, works: Mapping[str, Work], entities: Mapping[str, Entity], *, hurry: bool) -> None:
+    def __init__(self, works: Mapping[str, LiveSession], entities: Mapping[str, Entity], *, hurry: bool) -> None:
         self._works = works
         self._entities = entities
         self._hurry = hurry
@@ -37,7 +37,7 @@ class Nodes(Mapping[str, TreeNode]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _session(self, work: Work) -> TreeNode:
+    def _session(self, work: LiveSession) -> TreeNode:
         entity = self._entities.get(work.session_id)
         over = entity is None or entity.ended
         parent_id = work.parent_id
@@ -50,10 +50,10 @@ class Nodes(Mapping[str, TreeNode]):
             policy=work.policy,
             mode=work.mode,
             ended=over or self._ending(work),
-            processes=work.link.processes() if work.link is not None else (),
+            processes=work.connection.processes() if work.connection is not None else (),
         )
 
-    def _ending(self, work: Work) -> bool:
+    def _ending(self, work: LiveSession) -> bool:
         return (work.told or work.ending) and (work.over.is_set() or not self._hurry)
 
     def _call(self, node_id: str) -> TreeNode:
@@ -65,17 +65,19 @@ class Nodes(Mapping[str, TreeNode]):
         call = next((one for one in turn.data.open if str(one.number) == number), None) if turn is not None else None
         if turn is None or work is None or call is None or turn_id not in work.turns:
             raise KeyError(node_id)
-        link = work.link
+        connection = work.connection
         return TreeNode(
             id=node_id,
             kind="tool",
             parent=work.session_id,
             children=tuple(f"{turn_id}:c{one.number}" for one in turn.data.open if one.within == call.number),
-            ended=self._ending(work) or link is None or link.has_returned(turn_id, call.call_id),
-            processes=tuple(one for one in link.processes() if one.owner == node_id) if link is not None else (),
+            ended=self._ending(work) or connection is None or connection.has_returned(turn_id, call.call_id),
+            processes=tuple(one for one in connection.processes() if one.owner == node_id)
+            if connection is not None
+            else (),
         )
 
 
-def _calls(work: Work) -> list[str]:
+def _calls(work: LiveSession) -> list[str]:
     """The ids of a session's open calls."""
     return [f"{turn.id}:c{call.number}" for turn in work.turns.values() for call in turn.data.open]

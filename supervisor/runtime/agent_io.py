@@ -5,7 +5,7 @@ disk. What it said is heard one word at a time, whoever is at it: an agent is no
 When the wire is closed, who writes ends by itself; only where the program does not take what it is sent is he cut off.
 
 An agent that asks and does not read would have us keep replies without end. So what waits for it is counted in bytes,
-and whoever hears it looks at that first (:attr:`Wire.full`): it is not heard while too much waits. A signal does not
+and whoever hears it looks at that first (:attr:`AgentIO.full`): it is not heard while too much waits. A signal does not
 wait behind bytes that nobody takes.
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from anyio.abc import TaskGroup
 
-from actors.parking import Bell
+from actors.parking import AutoResetEvent
 from supervisor.ports import CloseInput, Out, Process, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX, bounded
 
-__all__ = ["Wire"]
+__all__ = ["AgentIO"]
 
 PIECE_BYTES = 256 * 1024
 """A large message is written in pieces of this size: each that the program takes shows that it reads."""
@@ -28,7 +28,7 @@ _WRITTEN = (Send, CloseInput, Signal)
 """What a codec has for the program; the rest is what the program said."""
 
 
-class Wire:
+class AgentIO:
     """What is on its way between one program and its link."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Wire:
         """What is to be written to the program, and was not taken yet."""
         self.taken_bytes = 0
         """What it has taken in all."""
-        self._taken = Bell()
-        self._to_write = Bell()
-        self._heard = Bell()
+        self._taken = AutoResetEvent()
+        self._to_write = AutoResetEvent()
+        self._heard = AutoResetEvent()
         self._sending = False
         """The program has not taken all yet that it is being sent."""
         self._hearing = False

@@ -32,12 +32,12 @@ from supervisor.ports import (
 )
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import DESCRIPTORS, shortage_of
-from supervisor.runtime.one_shot_event import Moment, first_of
+from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 __all__ = [
     "HELD_BYTES_MAX",
     "RETRY",
-    "DiskWatch",
+    "JournalAvailability",
     "Outage",
     "PatientHost",
     "Shortage",
@@ -81,19 +81,19 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class DiskWatch:
+class JournalAvailability:
     """Whether the journal can be written now: for the ledger, which writes it, and for all who ask."""
 
     def __init__(self, journal: Journal, wall: WallClock) -> None:
         self._journal, self._wall = journal, wall
         self._bytes = self._waiting = 0
         """What waits in memory."""
-        self._pressed = Moment()
+        self._pressed = OneShotEvent()
         """More waits than may, or it is not to be waited any longer."""
         self.outage: Outage | None = None
         self.outages = 0
         """How many are over."""
-        self.down, self.up = Moment(), Moment()
+        self.down, self.up = OneShotEvent(), OneShotEvent()
         """The next outage begins; the one that lasts is over. Each is another one after it has come."""
         self.up.set()
 
@@ -135,7 +135,7 @@ class DiskWatch:
 
     def _begin(self, error: JournalUnavailable) -> None:
         self.outage = Outage(since=self._wall.time(), why=str(error), attempts=1, waiting=self._waiting)
-        self.up = Moment()
+        self.up = OneShotEvent()
         _log.warning("the journal cannot be written", state="degraded", why=str(error), records_wait=self._waiting)
         self.down.set()
 
@@ -144,7 +144,7 @@ class DiskWatch:
         waited, self._waiting, self._bytes = self._waiting, 0, 0
         self.outage = None
         self.outages += 1
-        self.down, self._pressed = Moment(), Moment()
+        self.down, self._pressed = OneShotEvent(), OneShotEvent()
         self.up.set()
         return waited
 
@@ -163,7 +163,7 @@ class DiskWatch:
             return False
         return True
 
-    async def unless_down(self, moment: Moment) -> bool:
+    async def unless_down(self, moment: OneShotEvent) -> bool:
         """Wait until *moment* has come, or the disk is down; whether it has come."""
         while not moment.is_set() and self.outage is None:
             await first_of(moment, self.down)
@@ -182,14 +182,14 @@ def held_bytes(append: Append) -> int:
 
 
 # -------------------------------------------------------------------------------------------------- descriptors
-async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: Moment | None = None) -> _T:
+async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent | None = None) -> _T:
     """Do it, and again after a pause as long as descriptors are lacking for it, and *until* has not come; *do* can be
     begun anew.
 
     Raises:
         OSError: another one; or the shortage, where *until* has come.
     """
-    until = until or Moment()
+    until = until or OneShotEvent()
     tries = 0
     while True:
         try:
@@ -235,7 +235,7 @@ class PatientHost:
         self._host, self._wall = host, wall
         self.shortage: Shortage | None = None
         """What launches wait for now."""
-        self.freed = Moment()
+        self.freed = OneShotEvent()
         """A program has ended, and what it took is free. Another one after it has come."""
 
     def spawn(
@@ -245,7 +245,7 @@ class PatientHost:
         terminate_s: float = 2.0,
         kill_s: float = 1.0,
         patience_s: float = math.inf,
-        until: Moment | None = None,
+        until: OneShotEvent | None = None,
     ) -> AbstractAsyncContextManager[Process]:
         """Start *launch*, as *host* does; wait *patience_s* for what it lacks, and no longer than *until* comes.
 
@@ -254,11 +254,11 @@ class PatientHost:
             SpawnShortage: it could not be started by then.
         """
         start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
-        return _Patient(self, start, patience_s, until or Moment())
+        return _Patient(self, start, patience_s, until or OneShotEvent())
 
     def free(self) -> None:
         """A program has ended: whoever waits tries again at once."""
-        freed, self.freed = self.freed, Moment()
+        freed, self.freed = self.freed, OneShotEvent()
         freed.set()
 
     def begin_wait(self, lacks: str) -> None:
@@ -289,7 +289,7 @@ class _Patient(AbstractAsyncContextManager[Process]):
         host: PatientHost,
         start: Callable[[], AbstractAsyncContextManager[Process]],
         patience_s: float,
-        until: Moment,
+        until: OneShotEvent,
     ) -> None:
         self._host, self._start, self._until = host, start, until
         self._patience_s = patience_s

@@ -10,23 +10,23 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import Caller, Files, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import AgentFiles, Caller, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
 from supervisor.runtime.availability import PatientHost
 
-__all__ = ["Parts"]
+__all__ = ["Dependencies"]
 
 
 def _operator(_connection: socket.socket, pid: int) -> Caller:
     return Caller(Origin.OPERATOR, pid)
 
 
-class Parts(NamedTuple):
+class Dependencies(NamedTuple):
     """What a supervisor is made of. ``seed`` is what its random delays are drawn from (``None``: a new one)."""
 
     journal: Journal
     processes: PatientHost
     workspace: Workspace
-    files: Files
+    files: AgentFiles
     wall: WallClock
     transcript_of: Callable[[str], TranscriptSink]
     """The transcript of a session, by its id."""

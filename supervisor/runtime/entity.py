@@ -20,7 +20,7 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import Outage
-from supervisor.runtime.journal_writer import Cause, Draft, Ledger
+from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
 
 __all__ = ["Degraded", "Entity", "Lifecycle", "Refused", "weight"]
 
@@ -66,7 +66,7 @@ class Entity:
 
     __slots__ = (
         "_deadline",
-        "_ledger",
+        "_journal_writer",
         "_timers",
         "born_at",
         "born_seq",
@@ -88,7 +88,13 @@ class Entity:
     )
 
     def __init__(
-        self, lifecycle: Lifecycle, entity_id: str, parent_id: str | None, state: Enum, data: Any, ledger: Ledger
+        self,
+        lifecycle: Lifecycle,
+        entity_id: str,
+        parent_id: str | None,
+        state: Enum,
+        data: Any,
+        journal_writer: JournalWriter,
     ) -> None:
         self.lifecycle = lifecycle
         self.kind = lifecycle.kind
@@ -109,35 +115,41 @@ class Entity:
         self.born_at = self.changed_at = 0.0
         self.since_s = 0.0
         """When it came into its state (seconds of the ledger's clock)."""
-        self._ledger = ledger
+        self._journal_writer = journal_writer
         self._timers: list[str] | None = None
         self._deadline: _Deadline | None = None
 
     # ------------------------------------------------------------------ birth, facts
     def born(self, cause: Cause) -> LifecycleEvent:
         """The first record of its log."""
-        record = self._record(Draft(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data)))
+        record = self._record(
+            NewRecord(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data))
+        )
         self.born_seq, self.born_at, self.changed_at = record.seq, record.timestamp, record.timestamp
         return record
 
     def note(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
         """A fact about it that changes no state."""
-        clean = self._ledger.redactor.value
-        return self._record(Draft(name=name, outcome="fact", cause=cause, metadata=clean(metadata), **clean(described)))
+        clean = self._journal_writer.redactor.value
+        return self._record(
+            NewRecord(name=name, outcome="fact", cause=cause, metadata=clean(metadata), **clean(described))
+        )
 
     # ------------------------------------------------------------------ events
     def receive(self, ctx: Context, message: Any) -> Any:
         if not isinstance(message, Event):
             if not isinstance(message, TaskFailed):
                 return None
-            if message.error is not self._ledger.error:  # a journal that is lost is told once
+            if message.error is not self._journal_writer.error:  # a journal that is lost is told once
                 _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
             message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
         envelope = ctx.envelope
         cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
         if reply is not None:
             reply.detach()
-        event = msgspec.structs.replace(self._ledger.redactor.event(message), at=self._ledger.clock.now())
+        event = msgspec.structs.replace(
+            self._journal_writer.redactor.event(message), at=self._journal_writer.clock.now()
+        )
         self._apply(ctx, event, _NO_CAUSE if cause is None else cause, reply)
         return DEFERRED
 
@@ -145,7 +157,7 @@ class Entity:
         words = _words_of(type(event))
         name = words.name
         if self.lifecycle.stale(self.data, event):
-            self._record(Draft(name=name, outcome="stale", cause=cause, event=event, reply=reply))
+            self._record(NewRecord(name=name, outcome="stale", cause=cause, event=event, reply=reply))
             return
         try:
             step = self.lifecycle.machine.step(self.state, self.data, event)
@@ -160,7 +172,7 @@ class Entity:
         self.ended = self.ended or self._ends(step.effects)
         reason, transition_reason, abort_reason, abort_id = words.said(event) if words.fields else _NOTHING_SAID
         record = self._record(
-            Draft(
+            NewRecord(
                 name=name,
                 outcome="transition",
                 cause=cause,
@@ -204,7 +216,7 @@ class Entity:
             hear()
 
     def _refuse(self, name: str, event: Event, cause: Cause, words: str, reply: Any) -> None:
-        refused = Draft(
+        refused = NewRecord(
             name=name, outcome="refused", cause=cause, event=event, reason=words, severity=Severity.WARNING, reply=None
         )
         self._record(refused)
@@ -221,7 +233,7 @@ class Entity:
     def start_timer(self, ctx: Context, effect: StartTimer, epoch: int, cause: Cause) -> None:
         """Perform a timer effect, unless the state that wanted it is over."""
         if effect.lasting:
-            self._deadline = _Deadline(effect, cause, self._ledger.clock.now() + effect.delay_s)
+            self._deadline = _Deadline(effect, cause, self._journal_writer.clock.now() + effect.delay_s)
         elif epoch != self.epoch:
             return
         else:
@@ -233,19 +245,19 @@ class Entity:
         if self._deadline is not None:
             effect, cause, due_s = self._deadline
             ctx.cancel_timer(effect.name)
-            self._deadline = _Deadline(effect, cause, due_s - self._ledger.clock.now())
+            self._deadline = _Deadline(effect, cause, due_s - self._journal_writer.clock.now())
 
     def resume_deadline(self, ctx: Context) -> None:
         """Let it run on, with the time that was left."""
         if self._deadline is not None:
             effect, cause, left_s = self._deadline
             ctx.set_timer(effect.name, max(left_s, 0.0), effect.event, cause=cause)
-            self._deadline = _Deadline(effect, cause, self._ledger.clock.now() + left_s)
+            self._deadline = _Deadline(effect, cause, self._journal_writer.clock.now() + left_s)
 
     # ------------------------------------------------------------------ records
-    def _record(self, draft: Draft) -> LifecycleEvent:
+    def _record(self, draft: NewRecord) -> LifecycleEvent:
         self.entity_seq += 1
-        return self._ledger.record(self, draft)
+        return self._journal_writer.record(self, draft)
 
 
 _NO_CAUSE = Cause()

@@ -21,13 +21,13 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent, Rung
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.policies.abort_request import AbortState, Joined, merged, same_abort
 from supervisor.ports import EntityRow
-from supervisor.runtime.abort_tree_view import Nodes
+from supervisor.runtime.abort_tree_view import AbortTreeView
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
-from supervisor.runtime.id_allocator import Names
-from supervisor.runtime.journal_writer import Cause, Ledger
-from supervisor.runtime.live_session import NoSuchEntity, Work
+from supervisor.runtime.id_allocator import IdAllocator
+from supervisor.runtime.journal_writer import Cause, JournalWriter
+from supervisor.runtime.live_session import LiveSession, NoSuchEntity
 
-__all__ = ["END_S", "Tree"]
+__all__ = ["END_S", "EntityRegistry"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,22 +48,22 @@ HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
 """What still means something to a session that is ending."""
 
 
-class Tree:
+class EntityRegistry:
     """The living entities of one supervisor."""
 
-    def __init__(self, system: ActorSystem, ledger: Ledger, names: Names) -> None:
+    def __init__(self, system: ActorSystem, journal_writer: JournalWriter, names: IdAllocator) -> None:
         self.system = system
-        self.ledger = ledger
+        self.journal_writer = journal_writer
         self.names = names
         self.entities: dict[str, Entity] = {}
-        self.works: dict[str, Work] = {}
-        self.on_rest: Callable[[Work], None] = lambda work: None
+        self.works: dict[str, LiveSession] = {}
+        self.on_rest: Callable[[LiveSession], None] = lambda work: None
         """Called when nothing works for a session any more."""
-        self.on_recorded: Callable[[Work], None] = lambda work: None
+        self.on_recorded: Callable[[LiveSession], None] = lambda work: None
         """Called when everything below a session has its last record."""
-        self.on_pressed: Callable[[Work], None] = lambda work: None
+        self.on_pressed: Callable[[LiveSession], None] = lambda work: None
         """Called when the end of a session has become more urgent."""
-        ledger.disk.down.then(self.hold_deadlines)
+        journal_writer.disk.down.then(self.hold_deadlines)
 
     # ------------------------------------------------------------------ birth and end
     def birth(
@@ -84,7 +84,7 @@ class Tree:
         Raises:
             ActorStopped: the parent is ending; nothing is born under it.
         """
-        entity = Entity(lifecycle, entity_id, parent_id, state, data, self.ledger)
+        entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
         self._place(entity, home, contained)
         entity.born(cause)
         return entity
@@ -100,7 +100,7 @@ class Tree:
         if above is not None:
             self._count_in(above, entity)
 
-    def _count_in(self, above: Work, entity: Entity) -> None:
+    def _count_in(self, above: LiveSession, entity: Entity) -> None:
         """A session's last record comes after those of what is below it; a child session's need not be durable."""
         above.unrecorded += 1
         if entity.kind is Kind.TURN:
@@ -110,17 +110,17 @@ class Tree:
         else:
             entity.on_buried = lambda: self._count_out(above)
 
-    def _count_out(self, above: Work) -> None:
+    def _count_out(self, above: LiveSession) -> None:
         above.unrecorded -= 1
         if above.unrecorded == 0 and above.over.is_set():
             self.on_recorded(above)
 
-    def admit(self, work: Work) -> None:
+    def admit(self, work: LiveSession) -> None:
         """A session is about to be born."""
         self.works[work.session_id] = work
         work.join()
 
-    def dismiss(self, work: Work) -> None:
+    def dismiss(self, work: LiveSession) -> None:
         """It has ended, or was not born."""
         del self.works[work.session_id]
         self.names.forget(work.session_id)
@@ -163,13 +163,13 @@ class Tree:
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
                 entity.hold_deadline(ctx)
-        self.ledger.disk.up.then(self._resume_deadlines)
+        self.journal_writer.disk.up.then(self._resume_deadlines)
 
     def _resume_deadlines(self) -> None:
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
                 entity.resume_deadline(ctx)
-        self.ledger.disk.down.then(self.hold_deadlines)
+        self.journal_writer.disk.down.then(self.hold_deadlines)
 
     # ------------------------------------------------------------------ talking
     def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
@@ -212,7 +212,7 @@ class Tree:
             self.on_pressed(work)
         return joined
 
-    def _wish(self, work: Work, stop: OperatorStop, within_s: float | None) -> AbortState:
+    def _wish(self, work: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
         ladder = work.policy.ladder
         bound_s = ladder.kill_s if stop.now else ladder.total_s
         return AbortState(
@@ -223,14 +223,14 @@ class Tree:
             deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 
-    def _note_joined(self, work: Work, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
+    def _note_joined(self, work: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
         entity = self.entities.get(work.session_id)
         if entity is None or entity.ended:
             return
         told = {"joined": first.abort_id, "first_reason": first.reason}
         entity.note("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
 
-    def rehome(self, child: Work, cause: Cause, abort_id: str | None) -> None:
+    def rehome(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
         """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
         left, heir = child.parent_id, self._surviving(child.parent)
         entity = self.entities.get(child.session_id)
@@ -244,7 +244,7 @@ class Tree:
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
             entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
-    def _surviving(self, work: Work | None) -> Work | None:
+    def _surviving(self, work: LiveSession | None) -> LiveSession | None:
         while work is not None and (work.told or work.ending):
             work = work.parent
         return work
@@ -294,15 +294,15 @@ class Tree:
         if entity is not None:
             entity.note(name, cause, metadata, **described)
 
-    def note_in_turn(self, work: Work, name: str, metadata: dict[str, Any]) -> None:
+    def note_in_turn(self, work: LiveSession, name: str, metadata: dict[str, Any]) -> None:
         """Record a fact about the turn that a session's agent works on, if it works on one."""
-        turn_id = work.link.turn_id if work.link is not None else None
+        turn_id = work.connection.turn_id if work.connection is not None else None
         if turn_id is not None:
             self.note(turn_id, name, work.cause, metadata)
 
-    def write(self, work: Work, source: str, text: str) -> None:
+    def write(self, work: LiveSession, source: str, text: str) -> None:
         """Into the transcript of a session: who says it, and what."""
-        work.transcript.write(source, text, at=self.ledger.clock.wall.time())
+        work.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
         """Cancel everything that runs in an actor's scope."""
@@ -317,7 +317,7 @@ class Tree:
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
-    def work(self, session_id: str) -> Work:
+    def work(self, session_id: str) -> LiveSession:
         """The living session of that id.
 
         Raises:
@@ -339,7 +339,7 @@ class Tree:
             raise NoSuchEntity(entity_id)
         return entity
 
-    def children_of(self, session_id: str) -> list[Work]:
+    def children_of(self, session_id: str) -> list[LiveSession]:
         """The child sessions that are alive, oldest first."""
         work = self.works.get(session_id)
         return list(work.children.values()) if work is not None else []
@@ -349,7 +349,7 @@ class Tree:
 
         A view, made as it is read: it is good until something is awaited.
         """
-        return Nodes(self.works, self.entities, hurry=hurry)
+        return AbortTreeView(self.works, self.entities, hurry=hurry)
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
         """The living entities in the journal's form; their *data* costs the most, and can be left out."""

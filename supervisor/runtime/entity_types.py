@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from actors.machine import Event
-from supervisor.lifecycles import agent, job, session, turn, worker, workstream
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import agent, job, session, task_run, turn, worker, workstream
 from supervisor.lifecycles.agent import AGENT
 from supervisor.lifecycles.events import AgentExited, FatalError, TaskFailed
 from supervisor.lifecycles.session import SESSION
@@ -35,7 +34,11 @@ def _never(data: object, event: Event) -> bool:
 
 TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, lambda why: Failed(reason=why), ends_at_terminal=True)
 RUN_KIND = Lifecycle(
-    Kind.RUN, run.RUN, _never, lambda why: run.ExecutionFailed(error=why, charged=False), ends_at_terminal=True
+    Kind.RUN,
+    task_run.RUN,
+    _never,
+    lambda why: task_run.ExecutionFailed(error=why, charged=False),
+    ends_at_terminal=True,
 )
 JOB_KIND = Lifecycle(Kind.JOB, job.JOB, _never, lambda why: job.WorkerLost(error=why), ends_at_terminal=True)
 WORKSTREAM_KIND = Lifecycle(

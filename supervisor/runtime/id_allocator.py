@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["Names"]
+__all__ = ["IdAllocator"]
 
 
-class Names:
+class IdAllocator:
     """The ids of one journal. *taken* are those that it has already."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}
         """The last number that was given to a name which was taken: all below it are."""
-        self._below: dict[str, Names] = {}
+        self._below: dict[str, IdAllocator] = {}
 
     def __len__(self) -> int:
         """How much is remembered."""
@@ -35,13 +35,13 @@ class Names:
         """The id itself, or with the first number that makes it new. *below*: the session that it does not outlive."""
         if below is None:
             return self._new(wanted, self)
-        return self._below.setdefault(below, Names())._new(wanted, self)
+        return self._below.setdefault(below, IdAllocator())._new(wanted, self)
 
     def forget(self, session_id: str) -> None:
         """That session has ended, and all below it: nothing is born there any more."""
         self._below.pop(session_id, None)
 
-    def _new(self, wanted: str, earlier: Names) -> str:
+    def _new(self, wanted: str, earlier: IdAllocator) -> str:
         number, found = self._numbers.get(wanted, 1), wanted
         while found in self or found in earlier._taken:
             number += 1

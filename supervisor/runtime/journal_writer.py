@@ -20,16 +20,16 @@ import trio
 from actors import fault
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
-from actors.parking import Parker, current_backend
+from actors.parking import Waiter, current_backend
 from supervisor.lifecycles.effects import SupervisorEffect, encoded
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import Redactor, sound
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import DiskWatch
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.availability import JournalAvailability
+from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["BATCH_MAX", "Cause", "Clock", "Draft", "Ledger", "Owed", "Subject"]
+__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "Subject"]
 
 BATCH_MAX = 128
 """Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
@@ -47,7 +47,7 @@ class Cause(NamedTuple):
     actor: str = "supervisor"
 
 
-class Owed(msgspec.Struct, frozen=True, gc=False):
+class PendingEffect(msgspec.Struct, frozen=True, gc=False):
     """An effect of a recorded event, with the state epoch of its entity when it was decided.
 
     An exempt one is performed at once, so the journal never owes it, and it has no ``effect_id``.
@@ -72,7 +72,7 @@ class Subject(Protocol):
     epoch: int
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a record says, beside whom it is about. *reply* gets the record when it is durable.
 
     ``outcome`` and the words are those of :class:`LifecycleEvent`; ``ended`` marks the last record of the entity.
@@ -116,15 +116,18 @@ def loop_clock() -> Callable[[], float]:
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """A record on its way. The garbage collector looks into it, as into a :class:`Draft`: its reply leads to who waits,
-    and from there back to the ledger; a supervisor whose journal failed would never be freed."""
+    """Record that waits for the disk.
+
+    The garbage collector follows its references, as those of a :class:`NewRecord`: ``reply`` leads to the waiting
+    actor and from there to the journal writer. Without that, a supervisor whose journal failed would never be freed.
+    """
 
     append: Append
-    owed: Sequence[Owed]
+    owed: Sequence[PendingEffect]
     reply: ReplyPort | None
 
 
-class Ledger:
+class JournalWriter:
     """Records in, durable records and their effects out.
 
     Args:
@@ -140,7 +143,7 @@ class Ledger:
         journal: Journal,
         clock: Clock,
         *,
-        perform: Callable[[Owed], None],
+        perform: Callable[[PendingEffect], None],
         publish: Callable[[LifecycleEvent], None],
         failed: Callable[[JournalError], None],
     ) -> None:
@@ -156,25 +159,25 @@ class Ledger:
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._backend = current_backend()
-        self._parked: Parker | None = None
+        self._parked: Waiter | None = None
         """Set while there is nothing to commit."""
         self.clean = True
         """All that was recorded is durable, or lost with the journal."""
-        self._cleaned: Moment | None = None
+        self._cleaned: OneShotEvent | None = None
         """When nothing is left to record; there is none while nobody wants that."""
-        self._due: Moment | None = None
+        self._due: OneShotEvent | None = None
         """When what was performed is settled, though no record came; there is none while nobody wants that."""
         self.error: JournalError | None = None
         self._closed = False
         """Nothing more is recorded: its task may be cancelled."""
-        self.disk = DiskWatch(journal, clock.wall)
+        self.disk = JournalAvailability(journal, clock.wall)
 
     @property
     def last_seq(self) -> int:
         """The number of the newest record, durable or not."""
         return self._seq
 
-    def record(self, subject: Subject, draft: Draft) -> LifecycleEvent:
+    def record(self, subject: Subject, draft: NewRecord) -> LifecycleEvent:
         """Hand over one record; exempt effects are performed before this returns."""
         data = _encode(subject.data)  # before anything has changed: text that is no text fails here
         self._seq += 1
@@ -205,19 +208,19 @@ class Ledger:
             self._perform(one)
         return record
 
-    def _sorted(self, subject: Subject, effects: Sequence[Effect]) -> tuple[list[Owed], list[Owed]]:
+    def _sorted(self, subject: Subject, effects: Sequence[Effect]) -> tuple[list[PendingEffect], list[PendingEffect]]:
         """The effects that do not wait, and those that do."""
-        exempt: list[Owed] = []
-        later: list[Owed] = []
+        exempt: list[PendingEffect] = []
+        later: list[PendingEffect] = []
         for number, effect in enumerate(effects):
             if isinstance(effect, SupervisorEffect) and effect.exempt:
-                exempt.append(Owed(subject.id, None, effect, self._seq, subject.epoch))
+                exempt.append(PendingEffect(subject.id, None, effect, self._seq, subject.epoch))
             else:
-                later.append(Owed(subject.id, f"{self._seq}.{number}", effect, self._seq, subject.epoch))
+                later.append(PendingEffect(subject.id, f"{self._seq}.{number}", effect, self._seq, subject.epoch))
         return exempt, later
 
     def _hand_over(
-        self, subject: Subject, draft: Draft, record: LifecycleEvent, data: bytes, later: Sequence[Owed]
+        self, subject: Subject, draft: NewRecord, record: LifecycleEvent, data: bytes, later: Sequence[PendingEffect]
     ) -> None:
         append = Append(
             record=record,
@@ -250,7 +253,7 @@ class Ledger:
 
     async def durable(self) -> bool:
         """Wait until all that is recorded now is durable; ``False`` if it is lost with the journal."""
-        durable, seq = Moment(), self._seq
+        durable, seq = OneShotEvent(), self._seq
         self.when_durable(durable.set)
         await durable.wait()
         return self._durable_seq >= seq
@@ -271,7 +274,7 @@ class Ledger:
             JournalError: the journal failed before it was.
         """
         if self._settled and self.error is None:
-            self._due = due = self._due or Moment()
+            self._due = due = self._due or OneShotEvent()
             self._wake()
             await due.wait()
         if self.error is not None:
@@ -405,14 +408,14 @@ class Ledger:
         """Wait until nothing is left to record, and settle what was performed since."""
         try:
             while self.error is None and not self.clean:
-                self._cleaned = cleaned = self._cleaned or Moment()
+                self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
             with suppress(JournalError):  # whoever owns the ledger has heard of it
                 await self.settle_all()
         finally:
             self._closed = True
 
-    async def _settle_due(self, due: Moment) -> bool:
+    async def _settle_due(self, due: OneShotEvent) -> bool:
         """All records are durable: settle what none of them has. Whoever asks meanwhile has that settled next."""
         settled, self._settled = self._settled, []
         try:

@@ -24,23 +24,23 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import Patience
 from supervisor.policies.loop_detection import Seen
 from supervisor.policies.permissions import Decision, PermissionPolicy, Wish
-from supervisor.ports import NO_PLACE, Out, ProcessReport, TranscriptSink, Wishes
+from supervisor.ports import NO_WORKSPACE, Out, ProcessReport, TranscriptSink, Wishes
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 
 __all__ = [
     "AgentFunction",
     "AgentProfile",
     "EndReport",
     "Link",
+    "LiveSession",
     "NoSuchEntity",
     "Outcome",
     "OwnTask",
     "Resting",
     "Watching",
     "WatchingModel",
-    "Work",
 ]
 
 TEXT_MAX = 64 * 1024
@@ -55,7 +55,7 @@ class NoSuchEntity(LookupError):
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor registry` shows the ids")
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class Link(Protocol):
 
     agent_id: str
     turn_id: str | None
-    ended: Moment
+    ended: OneShotEvent
     is_ready: bool
     steers: bool
     """It can be told something within a turn."""
@@ -283,25 +283,25 @@ class OwnTask(NamedTuple):
 class Resting(Protocol):
     """Who wants to know that nothing works for a session any more."""
 
-    on_rest: Callable[[Work], None]
+    on_rest: Callable[[LiveSession], None]
 
 
-class Work:
+class LiveSession:
     """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
 
     def __init__(
         self,
-        tree: Resting,
+        registry: Resting,
         *,
         session_id: str,
-        parent: Work | None,
+        parent: LiveSession | None,
         profile: AgentProfile,
         policy: AbortPolicy,
         started_by: str | None,
         transcript: TranscriptSink,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> None:
-        self._tree = tree
+        self._registry = registry
         self.session_id = session_id
         self.parent = parent
         contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
@@ -317,13 +317,13 @@ class Work:
         self.settled: dict[Wish, Decision] = {}
         """What a human has answered for as long as it lives."""
         self.directory = profile.directory
-        self.place = NO_PLACE
+        self.place = NO_WORKSPACE
         """What is asked of the place that it works in."""
-        self.children: dict[str, Work] = {}
+        self.children: dict[str, LiveSession] = {}
         """The child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
         self.own_task: OwnTask | None = None
-        self.link: Link | None = None
+        self.connection: Link | None = None
         self.watch: Watching | None = None
         self.moved = False
         """Something came from its agent since that was looked at last."""
@@ -351,11 +351,11 @@ class Work:
         """When it failed after a start, within the window that counts."""
         self.ending = False
         self.hurried = False
-        self.running = Moment()
-        self.heard = Moment()
+        self.running = OneShotEvent()
+        self.heard = OneShotEvent()
         """It knows that it is to end."""
-        self.over = Moment()
-        self.ended = Moment()
+        self.over = OneShotEvent()
+        self.ended = OneShotEvent()
         self.report: EndReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
@@ -367,7 +367,7 @@ class Work:
         """The tasks that work for it, and the children that are not over."""
         self.unrecorded = 0
         """The entities below it that its last record waits for."""
-        self._rest: Moment | None = None
+        self._rest: OneShotEvent | None = None
 
     @property
     def variables(self) -> dict[str, str]:
@@ -421,13 +421,13 @@ class Work:
         if self.busy == 0:
             if self._rest is not None:
                 self._rest.set()
-            self._tree.on_rest(self)
+            self._registry.on_rest(self)
 
     async def quiet(self) -> None:
         """Wait until nothing works for this session."""
         while self.busy:
             if self._rest is None or self._rest.is_set():
-                self._rest = Moment()
+                self._rest = OneShotEvent()
             await self._rest.wait()
 
     def join(self) -> None:
@@ -443,7 +443,7 @@ class Work:
             if self.parent is not None:
                 self.parent._done()
 
-    def move(self, heir: Work | None) -> None:
+    def move(self, heir: LiveSession | None) -> None:
         """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
         left, self.parent = self.parent, heir
         if left is not None:
@@ -455,7 +455,7 @@ class Work:
         if left is not None and not over:
             left._done()
 
-    def wait_for(self, moment: Moment) -> None:
+    def wait_for(self, moment: OneShotEvent) -> None:
         """It is not quiet before that has come."""
         if not moment.is_set():
             self.busy += 1

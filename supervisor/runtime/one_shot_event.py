@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 from actors.parking import new_parker
 
-__all__ = ["Moment", "UnderWay", "first_of"]
+__all__ = ["OneShotEvent", "WaitGroup", "first_of"]
 
 
-class Moment:
+class OneShotEvent:
     """A flag that is set once, and those who wait for it, oldest first."""
 
     __slots__ = ("_calls", "_come")
@@ -52,14 +52,14 @@ class Moment:
             await first_of(self)
 
 
-class UnderWay:
+class WaitGroup:
     """How many of something are under way, for those who wait until none is."""
 
     __slots__ = ("_count", "_none")
 
     def __init__(self) -> None:
         self._count = 0
-        self._none: Moment | None = None
+        self._none: OneShotEvent | None = None
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -76,11 +76,11 @@ class UnderWay:
     async def none(self) -> None:
         """Wait until none is under way; without a checkpoint if none is."""
         while self._count:
-            self._none = self._none or Moment()
+            self._none = self._none or OneShotEvent()
             await self._none.wait()
 
 
-async def first_of(*moments: Moment) -> None:
+async def first_of(*moments: OneShotEvent) -> None:
     """Wait until one of *moments* has come."""
     parker = new_parker()
     for moment in moments:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from supervisor.policies.redaction import Unbroken
 from supervisor.ports import TranscriptSink
-from supervisor.runtime.journal_writer import Ledger
+from supervisor.runtime.journal_writer import JournalWriter
 
-__all__ = ["CleanTranscript"]
+__all__ = ["RedactingTranscript"]
 
 KEYS_MAX = 16
 """Sources of one session that may each be in the middle of a private key."""
 
 
-class CleanTranscript:
+class RedactingTranscript:
     """A transcript without secrets. Whoever speaks next ends what the one before has left open, but for a private key:
     that goes on where its source does."""
 
-    def __init__(self, sink: TranscriptSink, ledger: Ledger) -> None:
-        self._sink, self._ledger = sink, ledger
+    def __init__(self, sink: TranscriptSink, journal_writer: JournalWriter) -> None:
+        self._sink, self._journal_writer = sink, journal_writer
         self._source, self._at = "", 0.0
-        self._stream = Unbroken(ledger.redactor)
+        self._stream = Unbroken(journal_writer.redactor)
         self._in_key: dict[str, Unbroken] = {}
 
     def write(self, source: str, text: str, *, at: float) -> None:
@@ -31,7 +31,7 @@ class CleanTranscript:
                     del self._in_key[next(iter(self._in_key))]
             self._source = source
             known = source in self._in_key
-            self._stream = self._in_key.pop(source) if known else Unbroken(self._ledger.redactor)
+            self._stream = self._in_key.pop(source) if known else Unbroken(self._journal_writer.redactor)
         self._at = at
         if clean := self._stream.feed(text):
             self._sink.write(source, clean, at=at)

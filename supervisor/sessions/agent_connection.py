@@ -28,12 +28,12 @@ from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.loop_detection import Seen
 from supervisor.policies.turn_outcome import judge
-from supervisor.runtime.entity_registry import END_S, Tree
+from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Outcome, Work
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["Delegate", "LinkBase", "ToolCell"]
+__all__ = ["AgentConnection", "Delegate", "ToolCell"]
 
 
 class Delegate(Protocol):
@@ -41,7 +41,7 @@ class Delegate(Protocol):
 
     def __call__(
         self,
-        work: Work,
+        work: LiveSession,
         name: str,
         prompt: str,
         agent: str | None,
@@ -72,14 +72,14 @@ class _OwnCall(NamedTuple):
         return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
 
 
-class LinkBase:
+class AgentConnection:
     """What every link does the same way: report."""
 
-    def __init__(self, tree: Tree, work: Work, agent_id: str, incarnation: int) -> None:
-        self.tree = tree
+    def __init__(self, registry: EntityRegistry, work: LiveSession, agent_id: str, incarnation: int) -> None:
+        self.registry = registry
         self.work = work
         self.agent_id = agent_id
-        self.ended = Moment()
+        self.ended = OneShotEvent()
         self.is_ready = False
         self.steers = False
         self.outlived: tuple[ProcessSeen, ...] = ()
@@ -96,7 +96,7 @@ class LinkBase:
         self._succeeded = False
         """The turn that was concluded last is to be verified."""
         self._refused: list[str] = []
-        self._freed = Moment()
+        self._freed = OneShotEvent()
         self._calls: dict[str, str] = {}
         self._named: dict[str, str] = {}
         """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
@@ -120,10 +120,10 @@ class LinkBase:
 
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
-        self.tree.tell(entity_id, event, cause=self.work.cause)
+        self.registry.tell(entity_id, event, cause=self.work.cause)
 
     def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
-        return self.tree.report(entity_id, event, cause=self.work.cause)
+        return self.registry.report(entity_id, event, cause=self.work.cause)
 
     # ------------------------------------------------------------------ the session's start
     def _report_ready(self, info: str) -> None:
@@ -135,7 +135,7 @@ class LinkBase:
         """The agent is ready for the prompt of this incarnation."""
         self._incarnation = incarnation
         self._assigned = True
-        session = self.tree.entities.get(self.work.session_id)
+        session = self.registry.entities.get(self.work.session_id)
         if session is not None:
             started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
             self._tell(self.work.session_id, started)
@@ -149,7 +149,7 @@ class LinkBase:
         if turn_id in self._refused:
             return False
         self.turn_id, self._incarnation = turn_id, incarnation
-        self._freed = Moment()
+        self._freed = OneShotEvent()
         self._intent = self._intent if self._dying else None
         self._abort_id = None
         self._calls.clear()
@@ -175,7 +175,7 @@ class LinkBase:
         if turn_id not in (self._concluded, *self._refused):
             self._refused.append(turn_id)
             # The turn must hear that its agent is ready first: that is still on its way to the disk.
-            self.tree.ledger.when_durable(lambda: self._fail_unbegun(turn_id, intent, abort_id))
+            self.registry.journal_writer.when_durable(lambda: self._fail_unbegun(turn_id, intent, abort_id))
         return False
 
     def _fail_unbegun(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
@@ -243,7 +243,7 @@ class LinkBase:
         number, above = self._numbers, self._calls.get(parent)
         tool_id = f"{turn_id}:c{number}"
         try:
-            self.tree.system.spawn(ToolCell(), tool_id, parent=above or turn_id, shutdown_s=END_S)
+            self.registry.system.spawn(ToolCell(), tool_id, parent=above or turn_id, shutdown_s=END_S)
         except ActorStopped:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
@@ -275,7 +275,7 @@ class LinkBase:
         if turn_id is None:
             return
         if tool_id is None:
-            await self.tree.ledger.durable()
+            await self.registry.journal_writer.durable()
         because = self._causes.get(tool_id or "")
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
         if call_id in self._aborting:
@@ -284,7 +284,7 @@ class LinkBase:
             # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
             because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
         cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
-        await self.tree.report(turn_id, completed, cause=cause)
+        await self.registry.report(turn_id, completed, cause=cause)
 
     # ------------------------------------------------------------------ what it is told within a turn
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
@@ -322,7 +322,7 @@ class LinkBase:
 
     def _delegates(self, call_id: str) -> bool:
         tool_id = self._calls.get(call_id)
-        return any(child.started_by == tool_id for child in self.tree.children_of(self.work.session_id))
+        return any(child.started_by == tool_id for child in self.registry.children_of(self.work.session_id))
 
     def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """*answer*, of which only the first call counts: the child's end, or that nobody waits for it any more."""
@@ -359,7 +359,7 @@ class LinkBase:
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)
         if tool_id is not None:
-            self.tree.system.stop(tool_id, "returned")
+            self.registry.system.stop(tool_id, "returned")
 
     # ------------------------------------------------------------------ the end
     def _report_end(self, exited: AgentExited) -> None:
@@ -367,7 +367,7 @@ class LinkBase:
         self._over = True
         self._conclude("error", exited.reason, exited.status)
         self._tell(self.agent_id, exited)
-        agent = self.tree.entities.get(self.agent_id)
+        agent = self.registry.entities.get(self.agent_id)
         if agent is None or agent.ended:
             self.ended.set()
         else:  # the next agent of its session is not born before this one's last record is written

@@ -21,11 +21,11 @@ from supervisor.lifecycles.turn import Permission, permission_of
 from supervisor.policies.permissions import Choice, Decision, OpenPermission, Wish, choice_of
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Work
+from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["OnPermission", "PermissionDesk"]
+__all__ = ["ApprovalQueue", "OnPermission"]
 
 REMEMBERED_MAX: Final = 256
 """Answers that who comes late is still told of; of older ones the journal knows."""
@@ -41,13 +41,13 @@ _log = get_logger()
 class _Waiting(NamedTuple):
     """One that waits: whose, until when, and who is being asked."""
 
-    work: Work
+    work: LiveSession
     due_s: float
     timer: Timer
     asking: anyio.CancelScope
 
 
-class PermissionDesk:
+class ApprovalQueue:
     """The permissions of one supervisor that wait for a human.
 
     Args:
@@ -55,8 +55,10 @@ class PermissionDesk:
         on_permission: asks the embedding program.
     """
 
-    def __init__(self, tree: Tree, home: Callable[[], Context], on_permission: OnPermission | None) -> None:
-        self._tree = tree
+    def __init__(
+        self, registry: EntityRegistry, home: Callable[[], Context], on_permission: OnPermission | None
+    ) -> None:
+        self._registry = registry
         self._home = home
         self._on_permission = on_permission
         self._waiting: dict[tuple[str, int], _Waiting] = {}
@@ -65,12 +67,12 @@ class PermissionDesk:
         self._answers: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
 
     # ------------------------------------------------------------------ what is open
-    def open(self, work: Work, turn_id: str, effect: AskPermission, cause: Cause) -> None:
+    def open(self, work: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
         """A human is to answer that, in time."""
         wish = self._wish(turn_id, effect.number)
         if wish is None:  # withdrawn before its record was durable
             return
-        key, timers = (turn_id, effect.number), self._tree.system.timers
+        key, timers = (turn_id, effect.number), self._registry.system.timers
         timer = timers.set(None, None, effect.within_s, lambda _: self._too_late(key, effect.within_s, cause))
         waiting = _Waiting(work, timers.now() + effect.within_s, timer, anyio.CancelScope())
         self._waiting[key] = waiting
@@ -81,7 +83,7 @@ class PermissionDesk:
         """It is answered: its clock stops, and nobody is asked any more."""
         waiting = self._waiting.pop((turn_id, number), None)
         if waiting is not None:
-            self._tree.system.timers.cancel(waiting.timer)
+            self._registry.system.timers.cancel(waiting.timer)
             waiting.asking.cancel()
 
     def listed(self) -> list[OpenPermission]:
@@ -104,11 +106,11 @@ class PermissionDesk:
             tool=wish.tool,
             detail=wish.detail,
             options=tuple(kind for _, kind in wish.options),
-            left_s=max(0.0, waiting.due_s - self._tree.system.timers.now()),
+            left_s=max(0.0, waiting.due_s - self._registry.system.timers.now()),
         )
 
     def _wish(self, turn_id: str, number: int) -> Permission | None:
-        turn = self._tree.entities.get(turn_id)
+        turn = self._registry.entities.get(turn_id)
         return permission_of(turn.data, number) if turn is not None else None
 
     # ------------------------------------------------------------------ who answers
@@ -130,7 +132,7 @@ class PermissionDesk:
         answer = _answered(wish, choice, allow=allow, always=always, by=by, why=because)
         self._under_way[permission_id] = f"{answer.decision} by {by}"
         try:
-            record = await self._tree.post(key[0], answer, cause=Cause(actor=by))
+            record = await self._registry.post(key[0], answer, cause=Cause(actor=by))
         finally:
             words = self._under_way.pop(permission_id)
         if record.outcome == "stale":  # its time was over, or its turn
@@ -161,7 +163,7 @@ class PermissionDesk:
         if wish is not None:
             choice = choice_of(wish.options, allow=False)
             self._remember(_id_of(*key), f"deny by {by}: {why}")
-            self._tree.tell(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
+            self._registry.tell(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
         """The embedding program has a say; who is answered otherwise meanwhile is not asked any longer."""

@@ -13,10 +13,10 @@ from typing import Any
 from actors.machine import Event
 from supervisor.lifecycles.events import CompactionCompleted, CompactNeeded, VerifyRequested
 from supervisor.lifecycles.turn import Turn
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import Work
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["Compacting"]
+__all__ = ["CompactionTracker"]
 
 _BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
 """Where a turn is whose agent has said that it is done: on its way to be verified, or there."""
@@ -26,11 +26,11 @@ LOOK_AGAIN_S = 0.05
 """Until it is looked again whether such a turn has heard of its compaction, whose agent is gone by now."""
 
 
-class Compacting:
+class CompactionTracker:
     """What one agent compacts."""
 
-    def __init__(self, tree: Tree, work: Work) -> None:
-        self._tree = tree
+    def __init__(self, registry: EntityRegistry, work: LiveSession) -> None:
+        self._registry = registry
         self._work = work
         self._at_work: str | None = None
         """The turn whose compaction is under way."""
@@ -47,14 +47,14 @@ class Compacting:
             await self._report(turn_id, CompactionCompleted())
 
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
-        return self._tree.report(turn_id, event, cause=self._work.cause)
+        return self._registry.report(turn_id, event, cause=self._work.cause)
 
     async def hear_late(self, done: str | None, *, active: bool) -> None:
         """The same, while it works on no turn: *done* is the last one, if that ended well."""
         if not active:
             self.over()
             return
-        turn = self._tree.entities.get(done or "")
+        turn = self._registry.entities.get(done or "")
         if turn is None or turn.state not in _BEING_VERIFIED or self._late is not None:
             return
         self._late = turn.id  # from now on: the agent may be gone before that is on record
@@ -69,14 +69,14 @@ class Compacting:
             self._verify(self._late)
 
     def _verify(self, turn_id: str) -> None:
-        turn = self._tree.entities.get(turn_id)
+        turn = self._registry.entities.get(turn_id)
         if turn is None or turn_id != self._late:
             return
         if turn.state in _BEING_VERIFIED:  # it is about to compact: that is on its way to the disk
             self._verify_after(turn_id, LOOK_AGAIN_S)
             return
         self._late = None
-        self._tree.tell(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._work.cause)
+        self._registry.tell(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._work.cause)
 
     def _verify_after(self, turn_id: str, delay_s: float) -> None:
-        self._tree.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
+        self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))

@@ -12,7 +12,7 @@ from typing import Any
 
 from actors import ActorStopped, Intensity, fault
 from actors.restart import add_restart
-from supervisor.aborts.termination import Endings
+from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import (
     Answer,
@@ -54,22 +54,22 @@ from supervisor.lifecycles.session import Message, Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TransitionReason, Verdict
 from supervisor.policies.turn_outcome import build_prompt
-from supervisor.ports import NO_PLACE, Workspace
+from supervisor.ports import NO_WORKSPACE, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
-from supervisor.runtime.journal_writer import Cause, Owed
-from supervisor.runtime.live_session import Link, Outcome, Work
-from supervisor.sessions.approval_queue import PermissionDesk
+from supervisor.runtime.journal_writer import Cause, PendingEffect
+from supervisor.runtime.live_session import Link, LiveSession, Outcome
+from supervisor.sessions.approval_queue import ApprovalQueue
 
-__all__ = ["CLEANUP_S", "Hands", "MakeLink"]
+__all__ = ["CLEANUP_S", "EffectExecutor", "MakeLink"]
 
 CLEANUP_S = 5.0
 """The clean-up budget of a turn."""
 
-MakeLink = Callable[[Work, str, int, str], Link]
+MakeLink = Callable[[LiveSession, str, int, str], Link]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
 DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt})
@@ -78,7 +78,7 @@ DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, Laun
 _log = get_logger()
 
 
-class Hands:
+class EffectExecutor:
     """Performs effects.
 
     Args:
@@ -93,26 +93,26 @@ class Hands:
 
     def __init__(
         self,
-        tree: Tree,
+        registry: EntityRegistry,
         janitor: str,
-        endings: Endings,
+        endings: TerminationService,
         make_link: MakeLink,
         workspace: Workspace,
         answered: Callable[[str, Outcome], None],
-        desk: PermissionDesk,
+        approvals: ApprovalQueue,
     ) -> None:
-        self._tree = tree
+        self._registry = registry
         self._janitor = janitor
         self._endings = endings
         self._make_link = make_link
         self._workspace = workspace
         self._answered = answered
-        self._desk = desk
+        self._approvals = approvals
         self._no_retries = False
-        self._always: Mapping[type, Callable[[Work, str, Any, Cause], None]] = {
+        self._always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
             Answer: self._answer,
             AnswerPermission: self._answer_permission,
-            AskPermission: lambda work, turn_id, effect, cause: desk.open(work, turn_id, effect, cause),
+            AskPermission: lambda work, turn_id, effect, cause: approvals.open(work, turn_id, effect, cause),
             CancelSession: lambda work, entity_id, effect, cause: self._cancel_session(work, effect),
             CancelStep: lambda work, entity_id, effect, cause: self._cancel_launch(work),
             CancelTool: self._cancel_tool,
@@ -124,7 +124,7 @@ class Hands:
             Verify: self._verify,
         }
         """Who performs what, also for a session that is ending."""
-        self._begun: Mapping[type, Callable[[Work, Any, Cause], None]] = {
+        self._begun: Mapping[type, Callable[[LiveSession, Any, Cause], None]] = {
             BuildPrompt: self._build_prompt,
             LaunchAgent: self._launch,
             OpenTurn: self._open_turn,
@@ -134,9 +134,9 @@ class Hands:
         }
         """And what an ending session does not begin any more."""
 
-    def perform(self, owed: Owed) -> None:
+    def perform(self, owed: PendingEffect) -> None:
         """Do it, or begin it; nothing here waits."""
-        entity = self._tree.entities.get(owed.entity_id)
+        entity = self._registry.entities.get(owed.entity_id)
         if entity is None:
             return
         effect = owed.effect
@@ -144,21 +144,23 @@ class Hands:
             if self.pass_on(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
                 return
         elif type(effect) is Bury:
-            self._tree.bury(owed.entity_id)
+            self._registry.bury(owed.entity_id)
         else:
             session_id = owed.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
-            work = self._tree.works.get(session_id)
+            work = self._registry.works.get(session_id)
             cause = Cause(owed.seq, None, owed.entity_id)
             if isinstance(effect, StartTimer):
                 self._set_timer(work, entity, effect, owed.epoch, cause)
             elif work is not None:
                 self._perform_for(work, owed.entity_id, effect, cause)
-        self._tree.ledger.settle(owed.effect_id)
+        self._registry.journal_writer.settle(owed.effect_id)
 
-    def _set_timer(self, work: Work | None, entity: Entity, effect: StartTimer, epoch: int, cause: Cause) -> None:
+    def _set_timer(
+        self, work: LiveSession | None, entity: Entity, effect: StartTimer, epoch: int, cause: Cause
+    ) -> None:
         if effect.name == "backoff" and work is not None:
             self._look_before_retry(work, cause)
-        ctx = self._tree.system.context(entity.id)
+        ctx = self._registry.system.context(entity.id)
         if ctx is not None:
             entity.start_timer(ctx, effect, epoch, cause)
 
@@ -168,13 +170,13 @@ class Hands:
         Who has ended may be buried before it reads its mail, and its mail settles nothing then. Who has not, and whose
         actor was cancelled with its supervisor, is told by the next one.
         """
-        entity = self._tree.entities.get(told.to)
-        if entity is None or entity.ended or not self._tree.hears(told.to, told.event):
+        entity = self._registry.entities.get(told.to)
+        if entity is None or entity.ended or not self._registry.hears(told.to, told.event):
             return False
-        self._tree.tell(told.to, told.event, cause=cause)
+        self._registry.tell(told.to, told.event, cause=cause)
         return True
 
-    def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
+    def _perform_for(self, work: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
         if kind in DRIVING and not work.ending:  # the first reason wins: who hurries an end is not its cause
             work.because = cause.seq
@@ -186,25 +188,25 @@ class Hands:
             self._begun[kind](work, effect, cause)
 
     # ------------------------------------------------------------------ words
-    def _answer(self, work: Work, entity_id: str, effect: Answer, cause: Cause) -> None:
+    def _answer(self, work: LiveSession, entity_id: str, effect: Answer, cause: Cause) -> None:
         text = work.text if work.text_of == effect.request_id else ""
         self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
 
-    def _answer_permission(self, work: Work, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
-        self._desk.close(turn_id, effect.number)
-        if work.link is not None:
-            work.link.answer(turn_id, effect.request_id, effect.option)
+    def _answer_permission(self, work: LiveSession, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
+        self._approvals.close(turn_id, effect.number)
+        if work.connection is not None:
+            work.connection.answer(turn_id, effect.request_id, effect.option)
 
-    def _log_fatal(self, work: Work, entity_id: str, effect: LogFatal, cause: Cause) -> None:
+    def _log_fatal(self, work: LiveSession, entity_id: str, effect: LogFatal, cause: Cause) -> None:
         _log.error("session gave up", session=work.session_id, reason=effect.message)
 
-    def _store_prompt(self, work: Work, entity_id: str, effect: StorePrompt, cause: Cause) -> None:
-        self._tree.write(work, "prompt", effect.prompt.rstrip("\n") + "\n")
+    def _store_prompt(self, work: LiveSession, entity_id: str, effect: StorePrompt, cause: Cause) -> None:
+        self._registry.write(work, "prompt", effect.prompt.rstrip("\n") + "\n")
 
     # ------------------------------------------------------------------ tasks
-    def _start(self, work: Work, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
+    def _start(self, work: LiveSession, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
         """Begin a task in an actor's scope; ``False`` if that has ended."""
-        ctx = self._tree.system.context(actor_id)
+        ctx = self._registry.system.context(actor_id)
         if ctx is None:
             return False
         try:
@@ -218,14 +220,14 @@ class Hands:
     def give_up_retries(self, actor: str) -> None:
         """A drain has begun: what waits to try again ends now, and nothing will try again."""
         self._no_retries = True
-        for work in list(self._tree.works.values()):
-            if self._tree.entity(work.session_id).state is Session.COOLING_DOWN:
+        for work in list(self._registry.works.values()):
+            if self._registry.entity(work.session_id).state is Session.COOLING_DOWN:
                 self._look_before_retry(work, Cause(actor=actor))
 
-    def _look_before_retry(self, work: Work, cause: Cause) -> None:
+    def _look_before_retry(self, work: LiveSession, cause: Cause) -> None:
         """A session that failed may try again, unless it does so too often, or the supervisor drains. It failed when
         that was recorded, however long the disk took, or nobody ran."""
-        session = self._tree.entity(work.session_id)
+        session = self._registry.entity(work.session_id)
         data = session.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
         work.crashes = tuple(at for at in work.crashes if session.since_s - at <= intensity.period_s)
@@ -234,16 +236,16 @@ class Hands:
             work.prompted = 0
         if self._no_retries:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
-            self._tree.end(work.session_id, stop, cause=cause)
+            self._registry.end(work.session_id, stop, cause=cause)
         elif intensity.exceeded(work.crashes):
             counted = f"{len(work.crashes)} failures within {intensity.period_s:g} s"
             words = f"restart limit exceeded ({counted}): {data.last_error}"
-            self._tree.tell(work.session_id, FatalError(message=words), cause=cause)
+            self._registry.tell(work.session_id, FatalError(message=words), cause=cause)
 
     # ------------------------------------------------------------------ a turn's way to its agent
-    def _open_turn(self, work: Work, effect: OpenTurn, cause: Cause) -> None:
+    def _open_turn(self, work: LiveSession, effect: OpenTurn, cause: Cause) -> None:
         turn_id = effect.turn_id
-        session = self._tree.entity(work.session_id)
+        session = self._registry.entity(work.session_id)
         asked, limits = session.data.current, session.data.limits
         timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
         data = TurnData(
@@ -254,30 +256,30 @@ class Hands:
             due_s=effect.due_s,
             most_s=effect.most_s,
         )
-        self._tree.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
+        self._registry.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
         if work.watch is not None:
             work.watch.turn_opened(turn_id)
-        self._tree.tell(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
+        self._registry.tell(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
-    def _prepare(self, work: Work, cause: Cause) -> None:
+    def _prepare(self, work: LiveSession, cause: Cause) -> None:
         if work.watch is not None:
             work.watch.asked()
         self._start(work, work.session_id, self._have_directory, work, cause)
 
-    async def _have_directory(self, work: Work, cause: Cause) -> None:
+    async def _have_directory(self, work: LiveSession, cause: Cause) -> None:
         try:
             configured = work.profile.directory
-            if work.place != NO_PLACE and self._tree.entity(work.session_id).state is Session.INITIALIZING:
+            if work.place != NO_WORKSPACE and self._registry.entity(work.session_id).state is Session.INITIALIZING:
                 await outlast_shortage(partial(self._workspace.begin, work.session_id, work.place))
             prepare = partial(self._workspace.prepare, work.session_id, configured, root_id=work.root_id)
             work.directory = await outlast_shortage(prepare)
         except OSError as error:
-            self._tree.tell(work.session_id, FatalError(message=str(error)), cause=cause)
+            self._registry.tell(work.session_id, FatalError(message=str(error)), cause=cause)
         else:
-            self._tree.tell(work.session_id, WorktreeReady(path=work.directory), cause=cause)
+            self._registry.tell(work.session_id, WorktreeReady(path=work.directory), cause=cause)
 
-    def _build_prompt(self, work: Work, effect: BuildPrompt, cause: Cause) -> None:
-        data = self._tree.entity(work.session_id).data
+    def _build_prompt(self, work: LiveSession, effect: BuildPrompt, cause: Cause) -> None:
+        data = self._registry.entity(work.session_id).data
         again = work.interrupted and work.resume_id is not None
         asked = data.current.prompt if data.current is not None else ""
         meant = data.inbox if work.watch is None else work.watch.still_meant(data.inbox)
@@ -285,163 +287,163 @@ class Hands:
         prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
         if work.watch is not None:
             prompt = work.watch.prompted(prompt)
-        self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
+        self._registry.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
-    def _launch(self, work: Work, effect: LaunchAgent, cause: Cause) -> None:
+    def _launch(self, work: LiveSession, effect: LaunchAgent, cause: Cause) -> None:
         """An agent that is idle is had at once; whoever has to wait for one, or to make one, does it in a task."""
-        link, incarnation = work.link, effect.incarnation
-        at_once = link is not None and link.turn_id is None and link.reusable
-        if link is not None and at_once and not fault.point("agent.not_reused", link.agent_id):
+        connection, incarnation = work.connection, effect.incarnation
+        at_once = connection is not None and connection.turn_id is None and connection.reusable
+        if connection is not None and at_once and not fault.point("agent.not_reused", connection.agent_id):
             if self._is_wanted(work, incarnation):
-                self._reuse(work, link, incarnation, cause)
+                self._reuse(work, connection, incarnation, cause)
         else:
             self._start(work, work.session_id, self._launch_later, work, effect, cause, not at_once)
 
-    async def _launch_later(self, work: Work, effect: LaunchAgent, cause: Cause, may_reuse: bool) -> None:
-        link, incarnation = work.link, effect.incarnation
-        if link is not None:
-            await self._settled(link, may_reuse)
+    async def _launch_later(self, work: LiveSession, effect: LaunchAgent, cause: Cause, may_reuse: bool) -> None:
+        connection, incarnation = work.connection, effect.incarnation
+        if connection is not None:
+            await self._settled(connection, may_reuse)
         if not self._is_wanted(work, incarnation):
             return
-        if link is not None and link.reusable:
-            self._reuse(work, link, incarnation, cause)
+        if connection is not None and connection.reusable:
+            self._reuse(work, connection, incarnation, cause)
         else:
             self._have(work, incarnation, effect.prompt, cause)
 
-    def _is_wanted(self, work: Work, incarnation: int) -> bool:
+    def _is_wanted(self, work: LiveSession, incarnation: int) -> bool:
         """``False`` if the session did not wait that long."""
-        data = self._tree.entity(work.session_id).data
+        data = self._registry.entity(work.session_id).data
         return not work.ending and incarnation == data.incarnation and incarnation > data.concluded
 
-    async def _settled(self, link: Link, may_reuse: bool) -> None:
+    async def _settled(self, connection: Link, may_reuse: bool) -> None:
         """Wait until the agent is idle, if it may be that, or gone."""
-        await link.free()
-        if not (may_reuse and link.reusable) or fault.point("agent.not_reused", link.agent_id):
-            link.finish()
-            await link.ended.wait()
+        await connection.free()
+        if not (may_reuse and connection.reusable) or fault.point("agent.not_reused", connection.agent_id):
+            connection.finish()
+            await connection.ended.wait()
 
-    def _have(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
+    def _have(self, work: LiveSession, incarnation: int, prompt: str, cause: Cause) -> None:
         work.launches += 1
         agent_id = f"{work.session_id}:a{work.launches}"
-        link = self._make_link(work, agent_id, incarnation, prompt)
+        connection = self._make_link(work, agent_id, incarnation, prompt)
         data = AgentData(id=agent_id, session_id=work.session_id, adapter=work.profile.adapter)
         try:
-            self._tree.birth(
+            self._registry.birth(
                 AGENT_KIND, agent_id, parent_id=work.session_id, state=Agent.STARTING, data=data, cause=cause
             )
         except ActorStopped:
             return
-        work.link = link
-        if not self._start(work, agent_id, link.run):
-            link.ended.set()
-            self._tree.tell(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
+        work.connection = connection
+        if not self._start(work, agent_id, connection.run):
+            connection.ended.set()
+            self._registry.tell(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
 
-    def _reuse(self, work: Work, link: Link, incarnation: int, cause: Cause) -> None:
-        turn_id = self._tree.entity(work.session_id).data.turn_id
-        self._tree.tell(link.agent_id, TaskAssigned(turn_id=turn_id), cause=cause)
-        launched = AgentLaunched(incarnation=incarnation, agent_id=link.agent_id)
-        self._tree.tell(work.session_id, launched, cause=cause)
-        link.report_started(incarnation)
+    def _reuse(self, work: LiveSession, connection: Link, incarnation: int, cause: Cause) -> None:
+        turn_id = self._registry.entity(work.session_id).data.turn_id
+        self._registry.tell(connection.agent_id, TaskAssigned(turn_id=turn_id), cause=cause)
+        launched = AgentLaunched(incarnation=incarnation, agent_id=connection.agent_id)
+        self._registry.tell(work.session_id, launched, cause=cause)
+        connection.report_started(incarnation)
 
-    def _send_prompt(self, work: Work, effect: SendPrompt, cause: Cause) -> None:
-        if work.link is not None:
+    def _send_prompt(self, work: LiveSession, effect: SendPrompt, cause: Cause) -> None:
+        if work.connection is not None:
             work.prompted = effect.incarnation
-            current = self._tree.entity(work.session_id).data.current
+            current = self._registry.entity(work.session_id).data.current
             asked = current.id if current is not None else None
             work.said = work.said if asked == work.text_of else ""
             work.text_of = asked
             work.running.set()
-            work.link.give(effect.turn_id, effect.incarnation, effect.prompt)
+            work.connection.give(effect.turn_id, effect.incarnation, effect.prompt)
 
-    def _steer(self, work: Work, effect: SteerAgent) -> None:
+    def _steer(self, work: LiveSession, effect: SteerAgent) -> None:
         """What is said within a turn is said as in a prompt."""
-        if work.link is not None:
+        if work.connection is not None:
             said = Message(id=effect.message_id, sender=effect.sender, text=effect.text, urgent=True)
-            work.link.steer(effect.message_id, effect.incarnation, build_prompt("", [said]))
+            work.connection.steer(effect.message_id, effect.incarnation, build_prompt("", [said]))
 
     # ------------------------------------------------------------------ the end of a turn
-    def _verify(self, work: Work, turn_id: str, effect: Verify, cause: Cause) -> None:
+    def _verify(self, work: LiveSession, turn_id: str, effect: Verify, cause: Cause) -> None:
         """All completion signals: the agent's word was judged by the link; no call may have opened since.
 
         Whether an abort came in time is decided here, without an await: a session that was told to end by now loses
         its turn; who comes later finds the success in the turn's mailbox, before anything of its own. A turn that must
         compact first is verified when it has.
         """
-        turn = self._tree.entity(turn_id)
+        turn = self._registry.entity(turn_id)
         if turn.state is not Turn.VERIFYING:
             return
         if work.told and work.asked is not None:
             verdict = _aborted(work.asked.reason, work.asked.abort_reason)
             because = cause._replace(seq=work.told_by)
-            self._tree.tell(turn_id, TaskFailed(verdict=verdict, abort_id=work.asked.abort_id), cause=because)
+            self._registry.tell(turn_id, TaskFailed(verdict=verdict, abort_id=work.asked.abort_id), cause=because)
         elif turn.data.open:
             verdict = Verdict(exit=Exit.ERROR, error="a tool call was opened after the turn had ended")
-            self._tree.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)
+            self._registry.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)
         else:
-            self._tree.tell(turn_id, TaskCompleted(), cause=cause)
+            self._registry.tell(turn_id, TaskCompleted(), cause=cause)
 
-    def _reap(self, work: Work, turn_id: str, effect: CleanUp, cause: Cause) -> None:
+    def _reap(self, work: LiveSession, turn_id: str, effect: CleanUp, cause: Cause) -> None:
         """Most turns leave nothing behind, and need no task to clean up after them."""
-        at_work = work.link is not None and work.link.turn_id == turn_id
-        if at_work or self._tree.system.children(turn_id):
+        at_work = work.connection is not None and work.connection.turn_id == turn_id
+        if at_work or self._registry.system.children(turn_id):
             self._start(work, self._janitor, self._clean_up, work, turn_id, cause)
         else:
-            self._tree.tell(turn_id, AgentReaped(), cause=cause)
+            self._registry.tell(turn_id, AgentReaped(), cause=cause)
 
-    async def _clean_up(self, work: Work, turn_id: str, cause: Cause) -> None:
+    async def _clean_up(self, work: LiveSession, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
         await self._take_away(work, turn_id)
-        with self._tree.system.timers.limit(CLEANUP_S) as budget:
-            for tool_id in self._tree.system.children(turn_id):
-                self._tree.system.stop(tool_id, "its turn ended")
-            for tool_id in self._tree.system.children(turn_id):
-                await self._tree.system.join(tool_id)
+        with self._registry.system.timers.limit(CLEANUP_S) as budget:
+            for tool_id in self._registry.system.children(turn_id):
+                self._registry.system.stop(tool_id, "its turn ended")
+            for tool_id in self._registry.system.children(turn_id):
+                await self._registry.system.join(tool_id)
         note = f"not clean after {CLEANUP_S:g} s" if budget.cancelled_caught else ""
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
-        self._tree.tell(turn_id, reaped, cause=cause)
+        self._registry.tell(turn_id, reaped, cause=cause)
 
-    async def _take_away(self, work: Work, turn_id: str) -> None:
+    async def _take_away(self, work: LiveSession, turn_id: str) -> None:
         """A turn that failed without its agent's word, at its time-out: the agent is asked to stop, then killed."""
-        link, turn = work.link, self._tree.entity(turn_id)
-        if link is None or link.turn_id != turn_id:
+        connection, turn = work.connection, self._registry.entity(turn_id)
+        if connection is None or connection.turn_id != turn_id:
             return
         intent = turn.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
-        link.interrupt(turn_id, intent, turn.data.abort_id)
-        grace_s = self._tree.entity(work.session_id).data.limits.grace_s
-        with self._tree.system.timers.limit(grace_s):
-            await link.free(turn_id)
-        if link.turn_id == turn_id:
-            link.kill(intent)
+        connection.interrupt(turn_id, intent, turn.data.abort_id)
+        grace_s = self._registry.entity(work.session_id).data.limits.grace_s
+        with self._registry.system.timers.limit(grace_s):
+            await connection.free(turn_id)
+        if connection.turn_id == turn_id:
+            connection.kill(intent)
 
     # ------------------------------------------------------------------ ends
-    def _end_scope(self, work: Work, entity_id: str, effect: EndScope, cause: Cause) -> None:
+    def _end_scope(self, work: LiveSession, entity_id: str, effect: EndScope, cause: Cause) -> None:
         self._endings.begin(work, cause, effect.abort_id, now=effect.now)
 
-    def _cancel_session(self, work: Work, effect: CancelSession) -> None:
+    def _cancel_session(self, work: LiveSession, effect: CancelSession) -> None:
         intent = _aborted(effect.reason, effect.abort_reason)
-        turn_id = self._tree.entity(work.session_id).data.turn_id
-        if work.link is not None:
-            work.link.interrupt(turn_id, intent, effect.abort_id)
+        turn_id = self._registry.entity(work.session_id).data.turn_id
+        if work.connection is not None:
+            work.connection.interrupt(turn_id, intent, effect.abort_id)
 
-    def _cancel_launch(self, work: Work) -> None:
+    def _cancel_launch(self, work: LiveSession) -> None:
         """An agent that is not ready yet is ended; one that is idle ends in order, with its session."""
-        if work.link is not None and not work.link.is_ready:
+        if work.connection is not None and not work.connection.is_ready:
             self._kill(work, "the launch was cancelled")
 
-    def _kill(self, work: Work, reason: str) -> None:
-        if work.link is not None and not work.link.ended.is_set():
-            work.link.kill(Verdict(exit=Exit.ERROR, error=reason, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+    def _kill(self, work: LiveSession, reason: str) -> None:
+        if work.connection is not None and not work.connection.ended.is_set():
+            work.connection.kill(Verdict(exit=Exit.ERROR, error=reason, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
-    def _cancel_tool(self, work: Work, turn_id: str, effect: CancelTool, cause: Cause) -> None:
+    def _cancel_tool(self, work: LiveSession, turn_id: str, effect: CancelTool, cause: Cause) -> None:
         tool_id = f"{turn_id}:c{effect.number}"
-        for child in self._tree.children_of(work.session_id):
+        for child in self._registry.children_of(work.session_id):
             if child.started_by == tool_id:
                 self._end_started(work, child, effect, cause)
-        if work.link is not None:
-            work.link.abandon_call(effect.call_id)
-        self._tree.system.stop(tool_id, effect.abort_id or effect.reason)
+        if work.connection is not None:
+            work.connection.abandon_call(effect.call_id)
+        self._registry.system.stop(tool_id, effect.abort_id or effect.reason)
 
-    def _end_started(self, work: Work, child: Work, effect: CancelTool, cause: Cause) -> None:
+    def _end_started(self, work: LiveSession, child: LiveSession, effect: CancelTool, cause: Cause) -> None:
         """A child session whose starting call is over: its cancel mode says whether it ends, and who waits for that."""
         if child.mode is not CancelMode.ABANDON:
             stop = OperatorStop(
@@ -450,10 +452,10 @@ class Hands:
                 abort_reason=AbortReason.PARENT_ABORTED,
                 transition_reason=TransitionReason.ABORTED,
             )
-            self._tree.end(child.session_id, stop, cause=cause)
-        if child.mode is not CancelMode.WAIT_COMPLETED and work.link is not None:
+            self._registry.end(child.session_id, stop, cause=cause)
+        if child.mode is not CancelMode.WAIT_COMPLETED and work.connection is not None:
             lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
-            work.link.let_go(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
+            work.connection.let_go(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
 
 
 def _aborted(reason: str, abort_reason: str | None) -> Verdict:

@@ -24,10 +24,10 @@ from supervisor.ports import (
     ToolOpened,
     Usage,
 )
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 
-__all__ = ["IN_VAIN", "RECORDS_MAX", "TROUBLE", "ModelWatch"]
+__all__ = ["IN_VAIN", "RECORDS_MAX", "TROUBLE", "ModelErrorMonitor"]
 
 TROUBLE: Final = "ModelTrouble"
 """The fact that says that an agent's model failed, and that the agent tries again by itself."""
@@ -43,7 +43,7 @@ Note = Callable[[str, dict[str, Any], str], int]
 """Puts a fact into the log of the session; its number."""
 
 
-class ModelWatch:
+class ModelErrorMonitor:
     """Watches the model of one session.
 
     Args:
@@ -51,8 +51,10 @@ class ModelWatch:
         heard: is told of every failure of the model, of the agent's own tries and of turns.
     """
 
-    def __init__(self, tree: Tree, limits: ModelLimits, note: Note, heard: Callable[[ModelFailure], None]) -> None:
-        self._tree = tree
+    def __init__(
+        self, registry: EntityRegistry, limits: ModelLimits, note: Note, heard: Callable[[ModelFailure], None]
+    ) -> None:
+        self._registry = registry
         self._note = note
         self._heard = heard
         self._turn_id = ""
@@ -112,10 +114,10 @@ class ModelWatch:
     def _rule(self, verdict: Verdict | None, because: int | None) -> None:
         if verdict is not None:
             self._failed = True
-            self._tree.tell(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
+            self._registry.tell(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
 
     def _now(self) -> float:
-        return self._tree.system.timers.now()
+        return self._registry.system.timers.now()
 
 
 def _told(trouble: ModelTrouble) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortReason, ModelFailure
 from supervisor.policies.budgets import WHOLE, Amounts, Budget, Scope, Spent
 from supervisor.policies.liveness import Patience
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Work
-from supervisor.sessions.session_monitor import BUDGETED, Oversight, Watch
+from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
-__all__ = ["NO_ALLOWANCE", "Allowance", "Order", "Overseer", "Recalled", "hosts_scope"]
+__all__ = ["NO_ALLOWANCE", "Allowance", "MonitorRegistry", "Order", "Recalled", "hosts_scope"]
 
 Order = Callable[[str, str, str, int, AbortReason], None]
 """Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
@@ -75,18 +75,18 @@ LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPA
 """The states of a session, while it has a request, in which it is ours to have an agent work on that."""
 
 
-class Overseer:
+class MonitorRegistry:
     """The watches of one supervisor's sessions.
 
     Args:
         order: how a session is aborted.
     """
 
-    def __init__(self, tree: Tree, order: Order) -> None:
-        self._tree = tree
+    def __init__(self, registry: EntityRegistry, order: Order) -> None:
+        self._registry = registry
         self.order = order
         self._scopes: dict[str, Scope] = {}
-        self._running: dict[str, Watch] = {}
+        self._running: dict[str, SessionMonitor] = {}
         self._news: dict[float, set[str]] = {}
         """Who has moved since the last snapshot, by the seconds from one to the next: sessions of other settings have
         others."""
@@ -118,7 +118,7 @@ class Overseer:
     def close_ended(self) -> None:
         """Nothing counts any more in the scopes of those that have ended; who outlived them goes on counting there. A
         scope that was nobody's is its host's to close."""
-        for one in [one for one in self._scopes if one in self._tree.names and one not in self._tree.entities]:
+        for one in [one for one in self._scopes if one in self._registry.names and one not in self._registry.entities]:
             self.close(one)
 
     def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
@@ -138,7 +138,7 @@ class Overseer:
                 scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
-    def oversee(self, work: Work, rules: Oversight, given: Allowance) -> None:
+    def oversee(self, work: LiveSession, rules: MonitorSettings, given: Allowance) -> None:
         """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
         above = given.within
         if above is None and work.parent is not None and work.parent.watch is not None:
@@ -147,14 +147,14 @@ class Overseer:
         scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
         self._watch(work, rules, scope, given.patience)
 
-    def note_budget(self, work: Work, given: Allowance, cause: Cause) -> None:
+    def note_budget(self, work: LiveSession, given: Allowance, cause: Cause) -> None:
         """Say in its log what bounds a session, if something does."""
         scope = self._scope_of(work)
         if scope is not None or given.patience is not Patience.DEFAULT:
             told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
-            self._tree.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
+            self._registry.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
-    def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
+    def revive(self, work: LiveSession, rules: MonitorSettings, recalled: Recalled) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
         bound it, those do that there are now; where there are none any more, it still counts in its scope."""
         watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
@@ -166,7 +166,7 @@ class Overseer:
             watch.recall_spent(*recalled.spent)
         watch.model.record.in_a_row = recalled.troubles
 
-    def left_of(self, work: Work) -> Budget:
+    def left_of(self, work: LiveSession) -> Budget:
         """What a session may still use."""
         scope = self._scope_of(work)
         if scope is None:
@@ -175,35 +175,37 @@ class Overseer:
         whole = {name: int(one) if name in WHOLE else one for name, one in left.items()}
         return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
 
-    def used_by(self, work: Work) -> Amounts:
+    def used_by(self, work: LiveSession) -> Amounts:
         """What the agents of a session have used."""
         return work.watch.used if work.watch is not None else Amounts()
 
-    def _scope_of(self, work: Work) -> Scope | None:
+    def _scope_of(self, work: LiveSession) -> Scope | None:
         return work.watch.scope if work.watch is not None else None
 
-    def _watch(self, work: Work, rules: Oversight, scope: Scope | None, patience: Patience) -> Watch:
-        watch = work.watch = Watch(self._tree, work, self, rules, scope, patience)
+    def _watch(
+        self, work: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
+    ) -> SessionMonitor:
+        watch = work.watch = SessionMonitor(self._registry, work, self, rules, scope, patience)
         work.over.then(lambda: self._ended(watch))
         return watch
 
-    def _ended(self, watch: Watch) -> None:
+    def _ended(self, watch: SessionMonitor) -> None:
         watch.ended()
         self.close(watch.work.session_id)
 
     # ------------------------------------------------------------------ snapshots
-    def turn_began(self, watch: Watch) -> None:
+    def turn_began(self, watch: SessionMonitor) -> None:
         self._running[watch.work.session_id] = watch
         every_s = watch.rules.liveness.snapshot_s
         if every_s and every_s not in self._news:
             self._look_later(every_s)
 
-    def turn_ended(self, watch: Watch) -> None:
+    def turn_ended(self, watch: SessionMonitor) -> None:
         self._running.pop(watch.work.session_id, None)
 
     def _look_later(self, every_s: float) -> None:
         self._news[every_s] = set()
-        self._tree.system.timers.set(None, None, every_s, lambda _: self._snapshot(every_s))
+        self._registry.system.timers.set(None, None, every_s, lambda _: self._snapshot(every_s))
 
     def _snapshot(self, every_s: float) -> None:
         moved = self._moved()
@@ -220,17 +222,17 @@ class Overseer:
         """The sessions whose agent has moved since the last time, and those that wait for one of them, or for one that
         is being launched: that has bounds of its own."""
         moved: set[str] = set()
-        for work in self._tree.works.values():
+        for work in self._registry.works.values():
             if not (work.moved or work.turns or work.parent is not None):
                 continue  # most of a large host is idle
             moves = (work.watch is not None and work.watch.has_moved()) or self._is_launched(work)
-            above: Work | None = work if moves else None
+            above: LiveSession | None = work if moves else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)
                 above = above.parent
         return moved
 
-    def _is_launched(self, work: Work) -> bool:
+    def _is_launched(self, work: LiveSession) -> bool:
         """Somebody below another session was asked for something, and has no agent for it yet."""
-        entity = self._tree.entities.get(work.session_id) if work.parent is not None else None
+        entity = self._registry.entities.get(work.session_id) if work.parent is not None else None
         return entity is not None and entity.state in LAUNCHED and entity.data.current is not None

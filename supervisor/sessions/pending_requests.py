@@ -17,17 +17,17 @@ from supervisor.lifecycles.session import Request, SessionData
 from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Entity, Refused
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Outcome, Work
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["Answer", "Prompting"]
+__all__ = ["Answer", "PendingRequests"]
 
 Answer = Callable[[Outcome], None]
 
 
-class Prompting:
+class PendingRequests:
     """The prompts and messages of one supervisor.
 
     Args:
@@ -35,8 +35,8 @@ class Prompting:
         waiting_max: how many prompts, and how many messages, a session may have waiting, now.
     """
 
-    def __init__(self, tree: Tree, generation: int, waiting_max: Callable[[], int]) -> None:
-        self._tree = tree
+    def __init__(self, registry: EntityRegistry, generation: int, waiting_max: Callable[[], int]) -> None:
+        self._registry = registry
         self._generation = generation
         self._waiting_max = waiting_max
         self._waiting: dict[str, list[Answer]] = {}
@@ -49,7 +49,7 @@ class Prompting:
         once it has. Nothing where something was asked since."""
         self._end: Outcome | None = None
         """How all that is asked ends, since nothing can be recorded any more."""
-        self.answer_given = Moment()
+        self.answer_given = OneShotEvent()
         """Set with the next answer; another one then takes its place."""
 
     @property
@@ -60,7 +60,7 @@ class Prompting:
     @property
     def unanswered(self) -> bool:
         """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
-        sessions = (self._tree.entities.get(session_id) for session_id in self._tree.works)
+        sessions = (self._registry.entities.get(session_id) for session_id in self._registry.works)
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
@@ -71,7 +71,7 @@ class Prompting:
             NoSuchEntity: there is no such session.
             Refused: the session has ended, or as many prompts as may be wait for it already.
         """
-        answered = Moment()
+        answered = OneShotEvent()
         outcomes: list[Outcome] = []
 
         def answer(outcome: Outcome) -> None:
@@ -85,8 +85,8 @@ class Prompting:
     async def _request(
         self, session_id: str, prompt: str, answer: Answer, cause: Cause, *, once: bool, limit: TimeLimit
     ) -> None:
-        work = self._tree.work(session_id)
-        data: SessionData = self._tree.entity(session_id).data
+        work = self._registry.work(session_id)
+        data: SessionData = self._registry.entity(session_id).data
         has = {one.id for one in (*data.queue, data.current) if one is not None}
         await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
         work.requests += 1
@@ -95,10 +95,10 @@ class Prompting:
         work.asking[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
-            await self._tree.post(session_id, requested, cause=cause, withdraws=True)
+            await self._registry.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
             self._forget(request_id, answer)
-            if request_id in [one.id for one in _asked_of(self._tree.entities.get(session_id))]:
+            if request_id in [one.id for one in _asked_of(self._registry.entities.get(session_id))]:
                 self._taken(session_id, once=once)  # else it is as if it had never been asked
             raise
         finally:
@@ -137,7 +137,7 @@ class Prompting:
                 if (session_id, of_plans) in self._unheard:
                     self._unheard[session_id, of_plans] = outcome
         self.answer_given.set()
-        self.answer_given = Moment()
+        self.answer_given = OneShotEvent()
 
     def lost(self, session_id: str, outcome: Outcome) -> None:
         """The session is no more: all that was asked of it has that outcome."""
@@ -160,15 +160,15 @@ class Prompting:
     async def last_outcome(self, session_id: str, *, once: bool) -> Outcome | None:
         """How the last prompt ends that a session has, whoever asked for it (with *once*: of those that plans ask for);
         ``None`` if it has none. Of one that was asked of an earlier supervisor, also after it has ended."""
-        waiting = [one for one in _asked_of(self._tree.entities.get(session_id)) if one.once or not once]
+        waiting = [one for one in _asked_of(self._registry.entities.get(session_id)) if one.once or not once]
         if not waiting:
             if (session_id, once) in self._unheard:
                 with suppress(JournalError):
-                    await self._tree.ledger.flush()  # the record of its answer may be on its way
+                    await self._registry.journal_writer.flush()  # the record of its answer may be on its way
             return self._unheard.get((session_id, once))
         if self._end is not None:
             return self._end
-        answered, outcomes, request_id = Moment(), list[Outcome](), waiting[-1].id
+        answered, outcomes, request_id = OneShotEvent(), list[Outcome](), waiting[-1].id
 
         def answer(outcome: Outcome) -> None:
             outcomes.append(outcome)
@@ -192,8 +192,8 @@ class Prompting:
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or as many messages as may be wait for it already.
         """
-        work = self._tree.work(session_id)
-        has = {one.id for one in self._tree.entity(session_id).data.inbox}
+        work = self._registry.work(session_id)
+        has = {one.id for one in self._registry.entity(session_id).data.inbox}
         await self._check_waiting(session_id, "messages", len(has | work.sending.keys()))
         self._messages += 1
         message_id = f"m{self._generation}.{self._messages}"
@@ -201,18 +201,18 @@ class Prompting:
         lane = Lane.NORMAL if urgent is None else Lane.URGENT
         work.sending[message_id] = None
         try:
-            await self._tree.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
+            await self._registry.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
         finally:
             del work.sending[message_id]
         return message_id
 
 
 def _message(
-    work: Work, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
+    work: LiveSession, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
 ) -> UrgentMessage | MessageReceived:
     if urgent is None:
         return MessageReceived(message_id=message_id, sender=sender, text=text)
-    steer = work.link is not None and work.link.steers
+    steer = work.connection is not None and work.connection.steers
     return UrgentMessage(message_id=message_id, sender=sender, text=text, point=urgent, steer=steer)
 
 

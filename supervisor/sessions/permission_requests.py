@@ -28,12 +28,12 @@ from supervisor.policies.permissions import (
 )
 from supervisor.ports import Codec, PermissionAsked
 from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
-from supervisor.runtime.agent_io import Wire
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.agent_io import AgentIO
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Work
+from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["Asking", "Served"]
+__all__ = ["PermissionRequests", "Served"]
 
 Served = Callable[[str], None]
 """Hears why a service is not done; ``""``: it is to be done."""
@@ -43,7 +43,7 @@ _CHOICES: Final = ((_ALLOW, "allow_once"), ("deny", "reject_once"))
 """What a human may answer about a service."""
 
 
-class Asking:
+class PermissionRequests:
     """What is asked over one link.
 
     Args:
@@ -52,11 +52,13 @@ class Asking:
         wire: takes that.
     """
 
-    def __init__(self, tree: Tree, work: Work, directory: str, codec: Codec, wire: Wire) -> None:
-        self._tree = tree
+    def __init__(
+        self, registry: EntityRegistry, work: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
+    ) -> None:
+        self._registry = registry
         self._work = work
         self._directory = directory
-        self._codec, self._wire = codec, wire
+        self._codec, self._agent_io = codec, agent_io
         self._asked = 0
         self._open: dict[str, tuple[int, PermissionAsked, bool]] = {}
         self._services: dict[str, Served] = {}
@@ -89,7 +91,7 @@ class Asking:
     def _await(self, asked: PermissionAsked, turn_id: str, decided: Ruling, choice: Choice, cause: Cause) -> None:
         self._asked += 1
         self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
-        self._tree.tell(turn_id, self._requested(asked, decided, choice), cause=cause)
+        self._registry.tell(turn_id, self._requested(asked, decided, choice), cause=cause)
 
     def _ruling(self, wish: Wish, by_policy: Callable[[PermissionPolicy, Wish, str], Ruling]) -> Ruling:
         if why := call_refusal(self._work.rights, wish.kind):
@@ -146,7 +148,7 @@ class Asking:
 
     def _note(self, asked: PermissionAsked, choice: Choice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
-        self._tree.note(self._work.session_id, "PermissionAnswered", cause, told)
+        self._registry.note(self._work.session_id, "PermissionAnswered", cause, told)
 
     def answer(self, request_id: str, option: str | None) -> None:
         """The answer is on record: tell the agent, unless it waits no more."""
@@ -162,7 +164,7 @@ class Asking:
     def _say(self, request_id: str, option: str | None) -> None:
         served = self._services.pop(request_id, None)
         if served is None:
-            self._wire.put(self._codec.permission(request_id, option))
+            self._agent_io.put(self._codec.permission(request_id, option))
         else:
             served("" if option == _ALLOW else "not permitted: nobody has allowed it, or it was denied")
 
@@ -171,7 +173,7 @@ class Asking:
         asked, self._open = self._open, {}
         for request_id, (number, _, _) in asked.items():
             withdrawn = PermissionAnswered(number=number, decision="withdrawn", by="supervisor", why=why)
-            self._tree.tell(turn_id, withdrawn, cause=cause)
+            self._registry.tell(turn_id, withdrawn, cause=cause)
             self._say(request_id, None)
 
 

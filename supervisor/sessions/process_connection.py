@@ -30,6 +30,7 @@ from supervisor.policies.permissions import Wish
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
+    AgentFiles,
     CallKept,
     ChildAsked,
     CloseInput,
@@ -37,7 +38,6 @@ from supervisor.ports import (
     Compaction,
     FileAsked,
     FileRefused,
-    Files,
     Heard,
     Launch,
     Malformed,
@@ -59,18 +59,18 @@ from supervisor.ports import (
     Usage,
 )
 from supervisor.ports.input_limits import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_S
-from supervisor.runtime.agent_io import Wire
+from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.availability import PatientHost, outlast_shortage
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Outcome, Work
-from supervisor.runtime.one_shot_event import Moment
-from supervisor.sessions.agent_connection import Delegate, LinkBase
-from supervisor.sessions.compaction_tracker import Compacting
-from supervisor.sessions.permission_requests import Asking
+from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.agent_connection import AgentConnection, Delegate
+from supervisor.sessions.compaction_tracker import CompactionTracker
+from supervisor.sessions.permission_requests import PermissionRequests
 from supervisor.sessions.terminals import Terminals
 
-__all__ = ["MUTE_S", "ProcessLink"]
+__all__ = ["MUTE_S", "ProcessConnection"]
 
 _SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
 """What only an agent says that works, or tries to, at what it was asked for."""
@@ -88,13 +88,13 @@ _NOT_COMPACTED = Verdict(
 )
 
 
-class ProcessLink(LinkBase):
+class ProcessConnection(AgentConnection):
     """A link to a program."""
 
     def __init__(
         self,
-        tree: Tree,
-        work: Work,
+        registry: EntityRegistry,
+        work: LiveSession,
         agent_id: str,
         incarnation: int,
         *,
@@ -102,11 +102,11 @@ class ProcessLink(LinkBase):
         host: PatientHost,
         launch: Launch,
         delegate: Delegate,
-        files: Files,
+        files: AgentFiles,
         resume_id: str | None = None,
         interrupted: bool = False,
     ) -> None:
-        super().__init__(tree, work, agent_id, incarnation)
+        super().__init__(registry, work, agent_id, incarnation)
         self._codec = codec
         self._host = host
         self._launch = launch
@@ -117,22 +117,22 @@ class ProcessLink(LinkBase):
         """What the agent calls the conversation, where it can be loaded by that."""
         self._steered: deque[str] = deque()
         """The messages that it was told in this turn, and has not taken up."""
-        self._wire = Wire()
-        self._asking = Asking(tree, work, launch.cwd, codec, self._wire)
-        self._terminals = Terminals(tree, work, host, launch, codec, self._wire, self._asking)
-        self._ends = CallEnds(tree, work, agent_id, self._calls, self._aborting, codec.end_call, self._wire)
+        self._agent_io = AgentIO()
+        self._asking = PermissionRequests(registry, work, launch.cwd, codec, self._agent_io)
+        self._terminals = Terminals(registry, work, host, launch, codec, self._agent_io, self._asking)
+        self._ends = CallEnds(registry, work, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io)
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}
         """The calls that the agent says it has stopped, while others of an interrupted turn are open."""
-        self._compacting = Compacting(tree, work)
-        self._given, self._killed = Moment(), Moment()
+        self._compacting = CompactionTracker(registry, work)
+        self._given, self._killed = OneShotEvent(), OneShotEvent()
         self._since: int | None = None
         """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
         self._is_unknown = False
         """Its shim was lost: nobody can tell what it has left running."""
         self._complaint = ""
-        self._complained = Moment()
+        self._complained = OneShotEvent()
 
     # ------------------------------------------------------------------ commands: never wait
     @property
@@ -146,25 +146,25 @@ class ProcessLink(LinkBase):
             self._ends.begin()
             self._cut_short = None
             self._stopped.clear()
-            if self._since is None and self._wire.process is not None:
-                self._since = self._wire.process.clock()
-            self._wire.put(self._codec.prompt(prompt))
+            if self._since is None and self._agent_io.process is not None:
+                self._since = self._agent_io.process.clock()
+            self._agent_io.put(self._codec.prompt(prompt))
             self._given.set()
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None
-        outs = self._codec.steer(text) if working and not self._wire.full else None
+        outs = self._codec.steer(text) if working and not self._agent_io.full else None
         if outs is None:
-            why = _unread(self._wire.unread_bytes) if self._wire.full else "the agent does not take it now"
+            why = _unread(self._agent_io.unread_bytes) if self._agent_io.full else "the agent does not take it now"
             self._not_steered(message_id, incarnation, why)
         else:
             self._steered.append(message_id)
-            self._wire.put(outs)
+            self._agent_io.put(outs)
 
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
         if self._note_intent(turn_id, intent, abort_id):
             self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs(call)), None)
-            self._wire.put(self._codec.interrupt())
+            self._agent_io.put(self._codec.interrupt())
             self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.work.cause)
 
     def finish(self) -> None:
@@ -172,16 +172,16 @@ class ProcessLink(LinkBase):
         if self._codec.one_shot and not self._given.is_set():
             self.kill(Verdict(exit=Exit.ERROR, error="its prompt was taken back"))
         elif self.turn_id is None:
-            self._wire.put(self._codec.close())
-            self._wire.put([CloseInput()])
+            self._agent_io.put(self._codec.close())
+            self._agent_io.put([CloseInput()])
 
     def kill(self, intent: Verdict) -> None:
         self._intent = self._intent or intent
         self._dying = True
         self._given.set()
         self._killed.set()
-        if self._wire.process is not None:
-            self._wire.process.kill()
+        if self._agent_io.process is not None:
+            self._agent_io.process.kill()
         self._terminals.kill()
 
     def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
@@ -191,12 +191,12 @@ class ProcessLink(LinkBase):
         return self._terminals.serves(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        agent = self._wire.process
+        agent = self._agent_io.process
         alive = () if agent is None else (PlannedProcess(owner=self.agent_id, pid=agent.pid),)
         return (*alive, *self._terminals.processes())
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
-        process = self._wire.process
+        process = self._agent_io.process
         if process is None and self._is_unknown:
             return None
         if process is None or self._since is None:
@@ -205,11 +205,11 @@ class ProcessLink(LinkBase):
         return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.work.profile.servers)
 
     def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
-        if (process := self._wire.process) is not None:
+        if (process := self._agent_io.process) is not None:
             process.strike(found, number)
 
     async def wait_gone(self, pid: int) -> None:
-        if (process := self._wire.process) is not None:
+        if (process := self._agent_io.process) is not None:
             await process.wait_gone(pid)
 
     # ------------------------------------------------------------------ the process
@@ -226,7 +226,7 @@ class ProcessLink(LinkBase):
                 patience_s=self._patience_s(),
                 until=self._killed,
             ) as process:
-                self._wire.process = process
+                self._agent_io.process = process
                 await self._converse(process)
         except SpawnShortage as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
@@ -238,14 +238,14 @@ class ProcessLink(LinkBase):
             if process is not None:
                 with anyio.CancelScope(shield=True):
                     exited = self._fate(await process.wait_ended())
-                self._wire.process = None
+                self._agent_io.process = None
             self._compacting.over()
             self._report_end(exited)
 
     def _patience_s(self) -> float:
         """How long the launch waits for descriptors: the session's deadline for a launch must not end that wait, since
         it would be charged. Its session goes on to wait in its own way."""
-        limits = self.tree.entity(self.work.session_id).data.limits
+        limits = self.registry.entity(self.work.session_id).data.limits
         return min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
 
     def _report_put_off(self, error: SpawnShortage) -> None:
@@ -281,17 +281,17 @@ class ProcessLink(LinkBase):
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
         await self._report(self.work.session_id, launched)
         async with anyio.create_task_group() as group:
-            self._wire.open(group, process, self._hear)
+            self._agent_io.open(group, process, self._hear)
             group.start_soon(self._read_errors, process)
             try:
                 await self._hear_out(process)
             finally:
-                self._wire.close()
+                self._agent_io.close()
 
     async def _hear_out(self, process: Process) -> None:
         """All that it says, up to its end."""
-        self._wire.sort(self._codec.start(self._launch.cwd, self._resume_id))
-        await self._wire.hear_all()
+        self._agent_io.sort(self._codec.start(self._launch.cwd, self._resume_id))
+        await self._agent_io.hear_all()
         if self._codec.one_shot:
             # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
             await self._given.wait()
@@ -299,12 +299,12 @@ class ProcessLink(LinkBase):
         status = await self._exit(process)
         report = await process.wait_ended()
         self.outlived, self._is_unknown = report.outlived, report.survivors < 0
-        self._gone, self._wire.process = True, None
+        self._gone, self._agent_io.process = True, None
         if report.survivors == 0:
             await self._close_stopped()
         await self._complained.wait()
-        self._wire.sort(self._codec.exited(status))
-        await self._wire.hear_all()
+        self._agent_io.sort(self._codec.exited(status))
+        await self._agent_io.hear_all()
         self._conclude("error", "", status)
 
     async def _read(self, process: Process) -> None:
@@ -314,11 +314,11 @@ class ProcessLink(LinkBase):
             for part in self._parts(data):
                 if not await self._room():
                     break
-                self._wire.sort(self._codec.feed(part))
-                if self._wire.full:
-                    await self._wire.hear_all()
-            await self._wire.hear_all()
-        self._wire.put(self._codec.feed(b""))
+                self._agent_io.sort(self._codec.feed(part))
+                if self._agent_io.full:
+                    await self._agent_io.hear_all()
+            await self._agent_io.hear_all()
+        self._agent_io.put(self._codec.feed(b""))
 
     def _parts(self, data: bytes) -> Iterable[bytes]:
         """*data* line by line, where lines may ask for something: a codec replies to some of them by itself, and one
@@ -330,21 +330,21 @@ class ProcessLink(LinkBase):
         more. The replies of one that goes on asking and reads none would fill the memory, so its conversation ends."""
         if self._codec.one_shot:  # it was given its prompt, and is replied to nothing
             return True
-        while self._wire.full and not self._gone:
+        while self._agent_io.full and not self._gone:
             if self._dying:
                 return False
-            taken = self._wire.taken_bytes
-            with self.tree.system.timers.limit(UNREAD_S):
-                await self._wire.taken()
-            if taken == self._wire.taken_bytes and not (self._dying or self._gone):
-                why = f"the agent does not read what it is sent: {_unread(self._wire.unread_bytes)}"
+            taken = self._agent_io.taken_bytes
+            with self.registry.system.timers.limit(UNREAD_S):
+                await self._agent_io.taken()
+            if taken == self._agent_io.taken_bytes and not (self._dying or self._gone):
+                why = f"the agent does not read what it is sent: {_unread(self._agent_io.unread_bytes)}"
                 self._malformed(f"{why}, and it took none of them in {UNREAD_S:g} s")
         return True
 
     async def _exit(self, process: Process) -> int | None:
         """Its exit status. Who speaks a protocol, has closed its output and stays can never answer: it is ended."""
         if not self._codec.one_shot:
-            with self.tree.system.timers.limit(MUTE_S):
+            with self.registry.system.timers.limit(MUTE_S):
                 return await process.wait_exit()
             if not (self._dying or self._finishing):
                 self._malformed("the agent closed its output and did not exit")
@@ -355,7 +355,7 @@ class ProcessLink(LinkBase):
         while data := await process.receive_err():
             self.work.stir()
             text = data.decode(errors="replace")
-            self.tree.write(self.work, "stderr", text)
+            self.registry.write(self.work, "stderr", text)
             said = f"{said}{text}"[-LAST_WORDS_CHARS:]
             self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
         self._complained.set()
@@ -400,7 +400,7 @@ class ProcessLink(LinkBase):
             case Compaction():
                 await self._compact(out)
             case ModelTrouble():
-                self.tree.write(self.work, "log", f"its model failed ({out.problem}): {out.words}\n")
+                self.registry.write(self.work, "log", f"its model failed ({out.problem}): {out.words}\n")
             case CallKept(call_id, why):
                 self._ends.kept(call_id, why)
             case TurnEnded():
@@ -446,7 +446,7 @@ class ProcessLink(LinkBase):
     def _hear_text(self, kind: str, text: str) -> None:
         if kind == "message":
             self.work.say(text)
-        self.tree.write(self.work, kind, text)
+        self.registry.write(self.work, kind, text)
 
     def _hear_usage(self, usage: Usage) -> None:
         """Also after the end of a turn: an agent says with its last word what that turn has used."""
@@ -555,7 +555,7 @@ class ProcessLink(LinkBase):
         wish = Wish(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
 
         def answered(why: str) -> None:
-            ctx = self.tree.system.context(self.agent_id)
+            ctx = self.registry.system.context(self.agent_id)
             if ctx is not None:
                 with suppress(ActorStopped):  # nobody is there any more to be told
                     self.work.start(ctx, self._do_with_file, asked, why)
@@ -574,8 +574,8 @@ class ProcessLink(LinkBase):
         except OSError as error:
             why = str(error)
             if isinstance(error, FileRefused):
-                self.tree.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
-        self._wire.put(self._codec.file_answered(asked.request_id, text, why))
+                self.registry.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
+        self._agent_io.put(self._codec.file_answered(asked.request_id, text, why))
 
     async def _with_file(self, path: str, text: str | None) -> str:
         if text is None:
@@ -598,12 +598,16 @@ class ProcessLink(LinkBase):
         def answer(outcome: Outcome) -> None:
             if started_by is not None:
                 self._causes[started_by] = outcome.seq
-            self._wire.put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
+            self._agent_io.put(
+                self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error)
+            )
 
         if not why and len(self.work.children) >= CHILDREN_MAX:
             why = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
         if why:
-            self.tree.note_in_turn(self.work, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why})
+            self.registry.note_in_turn(
+                self.work, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why}
+            )
             answer(Outcome("failed", why, ""))
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)

@@ -26,12 +26,12 @@ from supervisor.policies.loop_detection import LoopLimits, Loops, Repeated, Seen
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.policies.usage import USAGE
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Work
-from supervisor.sessions.model_error_monitor import ModelWatch
+from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.model_error_monitor import ModelErrorMonitor
 
-__all__ = ["BUDGETED", "Overseeing", "Oversight", "Watch"]
+__all__ = ["BUDGETED", "MonitorSettings", "Overseeing", "SessionMonitor"]
 
 BUDGETED: Final = "Budgeted"
 """The fact that says in which scopes a session counts, and with which limits."""
@@ -59,7 +59,7 @@ WAKE: Final = "Nothing was heard from you for {silent_s:g} s. Say where you are,
 STOP: Final = "Nothing was heard from you for {silent_s:g} s. Stop what you are at, and say what keeps you."
 
 
-class Oversight(msgspec.Struct, frozen=True, kw_only=True):
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is watched, and against which bounds: those of each session and of each of its turns."""
 
     loops: LoopLimits = LoopLimits()
@@ -74,9 +74,9 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True):
 class Overseeing(Protocol):
     """What a watch needs of who has all of them."""
 
-    def turn_began(self, watch: Watch) -> None: ...
+    def turn_began(self, watch: SessionMonitor) -> None: ...
 
-    def turn_ended(self, watch: Watch) -> None: ...
+    def turn_ended(self, watch: SessionMonitor) -> None: ...
 
     def model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """The model of a session's agent failed once."""
@@ -96,7 +96,7 @@ class _HandBack(Enum):
     OVER = "over"
 
 
-class Watch:
+class SessionMonitor:
     """Watches one session.
 
     Args:
@@ -105,10 +105,16 @@ class Watch:
     """
 
     def __init__(
-        self, tree: Tree, work: Work, overseer: Overseeing, rules: Oversight, scope: Scope | None, patience: Patience
+        self,
+        registry: EntityRegistry,
+        work: LiveSession,
+        monitors: Overseeing,
+        rules: MonitorSettings,
+        scope: Scope | None,
+        patience: Patience,
     ) -> None:
-        self._tree = tree
-        self._overseer = overseer
+        self._registry = registry
+        self._monitors = monitors
         self.work = work
         self.rules = rules
         self.scope = scope
@@ -134,7 +140,9 @@ class Watch:
         """Its agent is asked to hand back by a message, which stands in its next prompt."""
         self._loops = Loops(rules.loops)
         self._stall = Stall()
-        self.model = ModelWatch(tree, rules.model, self._note, lambda one: overseer.model_failed(work.session_id, one))
+        self.model = ModelErrorMonitor(
+            registry, rules.model, self._note, lambda one: monitors.model_failed(work.session_id, one)
+        )
 
     @property
     def used(self) -> Amounts:
@@ -209,7 +217,7 @@ class Watch:
         self._under_way = True
         self.model.turn_began(self._turn_id)
         self.stir()
-        self._overseer.turn_began(self)
+        self._monitors.turn_began(self)
         if self._lease is not None:
             self._wall_from_s = self._now()
             self._set_wall()
@@ -218,7 +226,7 @@ class Watch:
         """Its agent works on it no more."""
         self._under_way = False
         self.stir()
-        self._overseer.turn_ended(self)
+        self._monitors.turn_ended(self)
         self._count_wall()
         self._give_back()
         self._record_use(last=True)
@@ -231,7 +239,7 @@ class Watch:
 
     def ended(self) -> None:
         """The session has ended."""
-        self._overseer.turn_ended(self)
+        self._monitors.turn_ended(self)
         self._give_back()
 
     # ------------------------------------------------------------------ use
@@ -272,17 +280,17 @@ class Watch:
             lease.give_back()
         wall, self._wall = self._wall, None
         if wall is not None:
-            self._tree.system.timers.cancel(wall)
+            self._registry.system.timers.cancel(wall)
 
     # ------------------------------------------------------------------ time
     def _now(self) -> float:
-        return self._tree.system.timers.now()
+        return self._registry.system.timers.now()
 
     def _set_wall(self) -> None:
         """Look again when the time that is leased has passed."""
         held_s = self._lease.held("wall_s") if self._lease is not None else inf
         if held_s != inf and self._hand_back in (_HandBack.NONE, _HandBack.BEGUN):
-            self._wall = self._tree.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
+            self._wall = self._registry.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
 
     def _wall_due(self, timer: Timer) -> None:
         self._wall = None
@@ -345,7 +353,7 @@ class Watch:
     def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
         if self._hand_back is not _HandBack.OVER:
             self._hand_back = _HandBack.OVER
-            self._overseer.order(self.work.session_id, reason, actor, because, blamed)
+            self._monitors.order(self.work.session_id, reason, actor, because, blamed)
 
     # ------------------------------------------------------------------ circles
     def called(self, call: Seen) -> None:
@@ -372,12 +380,12 @@ class Watch:
         moved, self.work.moved = self.work.moved, False
         if moved:
             return True
-        turn = self._tree.entities.get(self._turn_id)
+        turn = self._registry.entities.get(self._turn_id)
         return turn is not None and _waits_for_human(turn)
 
     def snapshot(self, moved: bool) -> None:
         """See whether it moves; *moved*: it has, or a session below it."""
-        moved = moved or self._tree.ledger.disk.outage is not None  # it may wait for the disk
+        moved = moved or self._registry.journal_writer.disk.outage is not None  # it may wait for the disk
         step = self._stall.snapshot(moved, self.rules.liveness.profile(self._patience))
         if step is not None:
             self._stalled(step)
@@ -386,19 +394,19 @@ class Watch:
 
     def _see_progress(self) -> None:
         """Its time is extended before it is over: by the snapshot before the last one, since no two clocks agree."""
-        turn, ctx = self._tree.entities.get(self._turn_id), self._tree.system.context(self._turn_id)
+        turn, ctx = self._registry.entities.get(self._turn_id), self._registry.system.context(self._turn_id)
         left_s = ctx.read_timer(DEADLINE) if ctx is not None else None
         if turn is None or left_s is None or left_s > 2 * self.rules.liveness.snapshot_s:
             return
         more_s = (turn.data.most_s or 0.0) - turn.data.due_s
         if turn.data.verdict is None and more_s >= EXTENSION_LEAST_S:
             seen = ProgressSeen(left_s=left_s)
-            self._tree.tell(self._turn_id, seen, cause=Cause(self.work.because, None, "supervisor"))
+            self._registry.tell(self._turn_id, seen, cause=Cause(self.work.because, None, "supervisor"))
 
     @property
     def _patience(self) -> Patience:
         """While a tool call is open tests may run in it: an agent says nothing then, and may be right."""
-        turn = self._tree.entities.get(self._turn_id)
+        turn = self._registry.entities.get(self._turn_id)
         return Patience.TESTS if turn is not None and turn.data.open else self.patience
 
     def _stalled(self, step: Step) -> None:
@@ -418,14 +426,14 @@ class Watch:
     # ------------------------------------------------------------------ what is said
     def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
         message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
-        self._tree.tell(self.work.session_id, message, cause=Cause(because, None, "supervisor"))
+        self._registry.tell(self.work.session_id, message, cause=Cause(because, None, "supervisor"))
 
     def _note(self, name: str, metadata: dict[str, Any], reason: str) -> int:
         """A fact in the log of the session; its number."""
         cause = Cause(self.work.because, None, self.work.profile.adapter)
-        entity = self._tree.entities.get(self.work.session_id)
+        entity = self._registry.entities.get(self.work.session_id)
         if entity is None or entity.ended:
-            return self._tree.ledger.last_seq
+            return self._registry.journal_writer.last_seq
         severity = Severity.INFO if name == USAGE else Severity.WARNING
         return entity.note(name, cause, metadata, reason=reason, severity=severity).seq
 

@@ -16,10 +16,10 @@ from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.permissions import Wish
 from supervisor.ports import Codec, Launch, Process, ProcessHost, SpawnError, TerminalOpened
 from supervisor.ports.path_safety import outside
-from supervisor.runtime.agent_io import Wire
-from supervisor.runtime.entity_registry import Tree
-from supervisor.runtime.live_session import Work
-from supervisor.sessions.permission_requests import Asking
+from supervisor.runtime.agent_io import AgentIO
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.permission_requests import PermissionRequests
 
 __all__ = ["Terminals"]
 
@@ -42,18 +42,18 @@ class Terminals:
 
     def __init__(
         self,
-        tree: Tree,
-        work: Work,
+        registry: EntityRegistry,
+        work: LiveSession,
         host: ProcessHost,
         launch: Launch,
         codec: Codec,
-        wire: Wire,
-        asking: Asking,
+        agent_io: AgentIO,
+        asking: PermissionRequests,
     ) -> None:
-        self._tree, self._work = tree, work
+        self._registry, self._work = registry, work
         self._asking = asking
         self._host, self._launch, self._codec = host, launch, codec
-        self._wire = wire
+        self._agent_io = agent_io
         self._running: dict[str, Process] = {}
         self._serving: dict[str, str] = {}
         """By terminal: the call that it is for."""
@@ -84,7 +84,7 @@ class Terminals:
         if asked.cwd and (stray := outside("terminal/create: cwd", asked.cwd, self._launch.cwd)):
             self._begin(asked, tool_id, stray)
             return
-        turn_id = self._work.link.turn_id if self._work.link is not None else None
+        turn_id = self._work.connection.turn_id if self._work.connection is not None else None
         wish = Wish(title=_line(asked.argv), kind="execute", tool="terminal/create")
         detail = f"in {asked.cwd or self._launch.cwd}: {wish.title}"
         why = self._asking.serve(wish, detail, turn_id, self._work.cause, lambda why: self._begin(asked, tool_id, why))
@@ -94,18 +94,18 @@ class Terminals:
     def _begin(self, asked: TerminalOpened, tool_id: str | None, why: str) -> None:
         """Run it, or tell the agent *why* not, as the output of a command that was not run."""
         if why:
-            self._tree.note_in_turn(self._work, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
-            self._wire.put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
-            self._wire.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
+            self._registry.note_in_turn(self._work, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
+            self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
-        ctx = self._tree.system.context(tool_id) if tool_id is not None else None
+        ctx = self._registry.system.context(tool_id) if tool_id is not None else None
         if ctx is None or tool_id is None:
-            self._wire.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
             return
         try:
             self._work.start(ctx, self._run, asked, tool_id)
         except ActorStopped:
-            self._wire.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
 
     async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
         env = {**self._launch.env, **asked.env}
@@ -116,13 +116,13 @@ class Terminals:
         try:
             async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._running[asked.terminal_id] = process
-                self._tree.note_in_turn(self._work, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                self._registry.note_in_turn(self._work, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
                 await process.wait_exit()  # its output ends before it does: it would be terminated in between
         except SpawnError as error:
-            self._wire.put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
+            self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
         finally:
             del self._serving[asked.terminal_id]
             started = self._running.pop(asked.terminal_id, None)
@@ -131,7 +131,7 @@ class Terminals:
                     report = await started.wait_ended()
                 self._work.account(tool_id, report)
                 status = report.status
-            self._wire.put(self._codec.terminal_exited(asked.terminal_id, status))
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, status))
 
     async def _pump(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
         while True:
@@ -139,8 +139,8 @@ class Terminals:
             if not data:
                 return
             self._work.moved = True
-            self._wire.put(self._codec.terminal_output(terminal_id, data))
-            self._tree.write(self._work, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            self._agent_io.put(self._codec.terminal_output(terminal_id, data))
+            self._registry.write(self._work, tool_id.rpartition(":")[2], data.decode(errors="replace"))
 
 
 def _line(argv: Sequence[str]) -> str:

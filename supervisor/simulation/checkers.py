@@ -37,7 +37,7 @@ from supervisor.ports import Append
 from supervisor.simulation.journal import SimulatedDisk
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
+from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
 from supervisor.work.results import TaskResult
 
 __all__ = [
@@ -75,7 +75,7 @@ class Fact(msgspec.Struct, frozen=True):
 class WorldMade(Fact, frozen=True):
     """The run has a world: scripts of its tasks, places where they are worked on, a disk, and perhaps an archive."""
 
-    errands: Errands
+    task_scripts: TaskScripts
     places: Places
     disk: SimulatedDisk
     archive: bool
@@ -194,7 +194,7 @@ class TaskAnswered(Fact, frozen=True):
 class AttemptBegan(Fact, frozen=True):
     """An agent begins to work on a task; the attempt is not among those of the errand yet."""
 
-    errand: Errand
+    task_script: TaskScript
     attempt: Attempt
 
 

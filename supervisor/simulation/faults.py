@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 
 __all__ = ["FAULTS", "FaultKind", "FaultPlan"]
 
@@ -150,7 +150,7 @@ class FaultPlan:
 
     def __init__(
         self,
-        chance: Chance,
+        chance: KeyedRandom,
         *,
         kinds: Collection[str] = FAULTS,
         intensity: float = 1.0,
@@ -191,7 +191,7 @@ class FaultPlan:
         self.struck[strike] = None
         return True
 
-    def draws(self, kind: str, place: object) -> Chance:
+    def draws(self, kind: str, place: object) -> KeyedRandom:
         """How it strikes there: draws of its own."""
         return self._chance.below("how", kind, place)
 

@@ -17,7 +17,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, JournalUnavailable, Retention
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 
 __all__ = ["DiskFailed", "SimulatedArchive", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
 
@@ -208,7 +208,7 @@ class SimulatedJournal(MemoryJournal):
                 return kind
         return None
 
-    def _go_down(self, kind: str, batch: Sequence[Append], chance: Chance) -> None:
+    def _go_down(self, kind: str, batch: Sequence[Append], chance: KeyedRandom) -> None:
         low, high = chance.choice(LASTS_S, "how long")
         now = anyio.current_time()
         self._down, self.refuses = _Down(kind, now, now + chance.between(low, high, "lasts")), True

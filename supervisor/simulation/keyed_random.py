@@ -12,13 +12,13 @@ from hashlib import blake2b
 from random import Random
 from typing import TypeVar
 
-__all__ = ["Chance"]
+__all__ = ["KeyedRandom"]
 
 _T = TypeVar("_T")
 _TOP = 1 << 53
 
 
-class Chance:
+class KeyedRandom:
     """A seed's draws. ``below`` narrows the names, so that a part of the world may name its draws on its own."""
 
     __slots__ = ("_key", "seed")
@@ -27,9 +27,9 @@ class Chance:
         self.seed = seed
         self._key = "\x1f".join(map(str, (seed, *names))).encode()
 
-    def below(self, *names: object) -> Chance:
+    def below(self, *names: object) -> KeyedRandom:
         """The draws of a part of the world."""
-        part = Chance.__new__(Chance)
+        part = KeyedRandom.__new__(KeyedRandom)
         part.seed, part._key = self.seed, self._named(names)
         return part
 

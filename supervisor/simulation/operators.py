@@ -18,19 +18,19 @@ from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, TreeNode
-from supervisor.runtime import one_shot_event as moments
+from supervisor.runtime import one_shot_event
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.checkers import AbortAnswered, AbortAsked, Looked, PermissionAnswered
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.meter import Tally
 from supervisor.simulation.world import World
 
-__all__ = ["Moment", "Operators", "wait_for"]
+__all__ = ["Operators", "Trigger", "wait_for"]
 
 CHANGES: Final = ("born", "transition")
 
 
-class Moment(NamedTuple):
+class Trigger(NamedTuple):
     """Somebody of that kind has come into that state: ``child``, below another session; ``littered``, while an earlier
     turn of the session is still cleaned up after."""
 
@@ -46,20 +46,20 @@ class Moment(NamedTuple):
         session_id = session_of(record.entity_id)
         if self.child and "/" not in session_id:
             return False
-        return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.tree.entities) > 1
+        return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.registry.entities) > 1
 
 
 class Interrupted(NamedTuple):
     """A moment for an urgent message, and when that one is to be heard."""
 
-    moment: Moment
+    moment: Trigger
     at: DeliveryPoint
 
 
 INTERRUPTED: Final = (
-    Interrupted(Moment("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY),  # with its last call, a turn may end
-    Interrupted(Moment("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
-    Interrupted(Moment("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
+    Interrupted(Trigger("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY),  # with its last call, a turn may end
+    Interrupted(Trigger("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
+    Interrupted(Trigger("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
 )
 
 
@@ -72,7 +72,7 @@ PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
 """Within how many seconds an operator wants something to be over; mostly the ladder says so."""
 LURK_S = 20.0
 """How long an operator lies in wait at most."""
-TOLD = (Moment("turn", Turn.TOOL_USE.value), Moment("turn", Turn.VERIFYING.value))
+TOLD = (Trigger("turn", Turn.TOOL_USE.value), Trigger("turn", Turn.VERIFYING.value))
 """When somebody is told something: at work, or when it is too late for that turn, and its session does not know yet."""
 SOON_S = (0.0, 0.0002, 0.0005, 0.0005, 0.5)
 """What comes before a message is on record, just as it is, or not long after (seconds)."""
@@ -83,7 +83,7 @@ RARE = (
 """States that few sessions come into, and that are waited for more often."""
 
 
-async def wait_for(sup: Supervisor, moment: Moment, patience_s: float) -> str | None:
+async def wait_for(sup: Supervisor, moment: Trigger, patience_s: float) -> str | None:
     """The session for which the moment has come; ``None`` if it does not come in *patience_s* seconds, or before the
     supervisor ends."""
     with anyio.move_on_after(patience_s):
@@ -97,15 +97,17 @@ async def wait_for(sup: Supervisor, moment: Moment, patience_s: float) -> str | 
 class Operators:
     """The operators of one supervisor. *customers* is how many customers there are, by whose names sessions go."""
 
-    def __init__(self, sup: Supervisor, world: World, chance: Chance, tally: Tally, desk: Desk, customers: int) -> None:
+    def __init__(
+        self, sup: Supervisor, world: World, chance: KeyedRandom, tally: Tally, approvals: Desk, customers: int
+    ) -> None:
         self._sup = sup
         self._world = world
         self._oracle, self._faults = world.oracle, world.faults
         self._chance = chance
         self._tally = tally
-        self._desk = desk
+        self._approvals = approvals
         self._customers = customers
-        self._going = moments.Moment()
+        self._going = one_shot_event.OneShotEvent()
         self._backend = current_backend()
         self._seen_seq = 0
 
@@ -136,12 +138,12 @@ class Operators:
         nothing can be."""
         if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
-        if self._sup.ledger.last_seq == self._seen_seq:
+        if self._sup.journal_writer.last_seq == self._seen_seq:
             return
-        self._seen_seq = self._sup.ledger.last_seq
+        self._seen_seq = self._sup.journal_writer.last_seq
         self._oracle.told(Looked(self._sup, number))
 
-    async def _wish(self, chance: Chance, place: str) -> None:
+    async def _wish(self, chance: KeyedRandom, place: str) -> None:
         for kind, act in (
             ("host.abort_tool", self._abort_tool),
             ("host.abort_sibling", self._abort_sibling),
@@ -168,12 +170,12 @@ class Operators:
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
         """The ids of what is alive of that kind, and, for a *child*, has a parent: read off the ids, for a large host
         has many nodes, and most of them need not be made."""
-        nodes = self._sup.tree.nodes()
+        nodes = self._sup.registry.nodes()
         for one in nodes:
             if (session_of(one) == one) == (kind == "session") and (not child or _has_parent(nodes, one)):
                 yield one
 
-    def _pick(self, chance: Chance, kind: str, *, child: bool = False) -> str | None:
+    def _pick(self, chance: KeyedRandom, kind: str, *, child: bool = False) -> str | None:
         """Someone alive; what is in a rare state is picked as often as what is in a common one."""
         groups: dict[str, list[str]] = {}
         for one in self._alive(kind, child):
@@ -184,23 +186,23 @@ class Operators:
 
     def _state(self, node_id: str) -> str:
         """The state of a session, or of the one whose call it is."""
-        entity = self._sup.tree.entities.get(node_id.partition(":")[0])
+        entity = self._sup.registry.entities.get(node_id.partition(":")[0])
         return entity.state_name if entity is not None else ""
 
-    async def _abort_tool(self, chance: Chance, place: str) -> None:
+    async def _abort_tool(self, chance: KeyedRandom, place: str) -> None:
         """One call, or all that a session has open."""
         target = self._pick(chance, "tool")
         if target is not None and chance.happens(0.1, "all"):
             target = session_of(target)
         await self._abort(target, AbortScope.TOOL, chance, place)
 
-    async def _abort_sibling(self, chance: Chance, place: str) -> None:
+    async def _abort_sibling(self, chance: KeyedRandom, place: str) -> None:
         await self._abort(self._pick(chance, "session", child=True), AbortScope.SIBLING, chance, place)
 
-    async def _abort_session(self, chance: Chance, place: str) -> None:
+    async def _abort_session(self, chance: KeyedRandom, place: str) -> None:
         await self._abort(self._pick(chance, "session"), AbortScope.SESSION, chance, place)
 
-    async def _abort(self, target: str | None, scope: AbortScope, chance: Chance, place: str) -> None:
+    async def _abort(self, target: str | None, scope: AbortScope, chance: KeyedRandom, place: str) -> None:
         if target is None:
             return
         async with anyio.create_task_group() as group:
@@ -211,9 +213,9 @@ class Operators:
                 again, of = self._again(chance, target, scope)
                 group.start_soon(self.abort, again, of, chance.happens(0.5, "now"))
 
-    def _again(self, chance: Chance, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
+    def _again(self, chance: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
         """The same once more, or one of its calls, or what is beside it."""
-        calls = [one for one in self._sup.tree.nodes() if one.startswith(f"{target}:")]
+        calls = [one for one in self._sup.registry.nodes() if one.startswith(f"{target}:")]
         other = chance.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
             return chance.choice(sorted(calls), "call"), other
@@ -224,7 +226,7 @@ class Operators:
         world, oracle = self._world, self._oracle
         asked = AbortAsked(target, scope, "an operator", world.now(), world.wall.time())
         oracle.told(asked)
-        with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
+        with self._approvals.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
             plan = self._planned(target, scope, now)
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
@@ -235,10 +237,10 @@ class Operators:
 
     def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
         """A dry run, whose plan is then carried out or nothing; ``None`` of what is not there."""
-        there = target in self._sup.tree.nodes(hurry=now)
+        there = target in self._sup.registry.nodes(hurry=now)
         return self._sup.plan_abort(target, scope, now=now) if there else None
 
-    async def _interrupt(self, chance: Chance, place: str) -> None:
+    async def _interrupt(self, chance: KeyedRandom, place: str) -> None:
         target = self._pick(chance, "session")
         if target is not None:
             point = chance.choice((None, *DeliveryPoint), "point")
@@ -246,32 +248,32 @@ class Operators:
                 await self._send(target, urgent=True, at=point)
 
     async def _send(self, target: str, *, urgent: bool, at: DeliveryPoint | None = None) -> None:
-        with self._desk.asking(f"send {target}") as said:
+        with self._approvals.asking(f"send {target}") as said:
             outage = self._sup.outage
             message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
             said.append(message_id)
             self._oracle.acknowledged(message_id, outage)
 
-    async def _leave_message(self, chance: Chance, place: str) -> None:
+    async def _leave_message(self, chance: KeyedRandom, place: str) -> None:
         target = self._pick(chance, "session")
         if target is not None:
             await self._send(target, urgent=False)
 
-    async def _prompt(self, chance: Chance, place: str) -> None:
+    async def _prompt(self, chance: KeyedRandom, place: str) -> None:
         """One more prompt, for a session that may be at work."""
         target = self._pick(chance, "session")
         if target is not None:
-            with self._desk.asking(f"prompt {target}") as said:
+            with self._approvals.asking(f"prompt {target}") as said:
                 result = await Session(self._sup, target).run(f"prompt {place}")
                 said.append(f"{result.outcome}: {result.error}")
                 self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
 
-    async def _delegate(self, chance: Chance, place: str) -> None:
+    async def _delegate(self, chance: KeyedRandom, place: str) -> None:
         """A child session that the host starts."""
         target = self._pick(chance, "session")
         if target is not None:
             mode = chance.choice(tuple(CancelMode), "mode")
-            with self._desk.asking(f"start child of {target}, {mode}") as said:
+            with self._approvals.asking(f"start child of {target}, {mode}") as said:
                 policy, outage = self._other_policy(chance), self._sup.outage
                 with self._oracle.starting(target):
                     child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
@@ -281,28 +283,28 @@ class Operators:
                 result = await child.run(f"prompt {place}")
                 self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
-    def _other_policy(self, chance: Chance) -> AbortPolicy:
+    def _other_policy(self, chance: KeyedRandom) -> AbortPolicy:
         """A policy of its own, so that it matters whose is asked."""
         sibling, session = chance.happens(0.5, "tool_to_sibling"), chance.happens(0.5, "sibling_to_session")
         ladder, brisk = self._world.drawn.settings.policy.ladder.value(), chance.choice((1.0, 0.5, 0.25), "brisk")
         ladder = Ladder(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
-    async def _close(self, chance: Chance, place: str) -> None:
+    async def _close(self, chance: KeyedRandom, place: str) -> None:
         target = self._pick(chance, "session")
         if target is not None:
-            with self._desk.asking(f"close {target}") as said:
+            with self._approvals.asking(f"close {target}") as said:
                 await self._sup.close_session(target, reason="enough of it")
                 said.append("closed")
                 self._oracle.replies.close_answered(target)
 
-    async def _speak_to_the_dead(self, chance: Chance, place: str) -> None:
+    async def _speak_to_the_dead(self, chance: KeyedRandom, place: str) -> None:
         """A wish for a session that may have ended, or never was."""
         target = f"c{chance.integer(0, self._customers, 'who')}"
         await self.abort(target, AbortScope.SESSION, False)
         await self._send(target, urgent=chance.happens(0.5, "urgent"))
 
-    async def _answer(self, chance: Chance, place: str) -> None:
+    async def _answer(self, chance: KeyedRandom, place: str) -> None:
         """A permission that somebody waits for, by one operator, or by two at once."""
         waiting = self._sup.permissions()
         if waiting:
@@ -313,12 +315,12 @@ class Operators:
                     group.start_soon(self._answer_one, one, allow, always)
 
     async def _answer_one(self, permission_id: str, allow: bool, always: bool) -> None:
-        with self._desk.asking(f"answer {permission_id}") as said:
+        with self._approvals.asking(f"answer {permission_id}") as said:
             choice = await self._sup.answer(permission_id, allow=allow, always=always, by="operator")
             said.append(f"{choice.option}")
             self._oracle.told(PermissionAnswered(permission_id, choice.option))
 
-    async def _flood(self, chance: Chance, place: str) -> None:
+    async def _flood(self, chance: KeyedRandom, place: str) -> None:
         target = self._pick(chance, "session")
         if target is not None:
             async with anyio.create_task_group() as group:
@@ -328,7 +330,7 @@ class Operators:
     async def _say(self, target: str) -> None:
         await self._send(target, urgent=False)
 
-    async def _lie_in_wait(self, chance: Chance, place: str) -> None:
+    async def _lie_in_wait(self, chance: KeyedRandom, place: str) -> None:
         """Strike right when somebody comes into a state, most of which are over soon."""
         patience_s = chance.between(1.0, LURK_S, "patience")
         if chance.happens(0.4, "urgent"):
@@ -340,7 +342,7 @@ class Operators:
         scope, state = chance.choice(tuple(AbortScope), "scope"), chance.choice((*SessionState, *RARE), "state")
         interrupts = state is SessionState.INTERRUPTING and chance.happens(0.7, "interrupts")
         first = SessionState.RUNNING if interrupts else state
-        moment = Moment("session", first.value, child=scope is AbortScope.SIBLING)
+        moment = Trigger("session", first.value, child=scope is AbortScope.SIBLING)
         target = await wait_for(self._sup, moment, patience_s)
         if target is not None and interrupts and not self._faults.healed:
             await self._send(target, urgent=True)
@@ -349,7 +351,7 @@ class Operators:
             aimed = chance.choice(calls, "call") if calls and scope is AbortScope.TOOL else target
             await self.abort(aimed, scope, chance.happens(0.5, "at once"))
 
-    async def _tell(self, chance: Chance, place: str) -> None:
+    async def _tell(self, chance: KeyedRandom, place: str) -> None:
         """Something urgent, which an agent is told that can be. Perhaps something more right then, or the end: what it
         was told may be nobody's any more when it is on record, or heard."""
         target = await wait_for(self._sup, chance.choice(TOLD, "moment"), chance.between(1.0, LURK_S, "patience"))
@@ -364,8 +366,8 @@ class Operators:
             elif then == "end":
                 await self.abort(target, AbortScope.SESSION)
 
-    async def _drain(self, chance: Chance, place: str) -> None:
-        with self._desk.asking("stop") as said:
+    async def _drain(self, chance: KeyedRandom, place: str) -> None:
+        with self._approvals.asking("stop") as said:
             now = chance.happens(0.3, "now")
             self._world.told_to_end(now=now)
             await self._sup.stop(now=now, actor="operator")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import AfterValidator
 
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 
 __all__ = ["drawn", "outcomes", "within"]
 
@@ -19,7 +19,7 @@ FEW: Final = 100
 """So many combinations of a table are all tried: a scenario is read anew for every run, so it must not take long."""
 
 
-def drawn(value: Any, chance: Chance, *names: object) -> Any:
+def drawn(value: Any, chance: KeyedRandom, *names: object) -> Any:
     """*value* with its ranges and choices decided."""
     match value:
         case {"any": list(options), **rest} if not rest and options:

@@ -27,7 +27,7 @@ from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.meter import Cost, Tally
 from supervisor.simulation.oracle import MakeCheckers, Oracle, no_checkers
 from supervisor.simulation.scenario import Drawn
@@ -89,7 +89,7 @@ class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Hosting(Protocol):
-    """Who wants something of the supervisors of a run: :class:`Host`, :class:`Guest`, or who is given to
+    """Who wants something of the supervisors of a run: :class:`Host`, :class:`EmbeddingProgram`, or who is given to
     :func:`simulate`."""
 
     tally: Tally
@@ -101,7 +101,7 @@ class Hosting(Protocol):
     async def play(self, sup: Supervisor) -> None: ...
 
 
-class Guest(Generic[T]):
+class EmbeddingProgram(Generic[T]):
     """A host that somebody else wrote: one async function that is given the supervisor, and runs to its end once.
     Faults strike for as long as it runs. What it raises is kept, so that the run ends as every run does, and is
     judged."""
@@ -193,7 +193,7 @@ class _Run:
             self.oracle.adjourned = True
 
     def _customers(self) -> Host:
-        return Host(self.world, Chance(self.drawn.seed).below("host"))
+        return Host(self.world, KeyedRandom(self.drawn.seed).below("host"))
 
     def _check_work(self) -> None:
         """Where nothing has struck there is no excuse: every prompt of every customer was completed. But where less
@@ -273,7 +273,7 @@ class _Run:
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure
-                if sup.ledger.error is None and sup.ledger.clean:
+                if sup.journal_writer.error is None and sup.journal_writer.clean:
                     self.oracle.closed(self.world.disk.entities.values())
                 self.oracle.told(SupervisorLeft(sup))
         except* JournalError as failure:
@@ -369,7 +369,7 @@ def simulate_main(
         main: given the supervisor; what it returns or raises is kept.
         agents, tell: as for :func:`simulate`.
     """
-    guest = Guest(main)
+    guest = EmbeddingProgram(main)
     one = _Run(drawn, tell, lambda world: guest, agents)
     ran = _ran(one)
     error = guest.error or one.gave_up or (None if guest.ended else ran.error)

@@ -24,7 +24,7 @@ from supervisor.plans.source import FieldPath
 from supervisor.simulation.agents.profile import AgentShape, shape_of
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.launching import PIECES
 from supervisor.simulation.ranges import drawn, outcomes, within
 from supervisor.simulation.toml_fields import THE_KEYS, is_name, problems
@@ -249,7 +249,7 @@ class Scenario(Model):
 
     def leaning(self, seed: int) -> Scenario:
         """The scenario as that seed has it: with one lean taken in, or without any."""
-        point = Chance(seed).below("scenario").unit("lean")
+        point = KeyedRandom(seed).below("scenario").unit("lean")
         for lean in self.leans.values():
             point -= lean.share
             if point < 0:
@@ -293,7 +293,7 @@ class Scenario(Model):
         return self.leaning(seed)._drawn(seed)
 
     def _drawn(self, seed: int) -> Drawn:
-        chance, where = Chance(seed).below("scenario"), f"scenario {self.name}"
+        chance, where = KeyedRandom(seed).below("scenario"), f"scenario {self.name}"
         choices = _choices(self.agents.shape)
         shape = self._shaped({key: chance.choice(options, "shape", key) for key, options in choices.items()}, where)
         settings = _settings(drawn(self.settings, chance, "settings"), where)

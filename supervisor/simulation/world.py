@@ -18,7 +18,7 @@ from supervisor.host.factories import NoTranscript
 from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch, TranscriptSink
 from supervisor.runtime.availability import PatientHost
-from supervisor.runtime.dependencies import Parts
+from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.simulation.agents import program_for
 from supervisor.simulation.agents.function_agent import function_agent
@@ -29,7 +29,7 @@ from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkTakenBac
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SimulatedArchive, SimulatedDisk, SimulatedJournal
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
 from supervisor.simulation.meter import Meter
@@ -39,7 +39,7 @@ from supervisor.simulation.trace import Trace
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
 from supervisor.simulation.works.task_board import TaskBoard
-from supervisor.simulation.works.task_scripts import Errand, Errands
+from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts
 from supervisor.simulation.works.workspace import SimulatedFiles, SimulatedWorkspace
 
 __all__ = ["Agents", "World"]
@@ -109,7 +109,7 @@ class World:
         agents: Agents | None = None,
     ) -> None:
         self.drawn = drawn
-        self.chance = Chance(drawn.seed)
+        self.chance = KeyedRandom(drawn.seed)
         self.faults = FaultPlan(
             self.chance, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only, rates=drawn.rates
         )
@@ -118,15 +118,15 @@ class World:
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
         self.meter = Meter()
-        self.errands = Errands(lambda errand, attempt: oracle.told(AttemptBegan(errand, attempt)))
+        self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.told(AttemptBegan(task_script, attempt)))
         """What the tasks of plans meet, and met."""
         self.board = TaskBoard()
         self.places = Places(
-            self.errands,
+            self.task_scripts,
             lambda owner: oracle.told(WorkTakenBack(owner)),
             worktrees=drawn.settings.workspace == "worktree",
         )
-        oracle.told(WorldMade(self.errands, self.places, self.disk, drawn.archive))
+        oracle.told(WorldMade(self.task_scripts, self.places, self.disk, drawn.archive))
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
@@ -155,7 +155,7 @@ class World:
         self.on_durable(batch)
 
     # ------------------------------------------------------------------ supervisors
-    def parts(self) -> Parts:
+    def parts(self) -> Dependencies:
         """The doors of the next supervisor."""
         oracle = self.oracle
         self.lives += 1
@@ -179,11 +179,11 @@ class World:
             pieces=self.drawn.pieces,
         )
         self.oracle.started()
-        return Parts(
+        return Dependencies(
             journal=self._journal,
             processes=PatientHost(self._processes, self.wall),
             workspace=SimulatedWorkspace(
-                self.chance.below("workspace"), self.faults, self.errands, self.places, self.killed
+                self.chance.below("workspace"), self.faults, self.task_scripts, self.places, self.killed
             ),
             files=SimulatedFiles(),
             wall=_FirstLook(self.wall, self.oracle.clock_set),
@@ -247,9 +247,9 @@ class World:
         match launch.argv:
             case ("sim-work", *_):
                 name = launch.cwd.removeprefix(f"{HOME}/")
-                return work_agent(self.errands.of(name) or Errand(name), self.chance, self.now, self.places)
+                return work_agent(self.task_scripts.of(name) or TaskScript(name), self.chance, self.now, self.places)
             case ("sim-check", name):
-                return check_program(self.errands.of(name), self.chance)
+                return check_program(self.task_scripts.of(name), self.chance)
         spend = partial(self.meter.spend, launch.cwd.removeprefix(f"{HOME}/"))
         shape = self._agents.get(launch.env.get(AGENT, ""))
         usual = self.drawn.shape  # of what an agent has run in a terminal

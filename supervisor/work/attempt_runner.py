@@ -12,8 +12,7 @@ from contextlib import suppress
 import anyio
 
 from supervisor.host.supervision import Session
-from supervisor.lifecycles import job
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, Unclaimed
 from supervisor.lifecycles.task_run import ErrorCategory, Run, probes_left
@@ -25,17 +24,16 @@ from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity, Outcome, Work
-from supervisor.runtime.one_shot_event import Moment
-from supervisor.work import authorization as gate
-from supervisor.work import plugin_policies as opinions
+from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import begin, left_at, place_of
-from supervisor.work.completion_pipeline import Closing
+from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.leases import Claim
-from supervisor.work.plan_run import Workload
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.settling import settle
-from supervisor.work.task_execution import ACTOR, Case
+from supervisor.work.task_execution import ACTOR, TaskExecution
 
 __all__ = ["LOST", "Execution", "is_delayed", "late"]
 
@@ -49,18 +47,18 @@ WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})
 class Execution:
     """Carries out claims, one task of the group each."""
 
-    def __init__(self, load: Workload, closing: Closing) -> None:
+    def __init__(self, load: PlanRun, closing: CompletionPipeline) -> None:
         self._load, self._closing = load, closing
         self._sup = load.sup
 
-    async def carry_out(self, case: Case, claim: Claim) -> None:
+    async def carry_out(self, case: TaskExecution, claim: Claim) -> None:
         """See a claim through, until the task is settled, waits, or is taken away."""
         async with case.lock:  # whoever cancels it has done so before this, or finds who carries it out
             if not await self._is_to_begin(case, claim):
                 self._load.withdrawn(case)
                 return
             case.claim, case.taken_from, case.blocked_on = claim, "", ()
-            case.let_go, case.put_down = Moment(), Moment()
+            case.let_go, case.put_down = OneShotEvent(), OneShotEvent()
             case.scope = anyio.CancelScope()
         try:
             with case.scope:
@@ -76,7 +74,7 @@ class Execution:
         if case.state in (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED):
             self._load.on_let_go(case)
 
-    async def _see_through(self, case: Case, claim: Claim) -> None:
+    async def _see_through(self, case: TaskExecution, claim: Claim) -> None:
         try:
             await self._take(case, claim)
             await self._attempts(case)
@@ -85,7 +83,7 @@ class Execution:
                 raise
             _log.info("a claim has come to its end", task=case.name, why=str(refusal))
 
-    async def _is_to_begin(self, case: Case, claim: Claim) -> bool:
+    async def _is_to_begin(self, case: TaskExecution, claim: Claim) -> bool:
         holder = self._load.backlog.holder(case.name)
         if holder != claim:  # taken away, or its worker was lost, before this
             if holder is None or holder.worker_id != claim.worker_id:  # else its slot is that of the next claim
@@ -98,7 +96,7 @@ class Execution:
             return False
         return True
 
-    async def _put_down(self, case: Case) -> None:
+    async def _put_down(self, case: TaskExecution) -> None:
         """Nobody carries it out any more."""
         if case.taken_from:
             await self.take_away(case)
@@ -106,12 +104,12 @@ class Execution:
         if case.unwanted:
             await self._closing.cancelled(case, case.unwanted)
 
-    async def _attempts(self, case: Case) -> None:
+    async def _attempts(self, case: TaskExecution) -> None:
         while not case.unwanted and await self._attempt(case):
             pass
 
     # ------------------------------------------------------------------ a claim
-    async def _take(self, case: Case, claim: Claim) -> None:
+    async def _take(self, case: TaskExecution, claim: Claim) -> None:
         started = job.WorkerStarted(
             worker_id=claim.worker_id, capabilities=case.job_data.capabilities, token=claim.token
         )
@@ -119,7 +117,7 @@ class Execution:
         await case.post_job(started)  # not before: while a job runs, its worker is busy
         await self._load.stream.begun(case)
 
-    async def _attempt(self, case: Case) -> bool:
+    async def _attempt(self, case: TaskExecution) -> bool:
         """One attempt; ``True`` if the next one is due, in the same slot."""
         if case.state is Task.WAITING_FOR_SUBTASKS and not case.followed:
             if all(part.is_met for part in case.parts):
@@ -137,7 +135,7 @@ class Execution:
             return False
         return not begun or await self._end_attempt(case, await self._ask(case))
 
-    async def _integrate(self, case: Case) -> None:
+    async def _integrate(self, case: TaskExecution) -> None:
         """What its subtasks made is looked at; what follows is decided to its end, whoever takes the task away or has
         it tried otherwise meanwhile."""
         await self._decide_from_now(case)
@@ -145,19 +143,19 @@ class Execution:
             await self._closing.integrate(case)
 
     @staticmethod
-    async def _decide_from_now(case: Case) -> None:
+    async def _decide_from_now(case: TaskExecution) -> None:
         """Until it is let go of, or kept for another attempt here, who commands it waits; who splits it just now, or
         blocks it, has done so first."""
         async with case.lock:
-            case.deciding, case.kept = True, Moment()
+            case.deciding, case.kept = True, OneShotEvent()
 
     @staticmethod
-    def _keep(case: Case) -> None:
+    def _keep(case: TaskExecution) -> None:
         """It is decided, and its worker keeps it: who commands it goes on."""
         case.deciding = False
         case.kept.set()
 
-    async def _begin(self, case: Case) -> bool:
+    async def _begin(self, case: TaskExecution) -> bool:
         """There is a session, and it is on record that it works on this; ``False``: it was split before it had one.
 
         Raises:
@@ -175,7 +173,7 @@ class Execution:
         self._load.launched(case)
         return True
 
-    async def _begin_place(self, case: Case) -> None:
+    async def _begin_place(self, case: TaskExecution) -> None:
         """Where a worktree cannot be taken back, it is left, and the next session has another one."""
         try:
             await begin(self._sup, case)
@@ -185,22 +183,22 @@ class Execution:
             _log.warning("a worktree could not be taken back", task=case.name, why=str(refusal))
             await self._closing.leave(case)
 
-    async def _begin_session(self, case: Case) -> None:
+    async def _begin_session(self, case: TaskExecution) -> None:
         try:
             if case.state is Task.OPEN:
-                gate.admit(self._load, case)
+                authorization.admit(self._load, case)
             session = await self._start(case)
         except Refused as refusal:
             if case.run is Run.HALF_OPEN:
-                await case.post_run(run.ProbeFailed(error=str(refusal)))
+                await case.post_run(task_run.ProbeFailed(error=str(refusal)))
             raise
         case.session_id, case.absent = session.id, ""
-        self._load.equip(case, may_split=gate.may_split(self._load, case))
+        self._load.equip(case, may_split=authorization.may_split(self._load, case))
         await self._let_go(case)
         if case.state is Task.OPEN:
             await self._claim(case)
 
-    async def _let_go(self, case: Case) -> None:
+    async def _let_go(self, case: TaskExecution) -> None:
         """Whoever had it has ended between two attempts: it is held by nobody, until the next one claims it."""
         match case.state:
             case Task.CLAIMED:
@@ -208,7 +206,7 @@ class Execution:
             case Task.IN_PROGRESS:
                 await case.post(Requeued(reason="its session has ended"))
 
-    async def _claim(self, case: Case) -> None:
+    async def _claim(self, case: TaskExecution) -> None:
         """Raises:
         Refused: it was cancelled meanwhile; its session is ended.
         """
@@ -218,7 +216,7 @@ class Execution:
             await self._sup.close_session(case.session_id, reason=str(refusal), cause=case.cause)
             raise
 
-    async def _start(self, case: Case) -> Session:
+    async def _start(self, case: TaskExecution) -> Session:
         """The task's session. A disk that is down is waited for: a plan loses nothing by it but time."""
         while True:
             await self._sup.recovered()
@@ -233,7 +231,7 @@ class Execution:
                     )
 
     # ------------------------------------------------------------------ an attempt
-    async def _ask(self, case: Case) -> Outcome:
+    async def _ask(self, case: TaskExecution) -> Outcome:
         """Have the session work on the prompt."""
         async with anyio.create_task_group() as group:
             if case.state is Task.CLAIMED:
@@ -243,20 +241,20 @@ class Execution:
         case.seq = outcome.seq or case.seq
         return outcome
 
-    async def _turn(self, case: Case) -> Outcome:
+    async def _turn(self, case: TaskExecution) -> Outcome:
         asked, prompt = self._sup.outcome_of, ask_again(case.task.prompt, case.absent)
-        limit, work = self._load.time_limit(case), self._sup.tree.works.get(case.session_id)
+        limit, work = self._load.time_limit(case), self._sup.registry.works.get(case.session_id)
         try:
             return _judged(await asked(case.session_id, prompt, case.cause, once=True, limit=limit), work)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
 
-    async def _answer(self, case: Case) -> Outcome:
+    async def _answer(self, case: TaskExecution) -> Outcome:
         """How the prompt ends that an earlier supervisor asked."""
         async with anyio.create_task_group() as group:
             if case.state is Task.CLAIMED:
                 group.start_soon(self._note_start, case)
-            work = self._sup.tree.works.get(case.session_id)
+            work = self._sup.registry.works.get(case.session_id)
             outcome = await self._sup.last_outcome(case.session_id, once=True) or self._answered_before(case)
             if outcome is not None and outcome.seq is not None and outcome.seq < await self._began_seq(case):
                 outcome = None  # that was its last attempt's, which has been judged
@@ -268,24 +266,24 @@ class Execution:
         case.seq = said.seq or case.seq
         return said
 
-    async def _began_seq(self, case: Case) -> int:
+    async def _began_seq(self, case: TaskExecution) -> int:
         """With which record the attempt that is under way began."""
         records = await self._sup.journal.events(entity_id=case.run_id)
         return max((one.seq for one in records if one.to_status == Run.IN_PROGRESS.value != one.from_status), default=0)
 
-    def _answered_before(self, case: Case) -> Outcome | None:
+    def _answered_before(self, case: TaskExecution) -> Outcome | None:
         answered = self._sup.inherited.answers.get(case.session_id)
         return None if answered is None else Outcome(answered.outcome, answered.error, "", answered.seq)
 
-    async def _note_start(self, case: Case) -> None:
-        work = self._sup.tree.works.get(case.session_id)
+    async def _note_start(self, case: TaskExecution) -> None:
+        work = self._sup.registry.works.get(case.session_id)
         if work is not None:
             await work.running.wait()
             started = Started(reason="its agent is ready")
             with suppress(Refused):  # it was split just now
-                await self._sup.tree.post(case.id, started, cause=Cause(work.because, None, ACTOR))
+                await self._sup.registry.post(case.id, started, cause=Cause(work.because, None, ACTOR))
 
-    async def _end_attempt(self, case: Case, outcome: Outcome) -> bool:
+    async def _end_attempt(self, case: TaskExecution, outcome: Outcome) -> bool:
         """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
         await self._decide_from_now(case)
         case.said = outcome.text
@@ -296,7 +294,7 @@ class Execution:
         self._keep(case)
         return await self._cool_down_here(case)
 
-    async def _judge(self, case: Case, outcome: Outcome) -> bool:
+    async def _judge(self, case: TaskExecution, outcome: Outcome) -> bool:
         """``True`` if it waits in its slot, for another attempt."""
         if outcome.outcome == "completed":
             await settle(self._sup, case)
@@ -314,38 +312,40 @@ class Execution:
             return False
         return await self._failed(case, outcome)
 
-    def _ended_meanwhile(self, case: Case, outcome: Outcome) -> Outcome:
+    def _ended_meanwhile(self, case: TaskExecution, outcome: Outcome) -> Outcome:
         """Return *outcome*, as aborted if a person has ended the task or its session while the turn settled."""
-        work = self._sup.tree.works.get(case.session_id)
+        work = self._sup.registry.works.get(case.session_id)
         if not case.unwanted and work is not None and not work.heard.is_set():
             return outcome
         why = case.unwanted or "its session was ended before its work was judged"
         return outcome._replace(outcome="aborted", error=why)
 
-    async def _absent(self, case: Case, outcome: Outcome) -> str:
+    async def _absent(self, case: TaskExecution, outcome: Outcome) -> str:
         """The completion signals that are missing, in words."""
-        work, wanted = self._sup.tree.works.get(case.session_id), [one.value() for one in case.task.completion]
+        work, wanted = self._sup.registry.works.get(case.session_id), [one.value() for one in case.task.completion]
         if not wanted or work is None:
             return ""
         case.absent = await missing(wanted, work.directory, outcome.text)
         return case.absent
 
     # ------------------------------------------------------------------ failures
-    async def _failed(self, case: Case, outcome: Outcome) -> bool:
+    async def _failed(self, case: TaskExecution, outcome: Outcome) -> bool:
         await self.charge(case, outcome)
         return await self._decide(case, outcome.error, _spent(outcome))
 
-    async def charge(self, case: Case, outcome: Outcome) -> None:
+    async def charge(self, case: TaskExecution, outcome: Outcome) -> None:
         """Its attempt has failed: so has its run, which decides what follows."""
-        failure = await opinions.judge(self._load, case, self._classified(case, outcome), outcome.error)
+        failure = await plugin_policies.judge(self._load, case, self._classified(case, outcome), outcome.error)
         self._load.ended(case, failure)
         if _is_late(outcome) and failure.category is not ErrorCategory.PERMANENT:
-            await case.post_run(run.ExecutionTimedOut(error=outcome.error, signature=failure.signature))
+            await case.post_run(task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature))
         else:
-            failed = run.ExecutionFailed(error=outcome.error, signature=failure.signature, category=failure.category)
+            failed = task_run.ExecutionFailed(
+                error=outcome.error, signature=failure.signature, category=failure.category
+            )
             await case.post_run(failed)
 
-    def _classified(self, case: Case, outcome: Outcome) -> Failure:
+    def _classified(self, case: TaskExecution, outcome: Outcome) -> Failure:
         """A session that has given up has had all its tries; one whose agent hung is followed by another one."""
         how = outcome.how
         failure = classify(
@@ -359,7 +359,7 @@ class Execution:
             return failure
         return failure._replace(category=ErrorCategory.PERMANENT)
 
-    async def _decide(self, case: Case, error: str, spent: str) -> bool:
+    async def _decide(self, case: TaskExecution, error: str, spent: str) -> bool:
         """What the run's table says: another attempt, now or later, or none; what is *spent* leaves no other attempt.
         ``True``: after a wait here."""
         await self._load.decide(case, spent=spent)
@@ -376,13 +376,13 @@ class Execution:
             return False
         return True
 
-    def _is_settled(self, case: Case) -> bool:
+    def _is_settled(self, case: TaskExecution) -> bool:
         """No attempt and no probe is left, or nothing is begun any more."""
         if case.run is not Run.CIRCUIT_OPEN:
             return False
-        return self._sup.stopping.is_set() or not probes_left(case.run_data, run.CooldownExpired())
+        return self._sup.stopping.is_set() or not probes_left(case.run_data, task_run.CooldownExpired())
 
-    async def _cool_down_here(self, case: Case) -> bool:
+    async def _cool_down_here(self, case: TaskExecution) -> bool:
         """Its job has no retry left to wait in: it keeps its worker until the circuit lets a probe through; or, where
         its run was reset and counts anew, until that may try again."""
         await self._load.sleep(_delay_s(case))
@@ -393,27 +393,27 @@ class Execution:
             await self._closing.open_circuit(case, "the supervisor is ending")
             await case.post_job(job.ExecutionFailed(error=case.run_data.last_error, final=True))
             if case.run is Run.PENDING:  # somebody reset it, and nobody begins it any more
-                await case.post_run(run.Cancelled(reason="the supervisor is ending"))
+                await case.post_run(task_run.Cancelled(reason="the supervisor is ending"))
             await self._closing.failed(case, case.run_data.last_error)
             return False
         if case.run is Run.CIRCUIT_OPEN:  # it was not reset meanwhile
-            await case.post_run(run.CooldownExpired())
+            await case.post_run(task_run.CooldownExpired())
         return True
 
-    async def try_now(self, case: Case) -> None:
+    async def try_now(self, case: TaskExecution) -> None:
         """Do not wait for the delay that it waits for."""
         if case.job in (Job.RETRYING, Job.QUEUED) and case.state is not Task.BLOCKED:
             await self._elapse(case)
             self._load.offer(case)
 
     @staticmethod
-    async def _elapse(case: Case) -> None:
+    async def _elapse(case: TaskExecution) -> None:
         """Its job waits for a worker from now on, unless it did, and its run for nothing else."""
         case.delayed = False
         if case.job is Job.RETRYING:
             await case.post_job(job.RetryDelayElapsed())
 
-    async def wait(self, case: Case, delay_s: float) -> None:
+    async def wait(self, case: TaskExecution, delay_s: float) -> None:
         """Have it tried again after *delay_s*, unless nothing is begun any more then."""
         since = case.job_id, case.job_seq
         await self._load.sleep(delay_s)
@@ -422,30 +422,30 @@ class Execution:
             if waits and since == (case.job_id, case.job_seq):  # not reset, cancelled, blocked or tried meanwhile
                 await self._go_on(case)
 
-    async def _go_on(self, case: Case) -> None:
+    async def _go_on(self, case: TaskExecution) -> None:
         """Its delay is over."""
         if self._sup.stopping.is_set():
             await self._closing.given_up(case, "the supervisor is ending")
             return
-        if case.run is Run.CIRCUIT_OPEN and not probes_left(case.run_data, run.CooldownExpired()):
+        if case.run is Run.CIRCUIT_OPEN and not probes_left(case.run_data, task_run.CooldownExpired()):
             await self._begin_anew(case)
             return
         if case.run is Run.CIRCUIT_OPEN:
-            await case.post_run(run.CooldownExpired())
+            await case.post_run(task_run.CooldownExpired())
         await self._elapse(case)
         if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
             self._load.on_let_go(case)
         else:
             self._load.offer(case)
 
-    async def _begin_anew(self, case: Case) -> None:
+    async def _begin_anew(self, case: TaskExecution) -> None:
         """Its last probe was taken away, charged with nothing: another run takes its place."""
         await case.post_job(job.UserCancelled(reason="its last probe was taken away"))
         await self.renew(case)
         if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
             self._load.on_let_go(case)
 
-    async def renew(self, case: Case) -> None:
+    async def renew(self, case: TaskExecution) -> None:
         """Another run takes the place of one that rests; what was split waits for its subtasks still."""
         case.bury_run()
         await self._load.open_again(case)
@@ -453,7 +453,7 @@ class Execution:
             self._load.backlog.hold(case.name)
 
     # ------------------------------------------------------------------ taken away
-    async def take(self, case: Case, why: str, blocked_on: tuple[str, ...] = ()) -> bool:
+    async def take(self, case: TaskExecution, why: str, blocked_on: tuple[str, ...] = ()) -> bool:
         """Take it from whoever carries it out, for somebody else, or until what it is blocked on is there; whether
         somebody does, and is still to put it down (``put_down``), or to end it (``let_go``). The caller holds its
         lock."""
@@ -466,7 +466,7 @@ class Execution:
         await self.take_away(case)
         return False
 
-    async def take_away(self, case: Case) -> None:
+    async def take_away(self, case: TaskExecution) -> None:
         """Whoever carried it out does not any more: its session is ended, and another one may have it then."""
         case.considered = True
         self._load.backlog.hold(case.name)  # nobody begins the next attempt meanwhile, also if its worker is lost now
@@ -476,7 +476,7 @@ class Execution:
             case.considered = False
             self._load.wake()
 
-    async def _take_away(self, case: Case) -> None:
+    async def _take_away(self, case: TaskExecution) -> None:
         why, lost = case.taken_from, case.taken_from == LOST
         self._load.withdrawn(case)
         with suppress(NoSuchEntity, Refused, JournalError):
@@ -502,20 +502,20 @@ class Execution:
             await self._load.give_back(case)
 
     @staticmethod
-    async def _say_taken(case: Case, event: Blocked | Unclaimed | Requeued) -> None:
+    async def _say_taken(case: TaskExecution, event: Blocked | Unclaimed | Requeued) -> None:
         await case.post(event)
         case.taken = event
 
-    async def requeue(self, case: Case, why: str) -> None:
+    async def requeue(self, case: TaskExecution, why: str) -> None:
         """Its run and job wait for another worker, charged with nothing."""
         await self.put_back(case, why)
         self.try_again(case)
 
-    async def put_back(self, case: Case, why: str) -> None:
+    async def put_back(self, case: TaskExecution, why: str) -> None:
         """Nobody carries it out: its run and job wait, charged with nothing."""
         case.followed = False  # what an earlier supervisor began is over
         if case.run is Run.IN_PROGRESS:
-            await case.post_run(run.ExecutionFailed(error=why, charged=False))
+            await case.post_run(task_run.ExecutionFailed(error=why, charged=False))
         decides = case.run in (Run.FAILED, Run.TIMEOUT)  # or was left there by a supervisor that died
         if decides:
             await self._load.decide(case, charged=False)
@@ -524,32 +524,32 @@ class Execution:
             await case.post_job(job.WorkerLost(error=why))
         await self._load.give_back(case)
 
-    def try_again(self, case: Case) -> None:
+    def try_again(self, case: TaskExecution) -> None:
         """Have it claimed: now, or after its delay."""
         if not self.wait_again(case):
             self._load.offer(case)
 
-    def wait_again(self, case: Case) -> bool:
+    def wait_again(self, case: TaskExecution) -> bool:
         """Wait for its delay, if there is one: while it was blocked nobody did; whether there is."""
         if delayed := is_delayed(case):
             self._load.start(self.wait, case, _delay_s(case))
         return delayed
 
 
-def is_delayed(case: Case) -> bool:
+def is_delayed(case: TaskExecution) -> bool:
     """It is not to be tried yet: its job says so, or its run waits although that waits for a worker already (what an
     earlier supervisor had begun was followed, and taken away before a worker had it)."""
     waits = case.run is Run.CIRCUIT_OPEN or (case.run is Run.RETRYING and case.delayed)
     return case.job is Job.RETRYING or (case.job is Job.QUEUED and waits)
 
 
-def _delay_s(case: Case) -> float:
+def _delay_s(case: TaskExecution) -> float:
     """Until it may be tried again: as its run has decided, or when the circuit of that has cooled down (a probe may
     have been lost)."""
     return case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
 
 
-def _judged(outcome: Outcome, work: Work | None) -> Outcome:
+def _judged(outcome: Outcome, work: LiveSession | None) -> Outcome:
     """A session that was ended since nothing was heard of its agent took too long: nobody wanted the task ended."""
     asked = work.asked if work is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:

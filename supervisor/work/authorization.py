@@ -10,15 +10,15 @@ import msgspec
 from supervisor.lifecycles.session import SessionData
 from supervisor.policies.access import claim_refusal, file_refusal, transition_refusal
 from supervisor.runtime.entity import Refused
-from supervisor.work.plan_run import Workload
-from supervisor.work.task_execution import Case
+from supervisor.work.plan_run import PlanRun
+from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["admit", "allows", "count_success", "may_split", "refused_changes"]
 
 REFUSED = "AccessRefused"
 
 
-def admit(load: Workload, case: Case) -> None:
+def admit(load: PlanRun, case: TaskExecution) -> None:
     """Give the task to its agent, or to the first of those that it falls back on who may have it.
 
     Raises:
@@ -39,7 +39,7 @@ def admit(load: Workload, case: Case) -> None:
     raise Refused(f"nobody may have it: {words}")
 
 
-def _claim_refusal(load: Workload, case: Case, agent: str) -> str:
+def _claim_refusal(load: PlanRun, case: TaskExecution, agent: str) -> str:
     rights, config = load.sup.trust.rights(agent), load.plan.agents.get(agent)
     if rights is None:
         return ""
@@ -47,7 +47,7 @@ def _claim_refusal(load: Workload, case: Case, agent: str) -> str:
     return claim_refusal(load.sup.trust.level(agent), rights, files=case.task.files, network=network)
 
 
-def allows(load: Workload, case: Case, transition: str) -> bool:
+def allows(load: PlanRun, case: TaskExecution, transition: str) -> bool:
     """Whether the agent of the task may cause that transition of it."""
     agent = _worker(load, case)
     rights, level = load.sup.trust.rights(agent), load.sup.trust.level(agent)
@@ -57,12 +57,12 @@ def allows(load: Workload, case: Case, transition: str) -> bool:
     return not why
 
 
-def may_split(load: Workload, case: Case) -> bool:
+def may_split(load: PlanRun, case: TaskExecution) -> bool:
     """Whether the agent of the task may split it: where its plan lets it, and its standing."""
     return case.task.may_split and allows(load, case, "split")
 
 
-async def refused_changes(load: Workload, case: Case, commit: str, *, on: str = "") -> str:
+async def refused_changes(load: PlanRun, case: TaskExecution, commit: str, *, on: str = "") -> str:
     """Why the work on the task, up to *commit* or all of it, may not be merged: a violation, which counts; ``""`` where
     it may. *on*: whose facts these are, where the task was closed before."""
     agent = _worker(load, case)
@@ -77,21 +77,23 @@ async def refused_changes(load: Workload, case: Case, commit: str, *, on: str = 
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)
     if why:
         told = {"agent": agent, "transition": "closed", "level": level.value}
-        load.sup.tree.note(on or case.id, REFUSED, case.cause, {**told, "task": case.id} if on else told, reason=why)
+        load.sup.registry.note(
+            on or case.id, REFUSED, case.cause, {**told, "task": case.id} if on else told, reason=why
+        )
         load.sup.trust.violation(agent, case.id, case.cause, why, on=on)
     return why
 
 
-def count_success(load: Workload, case: Case, *, on: str = "") -> None:
+def count_success(load: PlanRun, case: TaskExecution, *, on: str = "") -> None:
     """The task is about to be closed, or was *on* another one's record: its agent has a success more. Of the subtasks'
     work they have it."""
     if case.session_id:
         load.sup.trust.success(_worker(load, case), case.id, case.cause, on=on)
 
 
-def _worker(load: Workload, case: Case) -> str:
+def _worker(load: PlanRun, case: TaskExecution) -> str:
     """The agent that did the work: its session knows, whoever is next."""
-    work = load.sup.tree.works.get(case.session_id)
+    work = load.sup.registry.works.get(case.session_id)
     if work is not None:
         return work.profile.name
     row = load.sup.inherited.rows.get(case.session_id)

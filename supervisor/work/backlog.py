@@ -31,7 +31,7 @@ import msgspec
 
 from supervisor.work.leases import Claim, Leases
 from supervisor.work.owned_paths import OwnedPaths, spelled
-from supervisor.work.ready_queue import Bucket, Lane, Rank
+from supervisor.work.ready_queue import Bucket, Partition, Rank
 
 __all__ = ["Backlog", "Gate", "Item", "Refusal", "Settled", "UnknownItem", "Why"]
 
@@ -117,7 +117,7 @@ class _Entry:
 
     __slots__ = ("claimed", "completed", "doomed_by", "item", "lane", "on_hold", "queued", "rank", "waits_for")
 
-    def __init__(self, item: Item, rank: Rank, lane: Lane, on_hold: bool) -> None:
+    def __init__(self, item: Item, rank: Rank, lane: Partition, on_hold: bool) -> None:
         self.item = item
         self.rank = rank
         self.lane = lane
@@ -145,10 +145,10 @@ class Backlog:
     def __init__(self, last_token: int = 0) -> None:
         self._entries: dict[str, _Entry] = {}
         self._dependants: dict[str, list[str]] = {}
-        self._lanes: dict[tuple[frozenset[str], str, tuple[str, ...]], Lane] = {}
+        self._lanes: dict[tuple[frozenset[str], str, tuple[str, ...]], Partition] = {}
         self._buckets: dict[tuple[frozenset[str], str], Bucket] = {}
         self._fitting: dict[frozenset[str] | None, list[Bucket]] = {}
-        self._parked: dict[str, list[Lane]] = {}
+        self._parked: dict[str, list[Partition]] = {}
         self._paths = OwnedPaths()
         self._leases = Leases(last_token)
 
@@ -395,11 +395,11 @@ class Backlog:
         """The higher priority first, then what was added first."""
         return len(self._entries) - (item.priority << _ORDER_BITS)
 
-    def _lane(self, item: Item) -> Lane:
+    def _lane(self, item: Item) -> Partition:
         key = (item.needs, item.provider, spelled(item.files))
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(self._bucket(item), key[2])
+            lane = self._lanes[key] = Partition(self._bucket(item), key[2])
         return lane
 
     def _bucket(self, item: Item) -> Bucket:
@@ -424,7 +424,7 @@ class Backlog:
         if entry.claimable:
             entry.lane.push(entry)
 
-    def _is_blocked(self, lane: Lane) -> bool:
+    def _is_blocked(self, lane: Partition) -> bool:
         """Whether its files are held; then it is woken when their holder lets go."""
         blocker = self._paths.blocker(lane.files)
         if blocker is None:

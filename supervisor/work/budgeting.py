@@ -14,28 +14,28 @@ from supervisor.plans.tasks import every_task
 from supervisor.policies.budgets import Scope, narrowed
 from supervisor.policies.liveness import Patience
 from supervisor.recovery.journal_state import used_in
-from supervisor.work.plan_run import Workload
-from supervisor.work.task_execution import Case
+from supervisor.work.plan_run import PlanRun
+from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"]
 
 
-def scope_of(load: Workload, case: Case) -> Scope | None:
+def scope_of(load: PlanRun, case: TaskExecution) -> Scope | None:
     """What the session of a task counts in; ``None`` where nothing bounds it."""
     above = scope_of(load, case.part_of) if case.part_of is not None else _whole(load)
-    return load.sup.overseer.scope(case.id, f"task {case.name}", case.task.budget.value(), above)
+    return load.sup.monitors.scope(case.id, f"task {case.name}", case.task.budget.value(), above)
 
 
-def _whole(load: Workload) -> Scope | None:
-    return load.sup.overseer.scope(load.stream.id, f"workstream {load.plan.workstream}", load.plan.budget.value())
+def _whole(load: PlanRun) -> Scope | None:
+    return load.sup.monitors.scope(load.stream.id, f"workstream {load.plan.workstream}", load.plan.budget.value())
 
 
-def patience_of(case: Case) -> Patience:
+def patience_of(case: TaskExecution) -> Patience:
     """A large task may be silent for longer."""
     return Patience.LARGE if case.task.scope in ("large", "xl") else Patience.DEFAULT
 
 
-async def recall_use(load: Workload) -> None:
+async def recall_use(load: PlanRun) -> None:
     """Have every scope know what was used under an earlier supervisor.
 
     Raises:
@@ -49,13 +49,13 @@ async def recall_use(load: Workload) -> None:
             scope_of(load, case)  # the plan's limits are newer than those of a record
     for row in load.sup.inherited.rows.values():
         if row.kind == Kind.SESSION and row.born_seq > load.stream.born_seq:  # of an earlier try, or below one, too
-            load.sup.overseer.count(await used_in(load.sup.journal, row.id))
+            load.sup.monitors.count(await used_in(load.sup.journal, row.id))
 
 
-def close_scopes(load: Workload) -> None:
+def close_scopes(load: PlanRun) -> None:
     """The run is over."""
     for entity_id in (load.stream.id, *(case.id for case in load.cases.values() if case.is_opened)):
-        load.sup.overseer.close(entity_id)
+        load.sup.monitors.close(entity_id)
 
 
 def narrowings(plan: Plan) -> Iterator[str]:

@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from supervisor.host.supervision import Supervisor
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import task_run
 from supervisor.lifecycles.task_run import RUN, Run, RunData
 from supervisor.plans.lifecycle import TaskLifecycle
-from supervisor.ports import NO_PLACE, Place
+from supervisor.ports import NO_WORKSPACE, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
-from supervisor.work.task_execution import Case
+from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["begin", "follow_up", "is_taken_back", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
 
@@ -32,21 +32,23 @@ PARTIAL: Final = frozenset({Run.FAILED, Run.TIMEOUT, Run.CANCELLED})
 """States in which an attempt may end before its agent has said everything."""
 
 
-def left_at(case: Case) -> str:
+def left_at(case: TaskExecution) -> str:
     """The message of a commit of what is not committed."""
     return f"what the task {case.name} left"
 
 
-def owned(sup: Supervisor, case: Case, starts_at: str = "") -> Place:
+def owned(sup: Supervisor, case: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
     """What can be told of where it is worked on."""
     profile = sup.profile(case.agent)
     directory = sup.workdir if profile is None else profile.directory
     task = case.task
-    return Place(owner=case.id, directory=str(directory), files=task.files, starts_at=starts_at, rollback=task.rollback)
+    return WorkspaceSpec(
+        owner=case.id, directory=str(directory), files=task.files, starts_at=starts_at, rollback=task.rollback
+    )
 
 
 # -------------------------------------------------------------------------------------------------- saved
-async def keep(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run) -> None:
+async def keep(sup: Supervisor, lifecycle: TaskLifecycle, case: TaskExecution, state: Run) -> None:
     """Its run has entered *state*, or is about to if that is its last: keep what the plan wants kept there."""
     if (checkpoint := await kept(sup, lifecycle, case, state)) is not None:
         try:
@@ -55,13 +57,17 @@ async def keep(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run
             _warn(case, state, refusal)
 
 
-async def kept(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run) -> run.CheckpointSaved | None:
+async def kept(
+    sup: Supervisor, lifecycle: TaskLifecycle, case: TaskExecution, state: Run
+) -> task_run.CheckpointSaved | None:
     """The same, but for the record of it: ``None`` where there is nothing to be said."""
     if not (case.session_id and case.run_data.attempts):
         return None
     said, case.said = case.said, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
-        output = sup.ledger.redactor.text(said)[-OUTPUT_MAX:]  # cut when it is clean: half a secret is not known
+        output = sup.journal_writer.redactor.text(said)[
+            -OUTPUT_MAX:
+        ]  # cut when it is clean: half a secret is not known
         case.note_run(PARTIAL_OUTPUT, {"state": state.value, "output": output}, f"what was said until {state.value}")
     data, wanted = case.run_data, lifecycle.checkpoint
     is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
@@ -74,7 +80,7 @@ async def kept(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run
         return None
 
 
-async def _saved(sup: Supervisor, case: Case, state: Run) -> run.CheckpointSaved | None:
+async def _saved(sup: Supervisor, case: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
     """Raises:
     Refused: it could not be made; the message says why.
     """
@@ -85,17 +91,17 @@ async def _saved(sup: Supervisor, case: Case, state: Run) -> run.CheckpointSaved
         return None
     else:
         saved = await sup.janitor.save(case.session_id, owned(sup, case), left_at(case))
-    if run.CheckpointSaved not in RUN.allowed(case.run):
+    if task_run.CheckpointSaved not in RUN.allowed(case.run):
         return None
-    return run.CheckpointSaved(state=state, attempt=data.attempts, session=case.session_id, saved_as=saved)
+    return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=case.session_id, saved_as=saved)
 
 
-def _warn(case: Case, state: Run, why: Refused) -> None:
+def _warn(case: TaskExecution, state: Run, why: Refused) -> None:
     _log.warning("no checkpoint could be saved", task=case.name, state=state.value, why=str(why))
 
 
 # -------------------------------------------------------------------------------------------------- taken back
-async def begin(sup: Supervisor, case: Case) -> None:
+async def begin(sup: Supervisor, case: TaskExecution) -> None:
     """Before an attempt: it finds nothing of one that failed, if the plan says so.
 
     Raises:
@@ -112,12 +118,12 @@ async def begin(sup: Supervisor, case: Case) -> None:
         await _roll_back(sup, case)
 
 
-def is_taken_back(sup: Supervisor, case: Case) -> bool:
+def is_taken_back(sup: Supervisor, case: TaskExecution) -> bool:
     """Whether nothing may stay of an attempt that comes to nothing, where its work stays else."""
     return case.task.rollback and sup.janitor.in_place
 
 
-async def take_back(sup: Supervisor, case: Case) -> None:
+async def take_back(sup: Supervisor, case: TaskExecution) -> None:
     """After an attempt that failed or was cancelled: nothing of it stays, if the plan says so. What was done in a
     worktree goes with that."""
     if not is_taken_back(sup, case):
@@ -128,7 +134,7 @@ async def take_back(sup: Supervisor, case: Case) -> None:
         _log.error("what a task did could not be taken back", task=case.name, why=str(refusal))
 
 
-async def _roll_back(sup: Supervisor, case: Case) -> None:
+async def _roll_back(sup: Supervisor, case: TaskExecution) -> None:
     place = owned(sup, case, case.run_data.resumed_at if case.has_run else "")
     saved = await sup.janitor.roll_back(case.session_id, place, left_at(case))
     case.taken_back = True
@@ -137,17 +143,17 @@ async def _roll_back(sup: Supervisor, case: Case) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- gone on with
-def place_of(sup: Supervisor, lifecycle: TaskLifecycle, case: Case) -> Place:
+def place_of(sup: Supervisor, lifecycle: TaskLifecycle, case: TaskExecution) -> WorkspaceSpec:
     """What is asked of the place of its next session."""
     if sup.janitor.in_place:
-        return NO_PLACE
+        return NO_WORKSPACE
     data = case.run_data
     starts_at = data.saved_as if data.saved_as and not case.task.rollback else data.resumed_at
     kept = not lifecycle.cleanup_on_cancel
-    return Place(owner=case.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_PLACE
+    return WorkspaceSpec(owner=case.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_WORKSPACE
 
 
-def follow_up(case: Case, limits: RunData) -> RunData:
+def follow_up(case: TaskExecution, limits: RunData) -> RunData:
     """The bounds of its next run, and what that begins with."""
     found = case.checkpoint
     case.checkpoint = None

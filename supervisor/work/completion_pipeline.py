@@ -9,8 +9,7 @@ from typing import Final
 
 import anyio
 
-from supervisor.lifecycles import job, task
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, Run, SkipCause
@@ -21,15 +20,14 @@ from supervisor.recovery.restore import VERIFIED
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.work import authorization as gate
-from supervisor.work import plugin_policies as opinions
+from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, owned, take_back
-from supervisor.work.plan_run import Workload
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import reviewed
-from supervisor.work.task_execution import ACTOR, Case
+from supervisor.work.task_execution import ACTOR, TaskExecution
 
-__all__ = ["Closing"]
+__all__ = ["CompletionPipeline"]
 
 _log = get_logger()
 
@@ -38,24 +36,24 @@ MERGE_REFUSED: Final = "MergeRefused"
 """Facts of a workstream, of a task that was closed in an earlier one before its work was merged."""
 
 
-class Closing:
+class CompletionPipeline:
     """Brings tasks to their ends."""
 
-    def __init__(self, load: Workload) -> None:
+    def __init__(self, load: PlanRun) -> None:
         self._load = load
         self._sup = load.sup
 
     # ------------------------------------------------------------------ judged
-    async def completed(self, case: Case) -> None:
+    async def completed(self, case: TaskExecution) -> None:
         """The agent says that it is done."""
-        await case.post_run(run.ExecutionCompleted())
+        await case.post_run(task_run.ExecutionCompleted())
         await case.post_job(job.ExecutionCompleted())
         if case.state is Task.WAITING_FOR_SUBTASKS:
             await self._load.give_back(case)
             return
         await self.judge(case)
 
-    async def judge(self, case: Case) -> None:
+    async def judge(self, case: TaskExecution) -> None:
         """Have the work of its session checked; what follows."""
         tests = [test.value(self._load.plan.task_lifecycle.validation_timeout) for test in case.task.acceptance]
         try:
@@ -70,7 +68,7 @@ class Closing:
         elif case.state in (Task.CLAIMED, Task.IN_PROGRESS) and not case.is_over:
             await self._accept(case)
 
-    async def _commit(self, case: Case) -> str:
+    async def _commit(self, case: TaskExecution) -> str:
         """Have the commit that the work is judged at; why there is none, in words."""
         try:
             case.judged = await self._sup.janitor.commit(case.session_id, _message(case))
@@ -78,7 +76,7 @@ class Closing:
             return str(error)
         return ""
 
-    async def _review(self, case: Case) -> tuple[str, ...]:
+    async def _review(self, case: TaskExecution) -> tuple[str, ...]:
         """Why a second agent does not want it, in a line and in its findings; nothing where it does.
 
         Raises:
@@ -90,11 +88,11 @@ class Closing:
         verdict = await reviewed(self._sup, case.session_id, review, case.task, case.cause, case.judged)
         return () if verdict.approved else (verdict.words, *verdict.findings)
 
-    async def _accept(self, case: Case) -> None:
+    async def _accept(self, case: TaskExecution) -> None:
         await self.pass_tests(case)
         await self.accept(case)
 
-    async def accept(self, case: Case) -> None:
+    async def accept(self, case: TaskExecution) -> None:
         """Its run is completed: so is the task."""
         if case.state is Task.WAITING_FOR_SUBTASKS:
             await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
@@ -102,24 +100,24 @@ class Closing:
             await case.post(task.Completed(reason="the turn was verified", judged=case.judged))
         await self.deliver(case)
 
-    async def pass_tests(self, case: Case) -> None:
+    async def pass_tests(self, case: TaskExecution) -> None:
         """Nothing is wrong with it."""
         await self._load.keep(case, Run.COMPLETED)
-        await case.post_run(run.TestsPassed(judged=case.judged))
+        await case.post_run(task_run.TestsPassed(judged=case.judged))
         await case.post_job(job.ValidationPassed())
 
-    async def _reject(self, case: Case, error: str, *findings: str) -> None:
+    async def _reject(self, case: TaskExecution, error: str, *findings: str) -> None:
         await self._fail_tests(case, error, *findings)
         await self.failed(case, error)
 
-    async def _fail_tests(self, case: Case, error: str, *findings: str) -> None:
+    async def _fail_tests(self, case: TaskExecution, error: str, *findings: str) -> None:
         """Something is wrong with it: its run and its job are over."""
-        await case.post_run(run.TestsFailed(error=error))
+        await case.post_run(task_run.TestsFailed(error=error))
         await self._load.decide(case)
         await case.post_job(job.ValidationFailed(failed_rules=findings or (error,)))
 
     # ------------------------------------------------------------------ split
-    async def integrate(self, case: Case) -> None:
+    async def integrate(self, case: TaskExecution) -> None:
         """Every subtask is closed: what they made together is looked at."""
         await self._end_own_part(case)
         tests = [test.value(self._load.plan.task_lifecycle.validation_timeout) for test in case.task.acceptance]
@@ -132,31 +130,31 @@ class Closing:
         await self._fail_tests(case, problem)
         await self.reject_whole(case, problem)
 
-    async def reject_whole(self, case: Case, error: str) -> None:
+    async def reject_whole(self, case: TaskExecution, error: str) -> None:
         """Its subtasks are closed, and what they made together did not pass."""
         await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
         await self.turn_down(case, error)
 
-    async def turn_down(self, case: Case, error: str) -> None:
+    async def turn_down(self, case: TaskExecution, error: str) -> None:
         """It was counted as done, and is not accepted."""
         await self._not_merged(case, f"not accepted: {error}")
 
-    async def leave_to_parts(self, case: Case) -> None:
+    async def leave_to_parts(self, case: TaskExecution) -> None:
         """What was to be done of it is its subtasks': whoever worked on it is free, and it waits for them."""
         with anyio.CancelScope(shield=True):
             await self._end_own_part(case)
             await self._load.give_back(case)
 
-    async def _end_own_part(self, case: Case) -> None:
+    async def _end_own_part(self, case: TaskExecution) -> None:
         """Nobody works on it itself any more: what was to be done of it is theirs."""
         await case.begin_run()
         if case.run is Run.IN_PROGRESS:
-            await case.post_run(run.ExecutionCompleted())
+            await case.post_run(task_run.ExecutionCompleted())
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionCompleted())
 
     # ------------------------------------------------------------------ approved, merged, closed
-    async def deliver(self, case: Case) -> None:
+    async def deliver(self, case: TaskExecution) -> None:
         """It is done: a person looks at it, if the plan says so; then it is merged."""
         if case.data.needs_approval:
             await case.post(task.ApprovalRequested(reason="the plan wants it approved"))
@@ -170,19 +168,19 @@ class Closing:
             return
         await self.merge(case)
 
-    async def merge(self, case: Case) -> None:
+    async def merge(self, case: TaskExecution) -> None:
         """Bring the work to where it is for. Closed the task is when it is there, and nobody works on it any more."""
         merge = await self._merged(case, case.data.judged)
         if merge.startswith("not merged"):
             await self._not_merged(case, merge)
             return
-        gate.count_success(self._load, case)
+        authorization.count_success(self._load, case)
         await self._end_session(case)  # else a late message might open another turn of it
         reason = await self._with_rest(case, merge)
         await case.post(task.Closed(reason=reason, unmerged=bool(case.rest), rest=case.rest))
         await self._end(case, "completed", "")
 
-    async def merge_late(self, case: Case) -> tuple[bool, str]:
+    async def merge_late(self, case: TaskExecution) -> tuple[bool, str]:
         """It was closed with its work on its branch: bring that to where it is for. Whether it is there, and in
         words what became of it. Its own log has ended: what is to be said is the workstream's."""
         stream = self._load.stream
@@ -191,37 +189,37 @@ class Closing:
         merge = "not merged: nobody has approved it" if unseen else await self._merged(case, case.judged, on=stream.id)
         is_merged = not merge.startswith("not merged")
         if is_merged:
-            gate.count_success(self._load, case, on=stream.id)
+            authorization.count_success(self._load, case, on=stream.id)
             await self._sup.janitor.forget(owned(self._sup, case))
         merge = await self._with_rest(case, merge) if is_merged else merge
         await self.leave(case)
         told = {"task": case.id, "session": case.session_id}
-        self._sup.tree.note(stream.id, MERGED if is_merged else MERGE_REFUSED, case.cause, told, reason=merge)
+        self._sup.registry.note(stream.id, MERGED if is_merged else MERGE_REFUSED, case.cause, told, reason=merge)
         return is_merged, merge
 
-    async def approve(self, case: Case, by: str) -> None:
+    async def approve(self, case: TaskExecution, by: str) -> None:
         """A person wants the result: it is merged, and closed; both or neither, whoever has stopped to wait for it."""
         with anyio.CancelScope(shield=True):
             await self._approve(case, by)
 
-    async def _approve(self, case: Case, by: str) -> None:
+    async def _approve(self, case: TaskExecution, by: str) -> None:
         merge = await self._merged(case, case.data.judged)
         if merge.startswith("not merged"):
             await case.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
             await self._failed_for_now(case, merge)
             return
-        gate.count_success(self._load, case)
+        authorization.count_success(self._load, case)
         await self._end_session(case)  # it goes on where its supervisor did not live to end it
         reason = await self._with_rest(case, merge)
         await case.post(task.ApprovalGranted(by=by, reason=reason, unmerged=bool(case.rest), rest=case.rest))
         await self._end(case, "completed", "")
 
-    async def deny(self, case: Case, by: str, reason: str) -> None:
+    async def deny(self, case: TaskExecution, by: str, reason: str) -> None:
         """A person does not want the result."""
         await case.post(task.ApprovalDenied(by=by, reason=reason))
         await self._failed_for_now(case, f"denied by {by}: {reason}")
 
-    async def _with_rest(self, case: Case, merge: str) -> str:
+    async def _with_rest(self, case: TaskExecution, merge: str) -> str:
         """*merge*, and what was written where it was worked after that had been judged: nobody has tested it, so it
         stays on its branch. Its session has ended, so that nobody writes there any more."""
         if not case.session_id or self._sup.janitor.in_place:
@@ -238,12 +236,12 @@ class Closing:
         _log.warning("work is left that is not merged", task=case.name, branch=left.branch, why=rest)
         return f"{merge}; {rest}"
 
-    async def _merged(self, case: Case, judged: str, *, on: str = "") -> str:
+    async def _merged(self, case: TaskExecution, judged: str, *, on: str = "") -> str:
         """What became of the merge of the commit *judged*, in words. *on*: whose facts are made of it, where the task
         was closed before."""
         if not case.session_id:
             return "nothing to merge: its subtasks did the work"
-        if why := await gate.refused_changes(self._load, case, judged, on=on):
+        if why := await authorization.refused_changes(self._load, case, judged, on=on):
             return f"not merged: {why}"
         merge = await self._sup.janitor.merge(case.session_id, _message(case), judged)
         match merge.outcome:
@@ -254,23 +252,23 @@ class Closing:
             case _:
                 return f"nothing to merge: {merge.why}"
 
-    async def _not_merged(self, case: Case, why: str) -> None:
+    async def _not_merged(self, case: TaskExecution, why: str) -> None:
         await case.post(task.VerificationRejected(reason=why))
         await self._failed_for_now(case, why)
 
     # ------------------------------------------------------------------ failed
-    async def failed(self, case: Case, error: str) -> None:
+    async def failed(self, case: TaskExecution, error: str) -> None:
         """It did not work out, and its run is over."""
         await case.post(task.Failed(reason=error))
         await self._failed_for_now(case, error)
 
-    async def failed_before(self, case: Case) -> None:
+    async def failed_before(self, case: TaskExecution) -> None:
         """It had failed already when its supervisor ended; perhaps its run and its job had not heard of that."""
         why = case.data.last_failure
         await self.end_records(case, why)
         await self._failed_for_now(case, why)
 
-    async def _failed_for_now(self, case: Case, error: str) -> None:
+    async def _failed_for_now(self, case: TaskExecution, error: str) -> None:
         left = await self.leave(case)
         if not self._load.running:  # the plan was given up while an operator's word was recorded: nobody tries again
             await self._load.give_back(case)
@@ -283,18 +281,18 @@ class Closing:
             error = f"{error} (no further try: {why})"
         await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
 
-    async def _retry(self, case: Case) -> None:
+    async def _retry(self, case: TaskExecution) -> None:
         await case.post(task.Retried(reason=f"try {case.data.retries + 2}"))
         case.bury_run()
-        case.agent = await opinions.next_agent(self._load, case, self._load.agent_of(case))
+        case.agent = await plugin_policies.next_agent(self._load, case, self._load.agent_of(case))
         await self._load.open_again(case)
 
-    async def rest(self, case: Case, error: str) -> None:
+    async def rest(self, case: TaskExecution, error: str) -> None:
         """It has failed, and nobody tries it again by himself."""
         left = await self.leave(case)
         await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
 
-    async def _exhausted(self, case: Case, error: str) -> None:
+    async def _exhausted(self, case: TaskExecution, error: str) -> None:
         """No retry is left: a person may look at it. Its slot is free in the moment that it is settled: nobody has it
         whom its failure ends."""
         attempts = case.run_data.attempts if case.has_run else 0  # its run had ended under an earlier supervisor
@@ -304,7 +302,7 @@ class Closing:
         await self._load.give_back(case)
         self._load.settle(case, "failed", error)
 
-    async def given_up(self, case: Case, why: str) -> None:
+    async def given_up(self, case: TaskExecution, why: str) -> None:
         """It waited for another attempt that will not be made."""
         if case.run is Run.PENDING:  # it was left, or reset, before its first one: nobody failed
             await self.cancelled(case, why)
@@ -321,14 +319,14 @@ class Closing:
         await self.leave(case)
         await self._exhausted(case, error)
 
-    async def open_circuit(self, case: Case, why: str) -> None:
+    async def open_circuit(self, case: TaskExecution, why: str) -> None:
         """Its run, if it waits for another attempt, waits no longer: it rests."""
         if case.run is Run.RETRYING:
-            await case.post_run(run.CircuitOpened(reason=why))
+            await case.post_run(task_run.CircuitOpened(reason=why))
             await self._load.keep(case, Run.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
-    async def cancelled(self, case: Case, reason: str) -> None:
+    async def cancelled(self, case: TaskExecution, reason: str) -> None:
         """It was ended on purpose; whoever ends it first has ended it."""
         if case.result is not None or case.ending:
             return
@@ -341,7 +339,7 @@ class Closing:
         await self._load.give_back(case)
         self._load.settle(case, "failed" if case.state is Task.FAILED else "aborted", reason)
 
-    async def _leave_cancelled(self, case: Case) -> None:
+    async def _leave_cancelled(self, case: TaskExecution) -> None:
         """Where it worked is cleared away, or left as it is if the plan says so."""
         if self._load.plan.task_lifecycle.cleanup_on_cancel or not case.session_id:
             await self.leave(case)
@@ -350,32 +348,32 @@ class Closing:
         await take_back(self._sup, case)
         case.note("PlaceKept", {"session": case.session_id}, "cleanup_on_cancel is false")
 
-    async def cancel_records(self, case: Case, reason: str) -> None:
+    async def cancel_records(self, case: TaskExecution, reason: str) -> None:
         """Say of the task, and of what it has of a run and a job, that nobody wants it any more."""
         if (last := _last_word(case, reason)) is not None:
             await case.post(last)
         await self._cancel_run(case, reason)
         await self._cancel_job(case, reason)
 
-    async def end_records(self, case: Case, reason: str) -> None:
+    async def end_records(self, case: TaskExecution, reason: str) -> None:
         """It has failed: what it has of a run and a job is over; a run whose circuit is open rests."""
         if case.has_run and case.run is not Run.CIRCUIT_OPEN:
             await self._cancel_run(case, reason)
         await self._cancel_job(case, reason)
 
-    async def _cancel_run(self, case: Case, reason: str) -> None:
-        if case.has_run and run.Cancelled in RUN.allowed(case.run):
+    async def _cancel_run(self, case: TaskExecution, reason: str) -> None:
+        if case.has_run and task_run.Cancelled in RUN.allowed(case.run):
             await self._load.keep(case, Run.CANCELLED)
-            await case.post_run(run.Cancelled(reason=reason))
+            await case.post_run(task_run.Cancelled(reason=reason))
 
     @staticmethod
-    async def _cancel_job(case: Case, reason: str) -> None:
+    async def _cancel_job(case: TaskExecution, reason: str) -> None:
         if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
             await case.post_job(job.UserCancelled(reason=reason))
 
-    def tell_cancelled(self, case: Case, reason: str) -> None:
+    def tell_cancelled(self, case: TaskExecution, reason: str) -> None:
         """The same of the task and its job without waiting: what is said once is recorded when it can be."""
-        tell = self._sup.tree.tell
+        tell = self._sup.registry.tell
         if case.state is Task.DONE:
             tell(case.id, VERIFIED if case.is_done else task.VerificationRejected(reason=reason), cause=case.cause)
         elif (last := _last_word(case, reason)) is not None:
@@ -383,17 +381,19 @@ class Closing:
         if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
             tell(case.job_id, job.UserCancelled(reason=reason), cause=case.cause)
 
-    async def tell_run_cancelled(self, case: Case, reason: str) -> None:
+    async def tell_run_cancelled(self, case: TaskExecution, reason: str) -> None:
         """The same of its run: only a checkpoint is waited for, and no disk of records."""
-        if not case.has_run or run.Cancelled not in RUN.allowed(case.run):
+        if not case.has_run or task_run.Cancelled not in RUN.allowed(case.run):
             return
         try:
             if (checkpoint := await self._load.kept(case, Run.CANCELLED)) is not None:
-                self._sup.tree.tell(case.run_id, checkpoint, cause=case.cause)
+                self._sup.registry.tell(case.run_id, checkpoint, cause=case.cause)
         finally:
-            self._sup.tree.tell(case.run_id, run.Cancelled(reason=reason), cause=case.cause)
+            self._sup.registry.tell(case.run_id, task_run.Cancelled(reason=reason), cause=case.cause)
 
-    async def skip(self, case: Case, cause: SkipCause, reason: str, *, dependency: Case | None = None) -> None:
+    async def skip(
+        self, case: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
+    ) -> None:
         """It is never begun."""
         if case.result is not None or case.ending:
             return
@@ -401,7 +401,9 @@ class Closing:
         if dependency is not None:
             case.seq = dependency.seq
         if case.has_run:  # else it was said under an earlier supervisor
-            await case.post_run(run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else ""))
+            await case.post_run(
+                task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
+            )
         await self._cancel_job(case, reason)
         if (last := _last_word(case, reason)) is not None:
             await case.post(last)
@@ -409,13 +411,13 @@ class Closing:
         self._load.settle(case, "blocked" if blocked else "skipped", reason)
 
     # ------------------------------------------------------------------ afterwards
-    async def _end(self, case: Case, outcome: str, error: str) -> None:
+    async def _end(self, case: TaskExecution, outcome: str, error: str) -> None:
         await self._sup.janitor.forget(owned(self._sup, case))
         await self.leave(case)
         await self._load.give_back(case)
         self._load.settle(case, outcome, error)
 
-    async def leave(self, case: Case) -> str:
+    async def leave(self, case: TaskExecution) -> str:
         """Its session ends, and where it worked is cleared away; the branch that its work is left on, if it is."""
         if not case.session_id:
             return ""
@@ -424,19 +426,19 @@ class Closing:
         left = await self._sup.janitor.put_away(case.session_id, left_at(case))
         return left.branch or ""
 
-    async def _end_session(self, case: Case) -> None:
+    async def _end_session(self, case: TaskExecution) -> None:
         if case.session_id:
             cause = Cause(case.seq, None, ACTOR)
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.close_session(case.session_id, reason="its task is settled", cause=cause)
 
 
-def _message(case: Case) -> str:
+def _message(case: TaskExecution) -> str:
     """The message of the commits that hold the work."""
     return f"{case.name}: the work of session {case.session_id}"
 
 
-def _last_word(case: Case, reason: str) -> task.TaskEvent | None:
+def _last_word(case: TaskExecution, reason: str) -> task.TaskEvent | None:
     """What was never approved is rejected, the rest is cancelled; what has failed has failed."""
     allowed = TASK.allowed(case.state)
     if task.Cancelled in allowed:

@@ -13,8 +13,7 @@ from contextlib import suppress
 import msgspec
 from anyio.abc import TaskStatus
 
-from supervisor.lifecycles import job, task
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
@@ -29,15 +28,15 @@ from supervisor.recovery.resumable import Interrupted, continued, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
-from supervisor.work import authorization as gate
+from supervisor.work import authorization
 from supervisor.work.attempt_runner import Execution, is_delayed, late
 from supervisor.work.checkpoints import owned, take_back
-from supervisor.work.completion_pipeline import Closing
-from supervisor.work.plan_run import Workload
+from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.results import TaskResult, unmerged_of
-from supervisor.work.task_execution import ACTOR, Case, Checkpoint, checkpoint_after
+from supervisor.work.task_execution import ACTOR, Checkpoint, TaskExecution, checkpoint_after
 
-__all__ = ["Continuing"]
+__all__ = ["PlanRecovery"]
 
 ORPHANED = "the supervisor of its session ended"
 WAITS_AGAIN = "what it was blocked on is there; it waits for its subtasks again"
@@ -45,15 +44,15 @@ BEFORE = "settled before the supervisor of this run ended"
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 
 
-class Continuing:
+class PlanRecovery:
     """Takes up what an earlier supervisor left of a plan."""
 
-    def __init__(self, load: Workload, closing: Closing, execution: Execution) -> None:
+    def __init__(self, load: PlanRun, closing: CompletionPipeline, execution: Execution) -> None:
         self._load, self._closing, self._execution = load, closing, execution
         self._sup = load.sup
         self._left: Mapping[str, Interrupted] = {}
         self._taken: set[str] = set()
-        self._cases: list[Case] = []
+        self._cases: list[TaskExecution] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
         """The runs, and the jobs, that go on, by task."""
         self._strays: list[Entity] = []
@@ -87,13 +86,13 @@ class Continuing:
         ids |= self._owned({*known, workstream_id})
         strays = {one for one in ids if inherited.rows[one].kind == Kind.TASK} - known
         strays |= self._owned(strays)
-        self._strays = [self._sup.tree.entity(one) for one in sorted(strays)]
+        self._strays = [self._sup.registry.entity(one) for one in sorted(strays)]
         ids |= strays
         inherited.work.difference_update(ids, (workstream_id,))
         self._taken = ids
         self._left = tasks
         self._read()
-        self._load.stream.take_up(self._sup.tree.entity(workstream_id))
+        self._load.stream.take_up(self._sup.registry.entity(workstream_id))
         return True
 
     def _owned(self, owners: Collection[str]) -> set[str]:
@@ -101,22 +100,22 @@ class Continuing:
         work = self._sup.inherited.work
         return {row.id for row in self._sup.inherited.rows.values() if row.parent_id in owners and row.id in work}
 
-    def untouched(self, cases: Iterable[Case]) -> list[Entity]:
+    def untouched(self, cases: Iterable[TaskExecution]) -> list[Entity]:
         """What was taken over and is not over, but for what belongs to *cases*, and for the workers that have been told
         that they died."""
         known = {one for case in cases for one in case.entity_ids} | self._load.pool.left
-        alive = (self._sup.tree.entities.get(one) for one in sorted(self._taken - known))
+        alive = (self._sup.registry.entities.get(one) for one in sorted(self._taken - known))
         return [one for one in alive if one is not None and not one.ended]
 
     @property
     def over(self) -> list[Entity]:
         """What was taken over, and is over by now, though nobody lived to see that."""
-        known = (self._sup.tree.entities.get(one) for one in sorted(self._taken))
+        known = (self._sup.registry.entities.get(one) for one in sorted(self._taken))
         return [one for one in known if one is not None and one.ended]
 
     def _read(self) -> None:
         """Whose every run and job is, once for all tasks; and what they have spent."""
-        for one in self._sup.tree.entities.values():
+        for one in self._sup.registry.entities.values():
             if one.kind in (Kind.RUN, Kind.JOB):
                 self._living.setdefault((one.kind, one.parent_id or ""), []).append(one)
         rows = sorted(self._sup.inherited.rows.values(), key=lambda row: row.born_seq)
@@ -144,11 +143,11 @@ class Continuing:
         """*plan*, and what it had grown to when its tasks were split."""
         return grown(plan, self._left)
 
-    def has(self, case: Case) -> bool:
+    def has(self, case: TaskExecution) -> bool:
         """Whether that task was left."""
         return case.name in self._left
 
-    def take_up(self, case: Case) -> bool:
+    def take_up(self, case: TaskExecution) -> bool:
         """Have that task go on, if it was left."""
         left = self._left.get(case.name)
         if left is None:
@@ -161,7 +160,7 @@ class Continuing:
             self._load.unsettled -= 1
         else:
             case.take_up(
-                self._sup.tree.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
+                self._sup.registry.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
             )
             if (Kind.RUN, left.entity_id) not in self._last:  # its supervisor did not live to open one
                 case.open_run(self._load.limits_of(case))
@@ -179,10 +178,10 @@ class Continuing:
             if row is not None and one.id == row.id:
                 newest = one
             else:
-                self._sup.tree.bury(one.id)
+                self._sup.registry.bury(one.id)
         return newest
 
-    def _last_checkpoint(self, case: Case) -> Checkpoint | None:
+    def _last_checkpoint(self, case: TaskExecution) -> Checkpoint | None:
         """What is gone on with after its last run, which is over."""
         row = self._last.get((Kind.RUN, case.id))
         if row is None:
@@ -190,7 +189,7 @@ class Continuing:
         data = msgspec.json.decode(row.data, type=RunData)
         return checkpoint_after(row.id, Run(row.state), data, rollback=case.task.rollback)
 
-    def _last_error(self, case: Case) -> str:
+    def _last_error(self, case: TaskExecution) -> str:
         """What its last run, which is over, had failed with; else why that was not gone on with."""
         row = self._last.get((Kind.RUN, case.id))
         return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
@@ -200,7 +199,7 @@ class Continuing:
         row = self._last.get((Kind.JOB, task_id))
         return row.id if row is not None and row.state == Job.COMPLETED.value else ""
 
-    def _is_rejected(self, case: Case) -> bool:
+    def _is_rejected(self, case: TaskExecution) -> bool:
         """Its run is, by its tests, and its job or itself had not heard of that."""
         if not case.has_run or case.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
             return False
@@ -210,17 +209,17 @@ class Continuing:
         was_tested = row is not None and row.state in (Job.VALIDATING.value, Job.FAILED.value)
         return was_tested and all(part.is_met for part in case.parts)  # else it failed itself, and was split then
 
-    def _is_completed(self, case: Case) -> bool:
+    def _is_completed(self, case: TaskExecution) -> bool:
         """Its run is, and it had not heard of that."""
         row = None if case.has_run else self._last.get((Kind.RUN, case.id))
         return row is not None and row.state == Run.COMPLETED.value
 
-    def _skipped(self, case: Case) -> SkipCause | None:
+    def _skipped(self, case: TaskExecution) -> SkipCause | None:
         """Why its run was skipped, if it was, and it had not heard of that."""
         row = None if case.has_run else self._last.get((Kind.RUN, case.id))
         return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
 
-    async def _accept(self, case: Case) -> None:
+    async def _accept(self, case: TaskExecution) -> None:
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationPassed())
         elif case.job is None:
@@ -243,11 +242,11 @@ class Continuing:
             case _:
                 return TaskResult(name, by, "skipped", BEFORE, 0.0)
 
-    async def go_on(self) -> list[Case]:
+    async def go_on(self) -> list[TaskExecution]:
         """Bring everything to where it goes on; those that only wait for others."""
         for session_id in await self.unclaimed():
             self._load.start(self._end_session, session_id)
-        await end_work(self._sup.tree, self._strays, ())
+        await end_work(self._sup.registry, self._strays, ())
         for remains in self._remains:
             await self._end_remains(remains)
         for case in self._load.cases.values():
@@ -272,7 +271,7 @@ class Continuing:
                 await self._load.started(self._go_on, case)
         return waiting
 
-    async def _end_place(self, case: Case) -> None:
+    async def _end_place(self, case: TaskExecution) -> None:
         """What was to be taken back, or dropped, when it was settled: its supervisor may not have lived to do it."""
         if self._left[case.name].state is not Task.CLOSED:
             await take_back(self._sup, case)
@@ -287,15 +286,15 @@ class Continuing:
             return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
-        idle = [one for one in self._sup.tree.works if one in rows and one not in held]
+        idle = [one for one in self._sup.registry.works if one in rows and one not in held]
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _end_remains(self, entity: Entity) -> None:
-        cancelled = run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled
+        cancelled = task_run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled
         if cancelled in entity.lifecycle.machine.allowed(entity.state):
             cause = Cause(entity.born_seq, None, ACTOR)
-            await self._sup.tree.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
-        self._sup.tree.bury(entity.id)
+            await self._sup.registry.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
+        self._sup.registry.bury(entity.id)
 
     async def _begun_for(self, session_id: str) -> str:
         """Whose record a session was begun for."""
@@ -311,13 +310,13 @@ class Continuing:
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
         await self._sup.janitor.put_away(session_id, f"what {session_id} left")
 
-    def _is_untouched(self, case: Case) -> bool:
+    def _is_untouched(self, case: TaskExecution) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
         fresh = case.has_run and case.run is Run.PENDING
         return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh and not self._is_tried(case)
 
     @staticmethod
-    def _is_tried(case: Case) -> bool:
+    def _is_tried(case: TaskExecution) -> bool:
         """It was tried or turned down, and its subtasks, if it was split, are settled: it is tried as it is, and not
         split again, whatever became of its condition. (Of one that was neither the subtasks were settled before it
         came to them.)"""
@@ -326,13 +325,13 @@ class Continuing:
             return False
         return all(part.result is not None and not part.brought for part in case.parts)
 
-    async def _go_on(self, case: Case, *, task_status: TaskStatus[None]) -> None:
+    async def _go_on(self, case: TaskExecution, *, task_status: TaskStatus[None]) -> None:
         async with case.lock:
             task_status.started()  # whoever commands it from now on waits for its lock
             if not case.is_over:
                 await self._take_further(case)
 
-    async def _take_further(self, case: Case) -> None:
+    async def _take_further(self, case: TaskExecution) -> None:
         match case.state:
             case Task.OPEN | Task.WAITING_FOR_SUBTASKS if (skipped := self._skipped(case)) is not None:
                 await self._closing.skip(case, skipped, BEFORE)
@@ -360,7 +359,7 @@ class Continuing:
             case Task.FAILED:
                 await self._closing.failed_before(case)
 
-    async def _reject(self, case: Case) -> None:
+    async def _reject(self, case: TaskExecution) -> None:
         error = case.run_data.last_error
         await self._load.decide(case)
         if case.job is Job.VALIDATING:
@@ -368,7 +367,7 @@ class Continuing:
         is_split = case.state is Task.WAITING_FOR_SUBTASKS
         await (self._closing.reject_whole if is_split else self._closing.failed)(case, error)
 
-    async def _blocked(self, case: Case) -> None:
+    async def _blocked(self, case: TaskExecution) -> None:
         """It stays so; nobody works on it meanwhile. One whose subtask has failed was about to be cancelled."""
         if (part := await self._failed_part(case)) is not None:
             await self._closing.cancelled(case, f"its subtask {part.name} did not complete")
@@ -378,7 +377,7 @@ class Continuing:
         await self._execution.put_back(case, ORPHANED)
         self._load.on_let_go(case)
 
-    async def _failed_part(self, case: Case) -> Case | None:
+    async def _failed_part(self, case: TaskExecution) -> TaskExecution | None:
         """The subtask that it is blocked on for good: one that did not answer may still be tried anew."""
         records = await self._sup.journal.events(entity_id=case.id)
         moved = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
@@ -387,7 +386,7 @@ class Continuing:
         return next((part for part in case.parts if part.id in case.data.waiting_for), None)
 
     # ------------------------------------------------------------------ it waits for a worker
-    async def _queue(self, case: Case) -> None:
+    async def _queue(self, case: TaskExecution) -> None:
         """Have its run and job wait for another worker."""
         if case.has_run and case.run is Run.PENDING and case.job in (None, Job.PENDING):
             if case.job is None:
@@ -407,12 +406,12 @@ class Continuing:
             else:
                 self._load.offer(case)
 
-    def _delay_left_s(self, case: Case) -> float:
+    def _delay_left_s(self, case: TaskExecution) -> float:
         """What is left of its delay, which is all of it at most: while nobody was there it went on, too."""
         delay_s = case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
-        return max(0.0, delay_s - max(0.0, self._sup.ledger.clock.wall.time() - case.run_changed_at))
+        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - case.run_changed_at))
 
-    async def _let_wait(self, case: Case) -> None:
+    async def _let_wait(self, case: TaskExecution) -> None:
         """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'. If
         it was to be tried again, its delay goes on."""
         if case.job is Job.RUNNING:
@@ -426,12 +425,12 @@ class Continuing:
             await case.post_job(job.RetryDelayElapsed())
         case.followed = case.run is Run.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
         if case.followed:
-            self._load.equip(case, may_split=gate.may_split(self._load, case))
+            self._load.equip(case, may_split=authorization.may_split(self._load, case))
             self._load.offer(case)
 
     # ------------------------------------------------------------------ its session goes on
-    async def _with_session(self, case: Case) -> None:
-        self._load.equip(case, may_split=gate.may_split(self._load, case))
+    async def _with_session(self, case: TaskExecution) -> None:
+        self._load.equip(case, may_split=authorization.may_split(self._load, case))
         match case.run:
             case Run.IN_PROGRESS:
                 case.followed = True
@@ -443,7 +442,7 @@ class Continuing:
             case _:
                 await self._try_again(case)
 
-    async def _try_again(self, case: Case) -> None:
+    async def _try_again(self, case: TaskExecution) -> None:
         """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
         what its supervisor had charged, and did not live to say of its job, is given back first."""
         decides = case.run in (Run.FAILED, Run.TIMEOUT)
@@ -460,14 +459,14 @@ class Continuing:
         await self._queue(case)
 
     @staticmethod
-    def _is_settled(case: Case) -> bool:
+    def _is_settled(case: TaskExecution) -> bool:
         """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
         claimed any more.)"""
         if case.run is not Run.CIRCUIT_OPEN:
             return False
-        return not probes_left(case.run_data, run.CooldownExpired()) or case.job in (None, Job.VALIDATING)
+        return not probes_left(case.run_data, task_run.CooldownExpired()) or case.job in (None, Job.VALIDATING)
 
-    async def _offer_again(self, case: Case) -> None:
+    async def _offer_again(self, case: TaskExecution) -> None:
         """Have its job wait for another worker, at once; its supervisor may have got anywhere on the way there."""
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=ORPHANED))
@@ -475,7 +474,7 @@ class Continuing:
             await case.post_job(job.RetryDelayElapsed())
         self._load.offer(case)
 
-    async def _end_failed(self, case: Case) -> None:
+    async def _end_failed(self, case: TaskExecution) -> None:
         """Its run had failed for good, and it had not heard of that."""
         error = case.run_data.last_error
         if case.job is Job.VALIDATING:
@@ -486,7 +485,7 @@ class Continuing:
         await self._closing.failed(case, error)
 
     # ------------------------------------------------------------------ it is lost
-    async def _without_session(self, case: Case) -> None:
+    async def _without_session(self, case: TaskExecution) -> None:
         row = self._sup.inherited.rows.get(case.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
@@ -512,10 +511,10 @@ class Continuing:
                 await case.post(task.Orphaned(reason=ORPHANED))
                 await self._adopt(case)
 
-    async def _adopt(self, case: Case) -> None:
+    async def _adopt(self, case: TaskExecution) -> None:
         """An orphan: what the policy says, within its retries."""
         match self._sup.settings.recovery.orphans:
-            case "done" if self._is_at_work(case) and gate.allows(self._load, case, "recovered"):
+            case "done" if self._is_at_work(case) and authorization.allows(self._load, case, "recovered"):
                 await self._finish(case)
             case "open" | "done" if case.data.claims <= case.data.max_retries:
                 await self._give_up_validation(case)
@@ -527,21 +526,21 @@ class Continuing:
                 await self._closing.cancel_records(case, ORPHANED)
                 await self._closing.rest(case, ORPHANED)
 
-    def _is_at_work(self, case: Case) -> bool:
+    def _is_at_work(self, case: TaskExecution) -> bool:
         """An attempt was under way, or had been counted as done already. One that had failed waits for another: what it
         has left is no work that a crash interrupted."""
         if not case.has_run:
             return self._is_completed(case)
         return case.run in (Run.IN_PROGRESS, Run.VALIDATING)
 
-    async def _finish(self, case: Case) -> None:
+    async def _finish(self, case: TaskExecution) -> None:
         """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
         if case.has_run and case.run is Run.IN_PROGRESS:
-            await case.post_run(run.ExecutionCompleted())
+            await case.post_run(task_run.ExecutionCompleted())
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionCompleted())
         if case.has_run and case.run is Run.VALIDATING:
-            await case.post_run(run.TestsPassed())
+            await case.post_run(task_run.TestsPassed())
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationPassed())
         elif case.job in (Job.QUEUED, Job.RETRYING):  # its worker was lost to a supervisor before
@@ -549,20 +548,20 @@ class Continuing:
         await case.post(task.Recovered(reason="recovery.orphans is done", summary=case.data.summary))
         await self._closing.deliver(case)
 
-    async def _give_up_validation(self, case: Case) -> None:
+    async def _give_up_validation(self, case: TaskExecution) -> None:
         """What was being tested is not there any more."""
         if case.has_run and case.run is Run.VALIDATING:
-            await case.post_run(run.TestsFailed(error=ORPHANED))
+            await case.post_run(task_run.TestsFailed(error=ORPHANED))
             await self._load.decide(case)
             if case.job is Job.RUNNING:
                 await case.post_job(job.ExecutionCompleted())
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationFailed(failed_rules=(ORPHANED,)))
 
-    async def _fail(self, case: Case, error: str) -> None:
+    async def _fail(self, case: TaskExecution, error: str) -> None:
         """Its session had given up, and the task had not heard of that."""
         if case.run is Run.IN_PROGRESS:
-            failed = run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
+            failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await case.post_run(failed)
         if case.run in (Run.FAILED, Run.CIRCUIT_OPEN):
             await self._load.decide(case)

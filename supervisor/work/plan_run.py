@@ -15,7 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.host.supervision import Supervisor
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Task
@@ -28,22 +28,22 @@ from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.live_session import OwnTask
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
-from supervisor.work.providers import Providers, Turned, provider_key
+from supervisor.work.providers import BreakerTransition, Providers, provider_key
 from supervisor.work.results import TaskResult
-from supervisor.work.task_execution import Case
+from supervisor.work.task_execution import TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
 from supervisor.work.workers import Pool
-from supervisor.work.workstream import Stream
+from supervisor.work.workstream import WorkstreamEntity
 
-__all__ = ["Workload"]
+__all__ = ["PlanRun"]
 
 _log = get_logger()
 
 
-class Workload:
+class PlanRun:
     """The work of one run.
 
     Args:
@@ -53,39 +53,39 @@ class Workload:
         stream: what it is done for.
     """
 
-    def __init__(self, sup: Supervisor, plan: Plan, pool: Pool, stream: Stream) -> None:
+    def __init__(self, sup: Supervisor, plan: Plan, pool: Pool, stream: WorkstreamEntity) -> None:
         self.sup, self.plan, self.pool, self.stream = sup, plan, pool, stream
-        self.cases: dict[str, Case] = {}
+        self.cases: dict[str, TaskExecution] = {}
         self.unsettled = 0
         """How many of them have no result yet."""
         self.backlog = Backlog(last_token=_last_token(sup))
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.providers = Providers()
-        self._at_work: dict[str, Case] = {}
+        self._at_work: dict[str, TaskExecution] = {}
         """Whose each session is."""
         self.durations = Durations()
         self._timeouts = Timeouts()
-        self._random: random.Random = sup.tree.system.rng("plan")
+        self._random: random.Random = sup.registry.system.rng("plan")
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
         self.concluded = False
         """Every task is settled, and stays so: what is to be said of the whole is being said."""
-        self.over = Moment()
+        self.over = OneShotEvent()
         """When nothing is begun of it any more."""
-        self.on_settled: Callable[[Case], None] = lambda case: None
+        self.on_settled: Callable[[TaskExecution], None] = lambda case: None
         """Called when a task is settled."""
         self.split: Callable[..., Awaitable[Answer]] | None = None
         """How a task is split."""
         self.block: Callable[..., Awaitable[Answer]] | None = None
         """How its own agent has a task blocked."""
-        self.on_let_go: Callable[[Case], None] = lambda case: None
+        self.on_let_go: Callable[[TaskExecution], None] = lambda case: None
         """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""
 
     # ------------------------------------------------------------------ the run
     def have(self, group: TaskGroup | None) -> None:
         """What is begun runs in *group*; ``None``: nothing is begun any more."""
         self._group = group
-        heard = self.sup.overseer.on_model_failed
+        heard = self.sup.monitors.on_model_failed
         if group is not None:
             heard.append(self._model_failed)
             return
@@ -127,7 +127,7 @@ class Workload:
 
     def now(self) -> float:
         """Seconds of the clock that decisions are made with."""
-        return self.sup.ledger.clock.now()
+        return self.sup.journal_writer.clock.now()
 
     async def sleep(self, delay_s: float) -> None:
         """So long, or until nothing is begun any more."""
@@ -135,14 +135,14 @@ class Workload:
             await self.sup.stopping.wait()
 
     # ------------------------------------------------------------------ claims
-    def offer(self, case: Case) -> None:
+    def offer(self, case: TaskExecution) -> None:
         """It can be claimed, as far as it is concerned; what nobody wants any more cannot."""
         if case.unwanted or case.is_over:
             return
         self.backlog.ready(case.name)
         self.wake()
 
-    async def give_back(self, case: Case) -> None:
+    async def give_back(self, case: TaskExecution) -> None:
         """Nobody works on it any more: its worker has a slot again."""
         claim, case.claim = case.claim, None
         self.backlog.hold(case.name)
@@ -155,22 +155,22 @@ class Workload:
                 self.backlog.release(case.name, claim.token)
             self.wake()
 
-    async def open_again(self, case: Case) -> None:
+    async def open_again(self, case: TaskExecution) -> None:
         """The task is open again: a new run and a new job, for its agent, who tries next."""
         case.checkpoint = case.checkpoint or case.last_checkpoint
         case.open_run(self.limits_of(case))
         await self.queue_again(case)
 
-    def limits_of(self, case: Case) -> RunData:
+    def limits_of(self, case: TaskExecution) -> RunData:
         """The bounds of its next run, and what that begins with."""
         return checkpoints.follow_up(case, self.plan.task_lifecycle.value())
 
-    async def queue_again(self, case: Case) -> None:
+    async def queue_again(self, case: TaskExecution) -> None:
         """Its run is to be tried: a new job, for whoever tries next."""
         case.open_job()
         await self.queue(case)
 
-    async def queue(self, case: Case) -> None:
+    async def queue(self, case: TaskExecution) -> None:
         """Its job, which is new, waits for whoever tries next."""
         needed = (self.cases[name] for name in case.task.depends_on)
         depends_on = tuple(one.completed_job for one in needed if one.completed_job)
@@ -179,7 +179,7 @@ class Workload:
 
     def lives(self, session_id: str) -> bool:
         """Whether that session can be asked for something."""
-        work, entity = self.sup.tree.works.get(session_id), self.sup.tree.entities.get(session_id)
+        work, entity = self.sup.registry.works.get(session_id), self.sup.registry.entities.get(session_id)
         return (
             work is not None
             and entity is not None
@@ -188,28 +188,28 @@ class Workload:
         )
 
     # ------------------------------------------------------------------ attempts
-    async def decide(self, case: Case, *, charged: bool = True, spent: str = "") -> None:
+    async def decide(self, case: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
         """Leave the states in which the run decides; a retry that nobody may spend opens its circuit, as does what is
         *spent* already."""
         while case.run in (Run.FAILED, Run.TIMEOUT):
             await self.keep(case, case.run)
-            await case.post_run(run.RetryDecided(jitter=self._jitter(case)))
+            await case.post_run(task_run.RetryDecided(jitter=self._jitter(case)))
         if charged and case.run is Run.RETRYING and (why := spent or self.spend_retry()):
-            await case.post_run(run.CircuitOpened(reason=why))
+            await case.post_run(task_run.CircuitOpened(reason=why))
         if case.run is Run.CIRCUIT_OPEN:
             await self.keep(case, Run.CIRCUIT_OPEN)
         if case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):  # while nobody else can have what it owns
             await checkpoints.take_back(self.sup, case)
 
-    async def keep(self, case: Case, state: Run) -> None:
+    async def keep(self, case: TaskExecution, state: Run) -> None:
         """Its run enters *state*: keep what the plan wants kept there."""
         await checkpoints.keep(self.sup, self.plan.task_lifecycle, case, state)
 
-    async def kept(self, case: Case, state: Run) -> run.CheckpointSaved | None:
+    async def kept(self, case: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
         """The same, but for the record of it."""
         return await checkpoints.kept(self.sup, self.plan.task_lifecycle, case, state)
 
-    def _jitter(self, case: Case) -> float:
+    def _jitter(self, case: TaskExecution) -> float:
         return 1.0 + self._random.uniform(-case.run_data.jitter, case.run_data.jitter)
 
     def spend_retry(self) -> str:
@@ -222,11 +222,11 @@ class Workload:
         self.budget = left
         return ""
 
-    def agent_of(self, case: Case) -> str:
+    def agent_of(self, case: TaskExecution) -> str:
         """Who tries next: those that it falls back on have their turn after a failure each."""
         return next_agent(case.task.agent, case.task.fallback_agents, case.data.retries)
 
-    def time_limit(self, case: Case) -> TimeLimit:
+    def time_limit(self, case: TaskExecution) -> TimeLimit:
         """What an attempt may take: what its task says, or its scope; else the plan, or the limits of its session."""
         lifecycle = self.plan.task_lifecycle
         if case.task.timeout_s is not None:
@@ -240,25 +240,25 @@ class Workload:
         config = self.plan.agents.get(agent)
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
-    def claimed(self, case: Case) -> None:
+    def claimed(self, case: TaskExecution) -> None:
         """It is about to be launched: of those that wait for a provider that failed, nobody else is, until it has an
         answer. (A task that waits for its subtasks is not: what they made is only looked at.)"""
         if case.state is not Task.WAITING_FOR_SUBTASKS:
             self._ask(case)
 
-    def launched(self, case: Case) -> None:
+    def launched(self, case: TaskExecution) -> None:
         case.began_s = self.now()
         if case.asks != self.provider_of(case.agent):  # another agent has it, or it is tried again in its slot
             self.withdrawn(case)
             self._ask(case)
 
-    def _ask(self, case: Case) -> None:
+    def _ask(self, case: TaskExecution) -> None:
         key, now_s = self.provider_of(case.agent), self.now()
         if self.providers.allows(key, now_s):
             case.asks = key
             self._tell(case, self.providers.launched(key, case.name, now_s))
 
-    def ended(self, case: Case, failure: Failure | None) -> None:
+    def ended(self, case: TaskExecution, failure: Failure | None) -> None:
         """An attempt has ended, with *failure* or well."""
         now_s = self.now()
         if failure is None and case.began_s is not None:
@@ -269,41 +269,41 @@ class Workload:
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """The model of somebody's agent failed once; the agent may try again by itself."""
         case = self._at_work.get(session_id.partition("/")[0])
-        work = self.sup.tree.works.get(session_id)
+        work = self.sup.registry.works.get(session_id)
         _, provider, why = PROBLEMS[failure.problem]
         if case is not None and work is not None and provider:
             key = self.provider_of(work.profile.name)
             self._tell(case, self.providers.troubled(key, case.name, self.now(), why))
 
-    def withdrawn(self, case: Case) -> None:
+    def withdrawn(self, case: TaskExecution) -> None:
         """An attempt was ended before it could say anything."""
         asked, case.asks = case.asks, ""
         if asked:
             self.providers.withdrawn(asked, case.name, self.now())
             self.wake()
 
-    def _tell(self, case: Case, turned: Turned | None) -> None:
+    def _tell(self, case: TaskExecution, turned: BreakerTransition | None) -> None:
         if turned is not None:
             told = {"provider": turned.key, "circuit": turned.state.value, "free_at_s": turned.free_at_s}
             case.note("ProviderBreaker", told, turned.why)
             _log.warning("the breaker of a provider has turned", **told)
             self.wake()
 
-    def directory_of(self, case: Case) -> str:
+    def directory_of(self, case: TaskExecution) -> str:
         """Where the agent of that task is configured to work."""
         profile = self.sup.profile(case.agent)
         return self.sup.workdir if profile is None else profile.directory
 
-    def equip(self, case: Case, *, may_split: bool) -> None:
+    def equip(self, case: TaskExecution, *, may_split: bool) -> None:
         """Its session may say that it is blocked, and perhaps split it. What its model meets is its."""
         self._at_work[case.session_id] = case
-        work = self.sup.tree.works.get(case.session_id)
+        work = self.sup.registry.works.get(case.session_id)
         if work is not None and self.block is not None:
             split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
             work.own_task = OwnTask(case.name, split, self.block, state_dir)
 
     # ------------------------------------------------------------------ ends
-    def settle(self, case: Case, outcome: str, error: str) -> None:
+    def settle(self, case: TaskExecution, outcome: str, error: str) -> None:
         """Nothing more becomes of it in this run. What it was settled as first stands."""
         if case.result is not None:
             return
@@ -312,17 +312,17 @@ class Workload:
         self._count(case)
         self.on_settled(case)
 
-    def _count(self, case: Case) -> None:
+    def _count(self, case: TaskExecution) -> None:
         self.unsettled -= 1
         case.settled.set()
 
-    def unsettle(self, case: Case) -> None:
+    def unsettle(self, case: TaskExecution) -> None:
         """Something may become of it after all: the run does not end before that is known."""
-        case.result, case.settled = None, Moment()
+        case.result, case.settled = None, OneShotEvent()
         case.ending, case.unwanted = False, ""
         self.unsettled += 1
 
-    def resettle(self, case: Case, result: TaskResult) -> None:
+    def resettle(self, case: TaskExecution, result: TaskResult) -> None:
         """Nothing became of it: it is settled as it was."""
         case.result = result
         self._count(case)
@@ -335,7 +335,7 @@ def _last_token(sup: Supervisor) -> int:
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 
 
-def _kind_of(case: Case) -> TaskKind | None:
+def _kind_of(case: TaskExecution) -> TaskKind | None:
     task = case.task
     if task.scope is None:
         return None

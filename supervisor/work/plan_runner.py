@@ -34,23 +34,23 @@ from supervisor.recovery.resumable import digest_of, tasks_digest
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.runtime.one_shot_event import Moment
-from supervisor.work import plugin_policies as opinions
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.work import plugin_policies
 from supervisor.work.attempt_runner import LOST, Execution, is_delayed
 from supervisor.work.backlog import Gate
 from supervisor.work.blocking import PARENTS, Blocking
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.checkpoints import is_taken_back, owned, take_back
-from supervisor.work.completion_pipeline import Closing
-from supervisor.work.plan_recovery import Continuing
-from supervisor.work.plan_run import Workload
-from supervisor.work.previous_run import Before, before
+from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.plan_recovery import PlanRecovery
+from supervisor.work.plan_run import PlanRun
+from supervisor.work.previous_run import PreviousRun, before
 from supervisor.work.reporting import unreported
 from supervisor.work.results import PlanResult, TaskResult, not_accepted
-from supervisor.work.task_commands import Operating, Scheduler
-from supervisor.work.task_execution import ACTOR, Case
+from supervisor.work.task_commands import Scheduler, TaskCommands
+from supervisor.work.task_execution import ACTOR, TaskExecution
 from supervisor.work.workers import Heart, Pool
-from supervisor.work.workstream import Stream
+from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import keep_dossier, note_use
 
 __all__ = ["PlanRunner", "run_plan"]
@@ -91,18 +91,18 @@ class PlanRunner:
         """What this run does again of the one that it resumes: a task and its checkpoint, in words."""
         self.unshown = ""
         """The result of an earlier run that nobody was given, and that this run does not return either, in words."""
-        self.operating = Operating(sup)
+        self.operating = TaskCommands(sup)
         """What can be asked of the work while it is under way."""
-        self._load: Workload | None = None
-        self._before: Before | None = None
+        self._load: PlanRun | None = None
+        self._before: PreviousRun | None = None
         """The run of the plan that this one resumes."""
-        self._superseded: Stream | None = None
+        self._superseded: WorkstreamEntity | None = None
         """The workstream whose result nobody was given, and that this run takes the place of."""
         self._untouched: list[Entity] = []
         """What an earlier supervisor left, and this run had not come to when it was given up."""
 
     @property
-    def load(self) -> Workload:
+    def load(self) -> PlanRun:
         assert self._load is not None, "it has begun"
         return self._load
 
@@ -132,7 +132,7 @@ class PlanRunner:
             error = await self._conclude()
         except BaseException:
             if self.load.stream.is_opened:
-                with self._sup.tree.system.timers.limit(self._end_s, shield=True):
+                with self._sup.registry.system.timers.limit(self._end_s, shield=True):
                     await self._give_up()
             if self.load.stream.owes_result:  # whoever was to have it was cancelled
                 known = self._sup.inherited.finished.by_tasks
@@ -159,14 +159,14 @@ class PlanRunner:
         last = same or known.by_name.get(plan.workstream, "")
         if not last:
             return None
-        await self._sup.ledger.durable()  # the run may have been one of this supervisor, that was cancelled
+        await self._sup.journal_writer.durable()  # the run may have been one of this supervisor, that was cancelled
         left = await unreported(self._sup.journal, last)
         if left is None or not same:
             known.forget(last)
             self.unshown = f"{left.words}; the tasks of this plan are not the same" if left is not None else ""
             return None
-        stream = Stream(self._sup)
-        stream.take_up_ended(entity_of(left.row, self._sup.ledger), left.last_seq)
+        stream = WorkstreamEntity(self._sup)
+        stream.take_up_ended(entity_of(left.row, self._sup.journal_writer), left.last_seq)
         if anew:
             self.unshown, self._superseded = left.words, stream
             return None
@@ -188,7 +188,9 @@ class PlanRunner:
         left = self._continuing.find(plan)
         resumes = self.load.stream.resumes if left else ""
         if resumes or (resume and not left):
-            await self._sup.ledger.durable()  # what this supervisor has just given up is still on its way to the disk
+            await (
+                self._sup.journal_writer.durable()
+            )  # what this supervisor has just given up is still on its way to the disk
             await self._read_before(plan, resumes)
         if not left and self._before is not None:
             done = self._before.closed.keys() >= {one.task.id for one in every_task(plan.tasks)}
@@ -215,11 +217,11 @@ class PlanRunner:
             self.load.have(None)
 
     def _prepare(self, plan: Plan) -> None:
-        pool, stream = Pool(self._sup, plan.workers, plan.max_sessions, heart=self._heart), Stream(self._sup)
-        self._load = load = Workload(self._sup, plan, pool, stream)
-        self._closing = Closing(load)
+        pool, stream = Pool(self._sup, plan.workers, plan.max_sessions, heart=self._heart), WorkstreamEntity(self._sup)
+        self._load = load = PlanRun(self._sup, plan, pool, stream)
+        self._closing = CompletionPipeline(load)
         self._execution = Execution(load, self._closing)
-        self._continuing = Continuing(load, self._closing, self._execution)
+        self._continuing = PlanRecovery(load, self._closing, self._execution)
         self._blocking = Blocking(load, self._closing, self._execution, self.consider)
         load.on_settled = self._settled
         pool.on_lost, pool.on_free = self._lost, load.wake
@@ -260,7 +262,7 @@ class PlanRunner:
             if case.state is Task.WAITING_FOR_SUBTASKS:
                 self._blocking.watch(case)
 
-    def _unmerged(self, plan: Plan) -> list[Case]:
+    def _unmerged(self, plan: Plan) -> list[TaskExecution]:
         """What was done, and closed with its work on its branch since its run ended, in the order of the plan."""
         if self._sup.janitor.in_place:
             return []
@@ -268,13 +270,13 @@ class PlanRunner:
         known = self._continuing.ids
         left = {**{name: one for name, one in resumed.items() if name not in known}, **self._continuing.unmerged}
         *_, grown = self._continuing.grown(plan)
-        cases = [Case(self._sup, one.task) for one in every_task(grown.tasks) if one.task.id in left]
+        cases = [TaskExecution(self._sup, one.task) for one in every_task(grown.tasks) if one.task.id in left]
         for case in cases:
             data = left[case.name].data
             case.settled_id, case.session_id, case.judged = left[case.name].entity_id, data.claimed_by, data.judged
         return cases
 
-    async def _merge_late(self, unmerged: Iterable[Case]) -> tuple[list[str], list[str]]:
+    async def _merge_late(self, unmerged: Iterable[TaskExecution]) -> tuple[list[str], list[str]]:
         """Merge them, before anything begins that may depend on them. Those that are merged, by their ids; and by name
         those that cannot be: they are done again."""
         merged, refused = dict[str, str](), list[str]()
@@ -287,9 +289,9 @@ class PlanRunner:
         self.merged = tuple(merged.values())
         return list(merged), refused
 
-    def _open_all(self, plan: Plan) -> list[Case]:
+    def _open_all(self, plan: Plan) -> list[TaskExecution]:
         """The tasks of *plan*, and those that it had grown by under an earlier supervisor."""
-        new: list[Case] = []
+        new: list[TaskExecution] = []
         for one in self._continuing.grown(plan):
             self.load.plan = one
             new += self._open(one)
@@ -307,7 +309,7 @@ class PlanRunner:
         )
         await self.operating.begin(at, self._continuing.ids)
 
-    def _open_more(self) -> list[Case]:
+    def _open_more(self) -> list[TaskExecution]:
         """A task is to be split: the subtasks that the plan has by now."""
         return self._open(self.load.plan)
 
@@ -329,14 +331,14 @@ class PlanRunner:
             if case.state in WAITING:
                 self.load.start(self._end_waiting, case)
 
-    def _is_queued(self, case: Case) -> bool:
+    def _is_queued(self, case: TaskExecution) -> bool:
         """Nobody has it, and any worker may; whose delay a stop cuts short is offered to one by whoever waits for its
         end."""
         if case.unwanted or case.scope is not None or self.load.backlog.holder(case.name) is not None:
             return False
         return case.state is Task.OPEN and case.job is job.Job.QUEUED and not is_delayed(case)
 
-    async def _end_waiting(self, case: Case) -> None:
+    async def _end_waiting(self, case: TaskExecution) -> None:
         async with case.lock:  # somebody may be answering for it just now
             if case.state in WAITING:
                 await self._closing.cancelled(case, ENDING)
@@ -384,7 +386,7 @@ class PlanRunner:
         taken back the ends of those who are at work there."""
         merging_s = LAST_RECORDS_S if self._approving else 0.0
         begun = (case for case in self.load.cases.values() if case.task.rollback and not case.taken_back)
-        works = (self._sup.tree.works.get(case.session_id) for case in begun)
+        works = (self._sup.registry.works.get(case.session_id) for case in begun)
         ends_s = max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
         return merging_s + ends_s + LAST_RECORDS_S
 
@@ -399,7 +401,7 @@ class PlanRunner:
         for case in unsettled:
             self._closing.tell_cancelled(case, GIVEN_UP)
         self._untouched = self._continuing.untouched(load.cases.values())
-        tell_end_of_work(self._sup.tree, self._untouched, turned_down(list(self._sup.inherited.rows.values())))
+        tell_end_of_work(self._sup.registry, self._untouched, turned_down(list(self._sup.inherited.rows.values())))
         jobs = [case.job_id for case in unsettled if case.job is not None]
         jobs += [one.id for one in self._untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:  # what is said once is recorded when it can be
@@ -414,17 +416,17 @@ class PlanRunner:
             await keep_dossier(load)
 
     @property
-    def _unsettled(self) -> list[Case]:
+    def _unsettled(self) -> list[TaskExecution]:
         return [case for case in self.load.cases.values() if case.result is None and case.is_opened]
 
     @property
-    def _approving(self) -> list[Case]:
+    def _approving(self) -> list[TaskExecution]:
         """Who waits to be approved, and is being merged, or denied, for somebody just now."""
         return [case for case in self._unsettled if case.state is Task.PENDING_APPROVAL and case.lock.locked()]
 
-    async def _end_stream(self, approving: Sequence[Case]) -> None:
+    async def _end_stream(self, approving: Sequence[TaskExecution]) -> None:
         """What is being merged for whoever approved it is closed as well: both or neither. Not for ever."""
-        with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
+        with self._sup.registry.system.timers.limit(LAST_RECORDS_S, shield=True):
             for case in approving:
                 async with case.lock:
                     pass
@@ -434,13 +436,13 @@ class PlanRunner:
                 group.start_soon(self._leave, case, False)
             await self.load.stream.cancel(GIVEN_UP)
 
-    async def _all_heard(self, case: Case) -> None:
+    async def _all_heard(self, case: TaskExecution) -> None:
         """What a command has told it just now may be in its mailbox still: it hears that before its end."""
         with suppress(NoSuchEntity):  # its actor was lost
             while any(self._sup.inspect(case.id).queued.values()):
                 await checkpoint()
 
-    async def _leave(self, case: Case, is_done: bool) -> None:
+    async def _leave(self, case: TaskExecution, is_done: bool) -> None:
         """What it has is kept, and who works on it is ended; then nothing is in the way of taking that back."""
         if is_taken_back(self._sup, case) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
@@ -450,47 +452,47 @@ class PlanRunner:
         if is_done:
             await self._forget(case)
 
-    async def _leave_nothing(self, case: Case) -> None:
+    async def _leave_nothing(self, case: TaskExecution) -> None:
         """What it did in place is taken back when its end is on record: else whoever comes next goes on with its
         attempt, and takes that back. Nothing begins there meanwhile."""
         with self._sup.janitor.clearing.one():
             await self._end_both(case)
-            if await self._sup.ledger.durable():
+            if await self._sup.journal_writer.durable():
                 await take_back(self._sup, case)
 
-    async def _end_both(self, case: Case) -> None:
+    async def _end_both(self, case: TaskExecution) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_run, case)
             group.start_soon(self._end_session, case.session_id)
 
-    async def _forget(self, case: Case) -> None:
+    async def _forget(self, case: TaskExecution) -> None:
         """What was saved on its way goes when it is closed on record: else whoever comes next finds it at work, and
         nothing to go on with. A disk that is down is not waited for."""
-        closed, ledger = Moment(), self._sup.ledger
+        closed, journal_writer = OneShotEvent(), self._sup.journal_writer
         await self._end_of(case.id).wait()
-        ledger.when_durable(closed.set)
-        if await ledger.disk.unless_down(closed) and ledger.error is None:
+        journal_writer.when_durable(closed.set)
+        if await journal_writer.disk.unless_down(closed) and journal_writer.error is None:
             await self._sup.janitor.forget(owned(self._sup, case))
 
-    async def _cancel_run(self, case: Case) -> None:
+    async def _cancel_run(self, case: TaskExecution) -> None:
         """What it has is kept, and its last record is made: it is not buried before that."""
         over = self._end_of(case.run_id) if case.has_run else None
         with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or given up by itself
             await self._closing.tell_run_cancelled(case, GIVEN_UP)
         if over is not None:
-            with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
+            with self._sup.registry.system.timers.limit(LAST_RECORDS_S, shield=True):
                 await over.wait()
 
-    def _end_of(self, entity_id: str) -> Moment:
+    def _end_of(self, entity_id: str) -> OneShotEvent:
         """When its last record is written: in memory, so that no disk is waited for."""
-        over, entity = Moment(), self._sup.tree.entities.get(entity_id)
+        over, entity = OneShotEvent(), self._sup.registry.entities.get(entity_id)
         if entity is None or entity.ended:
             over.set()
         else:
             entity.on_ended = over.set
         return over
 
-    async def _end_pool(self, jobs: Iterable[Moment]) -> None:
+    async def _end_pool(self, jobs: Iterable[OneShotEvent]) -> None:
         """A worker lets go of its *jobs*, and is shut down, when they are over on record, and not before."""
         with suppress(NoSuchEntity, Refused, JournalError):
             try:
@@ -501,7 +503,7 @@ class PlanRunner:
                 self.load.pool.stop_waiting()
 
     async def _end_session(self, session_id: str) -> None:
-        if session_id in self._sup.tree.works:
+        if session_id in self._sup.registry.works:
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
 
@@ -516,15 +518,15 @@ class PlanRunner:
         for case in self.load.cases.values():
             case.bury()
         for one in (*self._untouched, *self._continuing.over):
-            self._sup.tree.bury(one.id)
+            self._sup.registry.bury(one.id)
         self.load.stream.bury()
 
-    def _result(self, case: Case) -> TaskResult:
+    def _result(self, case: TaskExecution) -> TaskResult:
         assert case.result is not None, "it is settled"
         return case.result
 
     # ------------------------------------------------------------------ tasks
-    def _open(self, plan: Plan) -> list[Case]:
+    def _open(self, plan: Plan) -> list[TaskExecution]:
         """The logs of the tasks that are new begin."""
         load = self.load
         placed = [one for one in every_task(plan.tasks) if one.task.id not in load.cases]
@@ -538,10 +540,10 @@ class PlanRunner:
                 load.backlog.settle(case.name, completed=case.is_met)
         return new
 
-    def _open_task(self, placed: Placed, plan: Plan) -> Case:
+    def _open_task(self, placed: Placed, plan: Plan) -> TaskExecution:
         load = self.load
         above = load.cases[placed.parent.task.id] if placed.parent is not None else None
-        case = load.cases[placed.task.id] = Case(self._sup, placed.task, above)
+        case = load.cases[placed.task.id] = TaskExecution(self._sup, placed.task, above)
         if above is not None:
             above.parts.append(case)
         if self._continuing.take_up(case) or self._bring(case):
@@ -562,7 +564,7 @@ class PlanRunner:
             plan.workstream, count + unmerged, self._before.workstream if self._before is not None else ""
         )
 
-    def _bring(self, case: Case) -> bool:
+    def _bring(self, case: TaskExecution) -> bool:
         """Have it count as done, if it was closed in the run that this one resumes."""
         if self._before is None or (row := self._before.closed.get(case.name)) is None:
             return False
@@ -572,11 +574,11 @@ class PlanRunner:
         self.load.unsettled -= 1
         return True
 
-    def _consider_all(self, cases: Iterable[Case]) -> None:
+    def _consider_all(self, cases: Iterable[TaskExecution]) -> None:
         for case in cases:
             self.load.start(self.consider, case)
 
-    async def consider(self, case: Case) -> None:
+    async def consider(self, case: TaskExecution) -> None:
         """Begin what can be begun of it, or say that it never will be: once, whoever else asks meanwhile. Whom nobody
         wants any more is about to be cancelled."""
         if case.considered:
@@ -590,7 +592,7 @@ class PlanRunner:
             case.considered = False
             self.load.wake()
 
-    async def _begin_or_block(self, case: Case) -> None:
+    async def _begin_or_block(self, case: TaskExecution) -> None:
         if (doomed := self._doomed_by(case)) is not None:
             await self._block(case, doomed)
         elif case.state is Task.PLANNED:
@@ -599,12 +601,12 @@ class PlanRunner:
         elif not self._waits_again(case):
             await self._queue(case)
 
-    def _waits_again(self, case: Case) -> bool:
+    def _waits_again(self, case: TaskExecution) -> bool:
         """What it waits for was settled, and is about to be done again."""
         needed = (*case.task.depends_on, *((case.task.when.task,) if case.task.when and case.task.when.task else ()))
         return any(self.load.cases[name].result is None for name in needed)
 
-    def _is_due(self, case: Case) -> bool:
+    def _is_due(self, case: TaskExecution) -> bool:
         """Nothing that it waits for is still open, or something has ended for good; and it is not begun yet."""
         if case.state is Task.WAITING_FOR_SUBTASKS:
             return case.scope is None and all(part.result is not None for part in case.parts)
@@ -615,17 +617,17 @@ class PlanRunner:
         unbegun = case.state in (Task.PLANNED, Task.OPEN) and case.job in (None, job.Job.PENDING)
         return unbegun and (refusal is None or refusal.why in ("on_hold", "doomed"))
 
-    def _doomed_by(self, case: Case) -> Case | None:
+    def _doomed_by(self, case: TaskExecution) -> TaskExecution | None:
         needed = (self.load.cases[name] for name in case.task.depends_on)
         return next((one for one in needed if one.result is not None and not one.is_met), None)
 
-    async def _block(self, case: Case, by: Case) -> None:
+    async def _block(self, case: TaskExecution, by: TaskExecution) -> None:
         failed = [name for name in case.task.depends_on if (one := self.load.cases[name]).result and not one.is_met]
         words = f"it depends on {', '.join(failed)}, which did not complete"
         cause = SkipCause.OPTIONAL if case.task.optional else SkipCause.DEPENDENCY_FAILED
         await self._closing.skip(case, cause, words, dependency=by)
 
-    async def _queue(self, case: Case) -> None:
+    async def _queue(self, case: TaskExecution) -> None:
         """What it waited for is there: it is wanted or not, split or queued."""
         if case.state is Task.WAITING_FOR_SUBTASKS:
             await self._join(case)
@@ -644,14 +646,14 @@ class PlanRunner:
         else:
             await self._assign(case, case.task.depends_on)
 
-    async def _assign(self, case: Case, needed: Iterable[str]) -> None:
+    async def _assign(self, case: TaskExecution, needed: Iterable[str]) -> None:
         jobs = (self.load.cases[name].completed_job for name in needed)
         depends_on = tuple(one for one in jobs if one)
         await case.post_job(job.SchedulerAssigned(depends_on=depends_on))
-        await opinions.rank(self.load, case)
+        await plugin_policies.rank(self.load, case)
         self.load.offer(case)
 
-    async def _join(self, case: Case) -> None:
+    async def _join(self, case: TaskExecution) -> None:
         """Every subtask is settled."""
         for part in case.parts:
             if part.result is not None and not part.is_met:
@@ -669,7 +671,7 @@ class PlanRunner:
         else:
             await self._closing.integrate(case)
 
-    def _unmet(self, case: Case, when: ConditionConfig) -> str:
+    def _unmet(self, case: TaskExecution, when: ConditionConfig) -> str:
         if when.task is not None:
             result = self.load.cases[when.task].result
             outcome = result.outcome if result is not None else "open"
@@ -681,7 +683,7 @@ class PlanRunner:
         return f"its condition is not met: there is no {when.file_exists}" if missing else ""
 
     # ------------------------------------------------------------------ what follows
-    def _settled(self, case: Case) -> None:
+    def _settled(self, case: TaskExecution) -> None:
         """A task is settled: others may begin, or never will."""
         load = self.load
         follows = load.backlog.settle(case.name, completed=case.is_met)
@@ -697,12 +699,12 @@ class PlanRunner:
                 rest = [one for one in load.cases.values() if one.result is None]
                 self._cancel_all(rest, f"the critical task {case.name} failed")
 
-    def _let_go(self, case: Case) -> None:
+    def _let_go(self, case: TaskExecution) -> None:
         """Nobody carries it out any more: it waits for its subtasks, or is blocked."""
         self._blocking.look_at(case)
         self._consider_all([case])
 
-    def _drop_parts(self, case: Case) -> None:
+    def _drop_parts(self, case: TaskExecution) -> None:
         """A task that is settled needs nothing of its subtasks any more."""
         outcome = case.result.outcome if case.result is not None else ""
         left = [part for part in case.parts if part.result is None]
@@ -712,23 +714,23 @@ class PlanRunner:
         for part in left:
             self.load.start(self._skip, part, f"{case.name} was skipped")
 
-    async def _skip(self, case: Case, why: str) -> None:
+    async def _skip(self, case: TaskExecution, why: str) -> None:
         async with case.lock:
             await self._closing.skip(case, SkipCause.CONDITION_NOT_MET, why)
 
-    def _cancel_all(self, cases: Collection[Case], why: str) -> None:
+    def _cancel_all(self, cases: Collection[TaskExecution], why: str) -> None:
         """Nobody wants them any more. They are ended side by side: each agent may take its time."""
         self._hold(cases, why)
         for case in cases:
             self.load.start(self.cancel, case, why)
 
-    def _hold(self, cases: Iterable[Case], why: str) -> None:
+    def _hold(self, cases: Iterable[TaskExecution], why: str) -> None:
         """None of them begins any more while an agent of another one takes its time to end."""
         for case in cases:
             case.unwanted = case.unwanted or why
             self.load.backlog.hold(case.name)
 
-    async def cancel(self, case: Case, why: str, begins: Callable[[], None] = lambda: None) -> None:
+    async def cancel(self, case: TaskExecution, why: str, begins: Callable[[], None] = lambda: None) -> None:
         """Nobody wants it any more: whoever works on it is ended, which *begins* then; what is checked and merged is
         not interrupted. Why, is what was said first."""
         self._hold([case], why)
@@ -806,7 +808,7 @@ class PlanRunner:
                 known.update(one.task.id for one in every_task([part.task for part in case.parts]))
         return plan
 
-    async def _add(self, new: list[Case]) -> None:
+    async def _add(self, new: list[TaskExecution]) -> None:
         try:
             if new:
                 await self.load.stream.added(len(new))

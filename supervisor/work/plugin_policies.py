@@ -8,13 +8,13 @@ from __future__ import annotations
 from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.plugins import FailedAttempt, WorkItem
 from supervisor.policies.error_classification import Failure
-from supervisor.work.plan_run import Workload
-from supervisor.work.task_execution import Case
+from supervisor.work.plan_run import PlanRun
+from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["judge", "next_agent", "rank"]
 
 
-async def rank(load: Workload, case: Case) -> None:
+async def rank(load: PlanRun, case: TaskExecution) -> None:
     """Order a task among what can be claimed as the plug-ins see it, before it is offered."""
     task = case.task
     item = WorkItem(
@@ -26,7 +26,7 @@ async def rank(load: Workload, case: Case) -> None:
         load.backlog.rank(case.name, priority)
 
 
-async def judge(load: Workload, case: Case, failure: Failure, error: str) -> Failure:
+async def judge(load: PlanRun, case: TaskExecution, failure: Failure, error: str) -> Failure:
     """The failure of an attempt as the plug-ins see it: one that rules out another attempt, or one that does not."""
     attempt = _failed(load, case, error, failure.category.value)
     again = await load.sup.plugins.retry(attempt)
@@ -38,7 +38,7 @@ async def judge(load: Workload, case: Case, failure: Failure, error: str) -> Fai
     return failure._replace(category=category)
 
 
-async def next_agent(load: Workload, case: Case, planned: str) -> str:
+async def next_agent(load: PlanRun, case: TaskExecution, planned: str) -> str:
     """Who tries a task that has failed: *planned*, or another agent of the plan that a plug-in prefers."""
     chosen = await load.sup.plugins.escalation(_failed(load, case, case.data.last_failure, ""))
     if chosen is None or chosen == planned:
@@ -47,7 +47,7 @@ async def next_agent(load: Workload, case: Case, planned: str) -> str:
     return chosen
 
 
-def _failed(load: Workload, case: Case, error: str, category: str) -> FailedAttempt:
+def _failed(load: PlanRun, case: TaskExecution, error: str, category: str) -> FailedAttempt:
     review = load.plan.review_of(case.task)
     return FailedAttempt(
         task_id=case.name,

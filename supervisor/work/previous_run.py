@@ -26,12 +26,12 @@ from supervisor.ports import EntityRow
 from supervisor.recovery.resumable import Interrupted, digest_of
 from supervisor.work.task_execution import Checkpoint, checkpoint_after
 
-__all__ = ["Before", "before"]
+__all__ = ["PreviousRun", "before"]
 
 _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 
-class Before(NamedTuple):
+class PreviousRun(NamedTuple):
     """What there is to resume: the workstream; its tasks that are closed, by name, with the jobs that closed them, and
     which of them are still to be merged; and what those begin with that were cancelled or given up."""
 
@@ -59,7 +59,7 @@ def before(
     rows: Collection[EntityRow],
     workstream: str = "",
     refused: Collection[str] = (),
-) -> Before | None:
+) -> PreviousRun | None:
     """What *plan* resumes: that *workstream*, or the newest one that has tasks of it; ``None`` where there is none.
     What was *refused* when it was to be merged is done again."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
@@ -76,7 +76,7 @@ def before(
         name: row for name, row in last.items() if name not in closed and (Task(row.state) in _AGAIN or name in refused)
     }
     unmerged = _unmerged(closed, ordered, chain) if settings.workspace == "worktree" else {}
-    return Before(newest, closed, unmerged, _jobs(closed, ordered), _checkpoints(open_again, ordered))
+    return PreviousRun(newest, closed, unmerged, _jobs(closed, ordered), _checkpoints(open_again, ordered))
 
 
 def _tasks(rows: Sequence[EntityRow]) -> Iterator[tuple[EntityRow, TaskData]]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from actors.breaker import Answered, Breaker, BreakerLimits, Circuit, Failed, Launched, Withdrawn
 from supervisor.policies.error_classification import Failure
 
-__all__ = ["Providers", "Turned", "provider_key"]
+__all__ = ["BreakerTransition", "Providers", "provider_key"]
 
 
 def provider_key(adapter: str, provider: str) -> str:
@@ -22,7 +22,7 @@ def provider_key(adapter: str, provider: str) -> str:
     return f"{adapter}:{provider}"
 
 
-class Turned(NamedTuple):
+class BreakerTransition(NamedTuple):
     """The breaker of *key* has changed to *state*, because of *why*; ``free_at_s`` is when the next probe may go."""
 
     key: str
@@ -47,7 +47,7 @@ class Providers:
         """The same question, for whoever claims at *now_s*."""
         return lambda key: self.allows(key, now_s)
 
-    def launched(self, key: str, who: str, now_s: float) -> Turned | None:
+    def launched(self, key: str, who: str, now_s: float) -> BreakerTransition | None:
         """*who* is launched against it. An attempt that gets through an open breaker is its probe.
 
         Raises:
@@ -57,9 +57,9 @@ class Providers:
             return None
         breaker = self._breakers.setdefault(key, Breaker(self._limits))
         turned = breaker.hear(Launched(who=who, at=now_s))
-        return Turned(key, breaker.state, f"{who} probes it", breaker.data.free_at_s) if turned else None
+        return BreakerTransition(key, breaker.state, f"{who} probes it", breaker.data.free_at_s) if turned else None
 
-    def ended(self, key: str, who: str, now_s: float, failure: Failure | None) -> Turned | None:
+    def ended(self, key: str, who: str, now_s: float, failure: Failure | None) -> BreakerTransition | None:
         """*who* has ended, with *failure*, or well. Who was not launched against it changes nothing; nor does a failure
         that was met while *who* was at it."""
         if failure is not None and failure.provider and failure.met:
@@ -68,14 +68,14 @@ class Providers:
         if breaker is None or not breaker.hear(_event(who, now_s, failure)):
             return None
         why = failure.why if failure is not None else f"{who} had an answer"
-        return Turned(key, breaker.state, why, breaker.data.free_at_s)
+        return BreakerTransition(key, breaker.state, why, breaker.data.free_at_s)
 
-    def troubled(self, key: str, who: str, now_s: float, why: str) -> Turned | None:
+    def troubled(self, key: str, who: str, now_s: float, why: str) -> BreakerTransition | None:
         """*who* goes on, and met a failure of the provider: whoever else would be launched against it may wait."""
         breaker = self._breakers.get(key)
         if breaker is None or not breaker.hear(Failed(who=who, at=now_s)):
             return None
-        return Turned(key, breaker.state, why, breaker.data.free_at_s)
+        return BreakerTransition(key, breaker.state, why, breaker.data.free_at_s)
 
     def withdrawn(self, key: str, who: str, now_s: float) -> None:
         """*who* ended without having found out anything: it was stopped, or its worker was lost."""

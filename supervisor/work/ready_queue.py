@@ -15,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Protocol
 
-__all__ = ["Bucket", "Lane", "Rank", "Waiting"]
+__all__ = ["Bucket", "Partition", "Rank", "Waiting"]
 
 Rank = float
 """What comes first: the smaller one. No two items share one. A whole number: heaps compare it more than anything."""
@@ -34,7 +34,7 @@ class Waiting(Protocol):
         ...
 
 
-class Lane:
+class Partition:
     """Items that need the same, best first."""
 
     __slots__ = ("_queue", "bucket", "files", "parked", "shown")
@@ -88,13 +88,13 @@ class Bucket:
     def __init__(self, needs: frozenset[str], provider: str) -> None:
         self.needs = needs
         self.provider = provider
-        self._lanes: list[tuple[Rank, Lane]] = []
+        self._lanes: list[tuple[Rank, Partition]] = []
 
-    def push(self, rank: Rank, lane: Lane) -> None:
+    def push(self, rank: Rank, lane: Partition) -> None:
         """That lane stands here with that rank."""
         heappush(self._lanes, (rank, lane))
 
-    def best(self, blocked: Callable[[Lane], bool], before: Rank) -> Waiting | None:
+    def best(self, blocked: Callable[[Partition], bool], before: Rank) -> Waiting | None:
         """Its best claimable item whose files are free, if it comes *before* that rank; *blocked* parks a lane whose
         files are not free, and says so."""
         lanes = self._lanes
@@ -106,7 +106,7 @@ class Bucket:
         return None
 
     @staticmethod
-    def _stands(lane: Lane, rank: Rank) -> bool:
+    def _stands(lane: Partition, rank: Rank) -> bool:
         """Whether that lane stands here with that rank, still."""
         if lane.shown == rank:
             lane.show()

@@ -89,23 +89,23 @@ async def reviewed(
         verdict = ReviewVerdict(
             approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id
         )
-    if session_id not in sup.tree.works:
+    if session_id not in sup.registry.works:
         raise Refused(f"session {session_id!r} was ended before its work was reviewed")
     told = {"agent": review.agent, **msgspec.to_builtins(verdict)}
-    sup.tree.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
+    sup.registry.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
     return verdict
 
 
 async def _end_earlier(sup: Supervisor, session_id: str) -> None:
     """A review that an earlier supervisor began is begun anew: who was asked has nobody to answer to."""
-    for child in sup.tree.children_of(session_id):
+    for child in sup.registry.children_of(session_id):
         if child.session_id.rpartition("/")[2].partition("-")[0] == "review":
             await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor="review"))
 
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
     """One try: a session of its own."""
-    work = sup.tree.works.get(session_id)
+    work = sup.registry.works.get(session_id)
     if work is None:
         raise NoSuchEntity(session_id)
     session = await sup.start_session(

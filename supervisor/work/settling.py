@@ -21,8 +21,8 @@ from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.task_run import Run, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import Link, Work
-from supervisor.work.task_execution import Case
+from supervisor.runtime.live_session import Link, LiveSession
+from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["settle"]
 
@@ -38,23 +38,23 @@ SETTLED: Final = "TurnSettled"
 UNKNOWN: Final = "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
 
 
-async def settle(sup: Supervisor, case: Case) -> None:
+async def settle(sup: Supervisor, case: TaskExecution) -> None:
     """Return when no process of the turn of *case* runs; what was ended, or is unknown, is among its remarks."""
-    work = sup.tree.works.get(case.session_id)
-    if work is None or work.link is None:
+    work = sup.registry.works.get(case.session_id)
+    if work is None or work.connection is None:
         return
-    if work.link.outlived:
-        _remark(case, f"ended when its program had exited: {_named(work.link.outlived)}")
-    await _Settling(sup, case, work, work.link).run()
+    if work.connection.outlived:
+        _remark(case, f"ended when its program had exited: {_named(work.connection.outlived)}")
+    await _Settling(sup, case, work, work.connection).run()
 
 
 class _Settling:
     """The wait for the processes of one turn."""
 
-    def __init__(self, sup: Supervisor, case: Case, work: Work, link: Link) -> None:
-        self._sup, self._case, self._link = sup, case, link
-        self._timers = sup.tree.system.timers
-        self._settle_s = sup.tree.entity(case.session_id).data.limits.settle_s
+    def __init__(self, sup: Supervisor, case: TaskExecution, work: LiveSession, connection: Link) -> None:
+        self._sup, self._case, self._connection = sup, case, connection
+        self._timers = sup.registry.system.timers
+        self._settle_s = sup.registry.entity(case.session_id).data.limits.settle_s
         self._ladder = work.policy.ladder
 
     async def run(self) -> None:
@@ -62,7 +62,7 @@ class _Settling:
         if not found:
             self._conclude({}, found)
             return
-        until = self._sup.ledger.clock.now() + self._settle_s
+        until = self._sup.journal_writer.clock.now() + self._settle_s
         await self._record(TurnSettling(waits_for=_named(found), until=until))
         found = await self._wait(self._settle_s)
         ended: dict[int, ProcessSeen] = {}
@@ -78,9 +78,9 @@ class _Settling:
         """What runs, each sent signal *number* unless that is 0; ``None`` where nobody can tell. An agent may have
         stopped its shim: then no answer comes."""
         with self._timers.limit(ANSWER_S):
-            found = await self._link.processes_of_turn()
+            found = await self._connection.processes_of_turn()
             if found and number:
-                self._link.strike(found, number)
+                self._connection.strike(found, number)
             return found
         return None
 
@@ -90,7 +90,7 @@ class _Settling:
         with self._timers.limit(within_s):
             while found := await self._look(number):
                 for one in found:
-                    await self._link.wait_gone(one.pid)
+                    await self._connection.wait_gone(one.pid)
         return await self._look()
 
     async def _record(self, event: TurnSettling) -> None:
@@ -110,7 +110,7 @@ class _Settling:
             _remark(self._case, UNKNOWN)
 
 
-def _remark(case: Case, words: str) -> None:
+def _remark(case: TaskExecution, words: str) -> None:
     case.remarks.append(words)
     case.note(SETTLED, {}, words)
 

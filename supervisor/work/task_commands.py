@@ -16,8 +16,7 @@ import anyio
 
 from actors.machine import IllegalTransition
 from supervisor.host.supervision import Supervisor
-from supervisor.lifecycles import task
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.task_run import Run, SkipCause
 from supervisor.lifecycles.types import Kind, LifecycleEvent
@@ -33,30 +32,30 @@ from supervisor.runtime.one_shot_event import first_of
 from supervisor.work.attempt_runner import Execution
 from supervisor.work.blocking import PARENTS, Blocking
 from supervisor.work.commands import Command, Commands, Effect, digest_of
-from supervisor.work.completion_pipeline import Closing
-from supervisor.work.plan_run import Workload
-from supervisor.work.task_execution import Case
+from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.plan_run import PlanRun
+from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["Operating", "Scheduler"]
+__all__ = ["Scheduler", "TaskCommands"]
 
 
 class Scheduler(NamedTuple):
     """What a command makes of the run: *consider* what can begin, *cancel* whoever works (who hears when that begins),
     *open_more* of a plan."""
 
-    load: Workload
-    closing: Closing
+    load: PlanRun
+    closing: CompletionPipeline
     execution: Execution
     blocking: Blocking
-    consider: Callable[[Case], Coroutine[Any, Any, None]]
-    cancel: Callable[[Case, str, Callable[[], None]], Awaitable[None]]
-    open_more: Callable[[], list[Case]]
+    consider: Callable[[TaskExecution], Coroutine[Any, Any, None]]
+    cancel: Callable[[TaskExecution, str, Callable[[], None]], Awaitable[None]]
+    open_more: Callable[[], list[TaskExecution]]
 
 
-class _Wish:
+class CommandRequest:
     """A command on its way: the task, who gives it, and why; *cause* is its record."""
 
-    def __init__(self, case: Case, by: str, reason: str, cause: Cause) -> None:
+    def __init__(self, case: TaskExecution, by: str, reason: str, cause: Cause) -> None:
         self.case, self.by, self.reason, self._cause = case, by, reason, cause
         self._before: int | None = None
 
@@ -73,12 +72,12 @@ class _Wish:
         return f"{done} by {self.by}{f': {self.reason}' if self.reason else ''}"
 
 
-Do = Callable[[_Wish], Awaitable[Effect]]
+Do = Callable[[CommandRequest], Awaitable[Effect]]
 LET_GO = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK, Verb.RESET, Verb.SPLIT})
 """Commands that wait for whoever carries the task out; the others move it on themselves."""
 
 
-class Operating:
+class TaskCommands:
     """Carries out commands about the work of *sup* (a ``WorkControl``)."""
 
     def __init__(self, sup: Supervisor) -> None:
@@ -119,7 +118,7 @@ class Operating:
         return sorted(found, key=lambda one: one.seq)
 
     def _note(self, entity_id: str, name: str, cause: Cause, told: dict[str, Any], reason: str) -> LifecycleEvent:
-        return self._sup.tree.entity(entity_id).note(name, cause, told, reason=reason)
+        return self._sup.registry.entity(entity_id).note(name, cause, told, reason=reason)
 
     @property
     def at(self) -> Scheduler:
@@ -160,7 +159,7 @@ class Operating:
         reason: str = "",
         command_id: str | None = None,
     ) -> Answer:
-        async def do(wish: _Wish) -> Effect:
+        async def do(wish: CommandRequest) -> Effect:
             return await self._split(wish, subtasks)
 
         given = digest_of([one.model_dump(mode="json") for one in subtasks])
@@ -169,7 +168,7 @@ class Operating:
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
     ) -> Answer:
-        async def do(wish: _Wish) -> Effect:
+        async def do(wish: CommandRequest) -> Effect:
             return await self._block(wish, on)
 
         return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
@@ -193,11 +192,11 @@ class Operating:
         async def take(cause: Cause) -> Effect:
             case = self._case(entity_id)
             async with self._locks.setdefault(entity_id, anyio.Lock()):
-                return await self._take(_Wish(case, by, reason, cause), verb, do)
+                return await self._take(CommandRequest(case, by, reason, cause), verb, do)
 
         return await self._sup.see_through(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
-    async def _take(self, wish: _Wish, verb: Verb, do: Do) -> Effect:
+    async def _take(self, wish: CommandRequest, verb: Verb, do: Do) -> Effect:
         case = wish.case
         if not self.at.load.running:
             raise Refused(f"the run of task {case.name!r} has ended; run the plan again")
@@ -220,14 +219,14 @@ class Operating:
             return name
         raise NoSuchEntity(name)
 
-    def _case(self, entity_id: str) -> Case:
+    def _case(self, entity_id: str) -> TaskExecution:
         for case in self.at.load.cases.values():
             if case.is_opened and case.id == entity_id:
                 return case
         raise Refused(f"{entity_id} has ended under an earlier supervisor")
 
     @staticmethod
-    def _refuse(case: Case, event: task.TaskEvent) -> NoReturn:
+    def _refuse(case: TaskExecution, event: task.TaskEvent) -> NoReturn:
         """Refuse what its table does not allow, in its words; what it would allow comes at the wrong moment. Who
         gave the command is told so on record: the table need not refuse it there, too."""
         allowed = TASK.allowed(case.state)
@@ -236,7 +235,7 @@ class Operating:
         raise Refused(f"task {case.name!r} is {case.state.value}, and is about to go on by itself; ask again")
 
     # ------------------------------------------------------------------ approvals
-    async def _approve(self, wish: _Wish) -> Effect:
+    async def _approve(self, wish: CommandRequest) -> Effect:
         case = wish.case
         if case.state is Task.PENDING_APPROVAL:
             await self.at.closing.approve(case, wish.by)
@@ -246,7 +245,7 @@ class Operating:
         self.at.load.start(self.at.consider, case)
         return Effect(Task.OPEN.value)
 
-    async def _reject(self, wish: _Wish) -> Effect:
+    async def _reject(self, wish: CommandRequest) -> Effect:
         case = wish.case
         if case.state is Task.PENDING_APPROVAL:
             await self.at.closing.deny(case, wish.by, wish.reason)
@@ -256,12 +255,12 @@ class Operating:
         return Effect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
-    async def _reset(self, wish: _Wish) -> Effect:
+    async def _reset(self, wish: CommandRequest) -> Effect:
         async with self._decided(wish):
             return await self._reset_now(wish)
 
     @asynccontextmanager
-    async def _decided(self, wish: _Wish) -> AsyncIterator[None]:
+    async def _decided(self, wish: CommandRequest) -> AsyncIterator[None]:
         """With the lock of its task, once it is known what follows the attempt that is just over.
 
         Raises:
@@ -278,7 +277,7 @@ class Operating:
                 self._check_unjudged(case)
             await first_of(case.let_go, case.kept)
 
-    async def _reset_now(self, wish: _Wish) -> Effect:
+    async def _reset_now(self, wish: CommandRequest) -> Effect:
         case = wish.case
         if case.state is Task.FAILED:
             return await self._reopen(wish)
@@ -286,12 +285,12 @@ class Operating:
             raise Refused(f"task {case.name!r} is {case.state.value}, and about to end; it is not tried again")
         if not case.knows_run:
             raise Refused(f"task {case.name!r} is {case.state.value}, and its run is over; there is nothing to reset")
-        await case.post_run(run.ManualReset(by=wish.by))
+        await case.post_run(task_run.ManualReset(by=wish.by))
         if case.scope is None:  # else its worker waits for the end of the cool-down, and tries it then
             await self.at.execution.try_now(case)
         return Effect(Run.PENDING.value)
 
-    async def _reopen(self, wish: _Wish) -> Effect:
+    async def _reopen(self, wish: CommandRequest) -> Effect:
         """A task that was given up is to be done after all. What depended on it has been given up for good."""
         case, before = wish.case, wish.case.result
         if before is None or self.at.load.stream.state in WORKSTREAM.terminal:
@@ -311,30 +310,30 @@ class Operating:
         self._check_not_given_up(case)
         return Effect(Task.OPEN.value)
 
-    async def _anew(self, case: Case, wish: _Wish) -> None:
+    async def _anew(self, case: TaskExecution, wish: CommandRequest) -> None:
         if not (case.has_run and case.run is Run.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
             case.bury_run()
             await self.at.load.open_again(case)
             return
-        await case.post_run(run.ManualReset(by=wish.by))
+        await case.post_run(task_run.ManualReset(by=wish.by))
         self._check_not_given_up(case)
         await self.at.load.queue_again(case)
 
-    def _check_not_given_up(self, case: Case) -> None:
+    def _check_not_given_up(self, case: TaskExecution) -> None:
         load = self.at.load
         if not load.running:
             how = "is over" if load.concluded else "was given up meanwhile"
             raise Refused(f"nothing is done of task {case.name!r} any more: its plan {how}")
 
-    async def _requeue(self, wish: _Wish) -> Effect:
+    async def _requeue(self, wish: CommandRequest) -> Effect:
         await self._take_away(wish, Task.IN_PROGRESS, task.Requeued())
         return Effect(Task.OPEN.value)
 
-    async def _unclaim(self, wish: _Wish) -> Effect:
+    async def _unclaim(self, wish: CommandRequest) -> Effect:
         await self._take_away(wish, Task.CLAIMED, task.Unclaimed())
         return Effect(Task.OPEN.value)
 
-    async def _take_away(self, wish: _Wish, state: Task, refused: task.TaskEvent) -> None:
+    async def _take_away(self, wish: CommandRequest, state: Task, refused: task.TaskEvent) -> None:
         case = wish.case
         async with self._decided(wish):
             if case.state is not state:
@@ -348,13 +347,13 @@ class Operating:
             raise Refused(f"task {case.name!r} came to its end before it could be taken away: {case.state.value}")
 
     @staticmethod
-    def _check_unjudged(case: Case) -> None:
+    def _check_unjudged(case: TaskExecution) -> None:
         """From the agent's word on, what becomes of its work is being decided."""
         if case.run is Run.VALIDATING:
             raise Refused(f"task {case.name!r} is done, and its work is being checked; wait for that, or cancel it")
 
     # ------------------------------------------------------------------ blocked
-    async def _block(self, wish: _Wish, on: Sequence[str]) -> Effect:
+    async def _block(self, wish: CommandRequest, on: Sequence[str]) -> Effect:
         case = wish.case
         async with self._decided(wish):
             waits_for = self.at.blocking.named(case, on)
@@ -370,7 +369,7 @@ class Operating:
         self.at.blocking.look_at(case)
         return Effect(Task.BLOCKED.value)
 
-    async def _unblock(self, wish: _Wish) -> Effect:
+    async def _unblock(self, wish: CommandRequest) -> Effect:
         case = wish.case
         if case.state is not Task.BLOCKED or case.result is not None or case.ending or case.considered:
             self._refuse(case, task.Unblocked())
@@ -378,7 +377,7 @@ class Operating:
         return Effect(Task.OPEN.value)
 
     # ------------------------------------------------------------------ no more tries
-    async def _cancel(self, wish: _Wish) -> Effect:
+    async def _cancel(self, wish: CommandRequest) -> Effect:
         case = wish.case
         if case.result is not None or task.Cancelled not in TASK.allowed(case.state):
             self._refuse(case, task.Cancelled())
@@ -393,11 +392,11 @@ class Operating:
         return Effect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ subtasks
-    async def _split(self, wish: _Wish, subtasks: Sequence[TaskConfig]) -> Effect:
+    async def _split(self, wish: CommandRequest, subtasks: Sequence[TaskConfig]) -> Effect:
         async with self._decided(wish):
             return await self._split_now(wish, subtasks)
 
-    async def _split_now(self, wish: _Wish, subtasks: Sequence[TaskConfig]) -> Effect:
+    async def _split_now(self, wish: CommandRequest, subtasks: Sequence[TaskConfig]) -> Effect:
         case, load = wish.case, self.at.load
         about_to_claim = case.state is Task.OPEN and case.scope is not None
         if about_to_claim or task.Split not in TASK.allowed(case.state):
@@ -423,7 +422,7 @@ class Operating:
             load.start(self.at.consider, part)
         return Effect(Task.WAITING_FOR_SUBTASKS.value, tuple(part.id for part in case.parts))
 
-    def _check_begun_above(self, case: Case) -> None:
+    def _check_begun_above(self, case: TaskExecution) -> None:
         """Its subtasks would begin although nobody knows yet whether it is wanted itself."""
         above = case.part_of
         if above is not None and above.result is not None:
@@ -435,21 +434,21 @@ class Operating:
         if case.task.subtasks and (waits := self._waits_for(case)):
             raise Refused(f"task {case.name!r} has subtasks, and waits for {waits[0]!r}; split it after that")
 
-    def _waits_for(self, case: Case) -> list[str]:
+    def _waits_for(self, case: TaskExecution) -> list[str]:
         return [one for one in case.task.depends_on if self.at.load.cases[one].result is None]
 
-    def _after_the_same(self, case: Case, subtask: TaskConfig) -> TaskConfig:
+    def _after_the_same(self, case: TaskExecution, subtask: TaskConfig) -> TaskConfig:
         """What the task still waits for, its subtasks wait for."""
         own = subtask.depends_on
         more = [one for one in self._waits_for(case) if one not in own]
         return subtask.model_copy(update={"depends_on": (*own, *more)}) if more else subtask
 
     @staticmethod
-    async def _record_split(wish: _Wish, subtasks: Sequence[TaskConfig]) -> None:
+    async def _record_split(wish: CommandRequest, subtasks: Sequence[TaskConfig]) -> None:
         ids = tuple(part.id for part in wish.case.parts)
         await wish.case.post(task.Split(subtasks=ids, parts=plain_subtasks(subtasks), reason=wish.words("split")))
 
-    async def _withdraw(self, case: Case, parts: Sequence[Case]) -> None:
+    async def _withdraw(self, case: TaskExecution, parts: Sequence[TaskExecution]) -> None:
         """It came to its end before it was split: nothing is to be done for its subtasks."""
         for part in parts:
             await self.at.closing.skip(part, SkipCause.CONDITION_NOT_MET, f"{case.name} was not split")

@@ -21,12 +21,12 @@ from supervisor.plans.tasks import TaskConfig
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work.backlog import Item
 from supervisor.work.leases import Claim
 from supervisor.work.results import WELL, TaskResult, unmerged_of
 
-__all__ = ["ACTOR", "Case", "Checkpoint", "checkpoint_after"]
+__all__ = ["ACTOR", "Checkpoint", "TaskExecution", "checkpoint_after"]
 
 ACTOR = "plan"
 
@@ -48,7 +48,7 @@ def checkpoint_after(run_id: str, state: Run, data: RunData, *, rollback: bool =
     return Checkpoint(data.resumed_from, data.resumed_at) if data.resumed_from else None
 
 
-class Case:
+class TaskExecution:
     """One task of a plan.
 
     Args:
@@ -57,19 +57,19 @@ class Case:
         part_of: the case that was split into it and others.
     """
 
-    def __init__(self, sup: Supervisor, task: TaskConfig, part_of: Case | None = None) -> None:
+    def __init__(self, sup: Supervisor, task: TaskConfig, part_of: TaskExecution | None = None) -> None:
         self._sup = sup
         self.task = task
         self.part_of = part_of
-        self.parts: list[Case] = []
+        self.parts: list[TaskExecution] = []
         self.seq: int | None = None
         """The record that the next one follows from."""
         self.claim: Claim | None = None
         self.scope: anyio.CancelScope | None = None
         """Of whoever carries it out now."""
-        self.let_go = Moment()
+        self.let_go = OneShotEvent()
         """When that one has come to an end with it."""
-        self.put_down = Moment()
+        self.put_down = OneShotEvent()
         """When it was taken from that one; what becomes of it then may take that one longer."""
         self.taken_from: str = ""
         """Why it was taken from whoever carried it out; ``""`` while nobody did that."""
@@ -89,7 +89,7 @@ class Case:
         """Held by whoever moves it on while nobody carries it out: one at a time."""
         self.deciding = False
         """Its attempt is over, and what follows is being decided; or the next one is to have another session."""
-        self.kept = Moment()
+        self.kept = OneShotEvent()
         """When that was decided, and its worker keeps it for the next attempt."""
         self.delayed = False
         """Its run was left to wait when it was taken away: whoever waits for that offers it."""
@@ -123,7 +123,7 @@ class Case:
         self.asks = ""
         """The provider that its attempt asks; ``""`` while it asks none."""
         self.result: TaskResult | None = None
-        self.settled = Moment()
+        self.settled = OneShotEvent()
         self._entity: Entity | None = None
         self._run: Entity | None = None
         self._job: Entity | None = None
@@ -241,7 +241,7 @@ class Case:
 
     @property
     def session_lives(self) -> bool:
-        return bool(self.session_id) and self.session_id in self._sup.tree.works
+        return bool(self.session_id) and self.session_id in self._sup.registry.works
 
     @property
     def works(self) -> bool:
@@ -296,7 +296,7 @@ class Case:
     def open_job(self) -> None:
         """The scheduler's view of that run; of an earlier job of it nothing more is said."""
         if self._job is not None:
-            self._sup.tree.bury(self._job.id)
+            self._sup.registry.bury(self._job.id)
         limits = self.run_data
         data = JobData(
             max_retries=limits.max_attempts - 1,
@@ -321,7 +321,7 @@ class Case:
         self.session_id = task.data.claimed_by
 
     def _born(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
-        return self._sup.tree.birth(
+        return self._sup.registry.birth(
             kind,
             entity_id,
             parent_id=parent_id,
@@ -357,15 +357,15 @@ class Case:
     async def _post(self, entity_id: str, event: Event) -> None:
         """What was said is on record before whoever said it can be stopped: others look at its state next."""
         with anyio.CancelScope(shield=True):
-            self.seq = (await self._sup.tree.post(entity_id, event, cause=self.cause)).seq
+            self.seq = (await self._sup.registry.post(entity_id, event, cause=self.cause)).seq
 
     def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about its run."""
-        self._sup.tree.note(self.run_id, name, self.cause, told, reason=reason)
+        self._sup.registry.note(self.run_id, name, self.cause, told, reason=reason)
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about the task."""
-        self._sup.tree.note(self.id, name, self.cause, told, reason=reason)
+        self._sup.registry.note(self.id, name, self.cause, told, reason=reason)
 
     @property
     def cause(self) -> Cause:
@@ -376,10 +376,10 @@ class Case:
         """The run is over, and its job: they leave memory. One whose circuit is open rests in the journal."""
         for entity in (self._run, self._job):
             if entity is not None:
-                self._sup.tree.bury(entity.id)
+                self._sup.registry.bury(entity.id)
 
     def bury(self) -> None:
         """Nothing more will be said of it here: it leaves memory. One that has failed rests in the journal."""
         for entity in (self._run, self._job, self._entity):
             if entity is not None:
-                self._sup.tree.bury(entity.id)
+                self._sup.registry.bury(entity.id)

@@ -41,7 +41,7 @@ from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_types import WORKER_KIND
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 
 __all__ = ["LOCAL", "Heart", "Pool", "Slot"]
 
@@ -96,14 +96,14 @@ class _Worker:
         self.draining = self.told_to_drain = self.ending = False
         self.active = 0
         """How many tasks it was told of, and not told that they are over."""
-        self.returning: Moment | None = None
+        self.returning: OneShotEvent | None = None
         """That it is back is about to be on record."""
         self.beat_s = self.looked_s = now_s
         """When it was heard last, and looked at last (seconds of the clock of timers)."""
         self.missed = 0
         self.timer: Timer | None = None
-        self.registered = Moment()
-        self.over = Moment()
+        self.registered = OneShotEvent()
+        self.over = OneShotEvent()
 
     @property
     def has_slot(self) -> bool:
@@ -124,8 +124,8 @@ class Pool:
     def __init__(
         self, sup: Supervisor, workers: Mapping[str, WorkerConfig], slots: int, *, heart: Heart | None = None
     ) -> None:
-        self._sup, self._tree = sup, sup.tree
-        self._timers = sup.tree.system.timers
+        self._sup, self._registry = sup, sup.registry
+        self._timers = sup.registry.system.timers
         self._named = dict(workers)
         self._slots: float = inf if workers else slots
         self._heart = heart or _beat_on
@@ -150,7 +150,7 @@ class Pool:
             JournalError: the journal could not be written.
         """
         self._parent_id = parent_id
-        for entity in [one for one in self._tree.entities.values() if self._is_left(one)]:
+        for entity in [one for one in self._registry.entities.values() if self._is_left(one)]:
             await self._end_most_of(entity)
         for name, config in self._named.items():
             self._hire(_Post(name, config, everything=False), cause)
@@ -184,7 +184,7 @@ class Pool:
             worker.ending = True
             self._say(worker, ShutdownRequested(reason="nothing is left to do"))
 
-    def _end_all_left(self) -> list[Moment]:
+    def _end_all_left(self) -> list[OneShotEvent]:
         left, self._left = self._left, []
         self._ended_left |= {one.id for one in left}
         return [self._end_left(entity) for entity in left]
@@ -202,11 +202,11 @@ class Pool:
         self._left.append(entity)
         self._sup.inherited.work.discard(entity.id)
         for event in end_of_worker(entity)[:-1]:
-            await self._tree.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
+            await self._registry.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
 
-    def _end_left(self, entity: Entity) -> Moment:
+    def _end_left(self, entity: Entity) -> OneShotEvent:
         over = self._bury_at_its_end(entity)
-        self._tree.tell(
+        self._registry.tell(
             entity.id, end_of_worker(entity)[-1], cause=Cause(entity.born_seq, None, ACTOR), lane=Lane.NORMAL
         )
         return over
@@ -230,7 +230,7 @@ class Pool:
             shutdown_s=config.shutdown_s,
             workstream=self._parent_id or "",
         )
-        entity = self._tree.birth(
+        entity = self._registry.birth(
             WORKER_KIND,
             self._sup.new_id(f"worker:{post.name}"),
             parent_id=self._parent_id,
@@ -242,7 +242,7 @@ class Pool:
         worker = self._workers[entity.id] = _Worker(post, entity, self._timers.now())
         worker.over = self._bury_at_its_end(entity)
         worker.over.then(lambda: self._forget(worker))
-        ctx = self._tree.system.context(entity.id)
+        ctx = self._registry.system.context(entity.id)
         assert ctx is not None, "it was born just now"
         ctx.start_task(self._live, worker, name="heartbeat")
 
@@ -261,10 +261,10 @@ class Pool:
         self.on_free()
         await self._heart(self, worker.id, post.config.heartbeat_s)
 
-    def _bury_at_its_end(self, entity: Entity) -> Moment:
+    def _bury_at_its_end(self, entity: Entity) -> OneShotEvent:
         """When its last record is durable, or never will be."""
-        over = Moment()
-        entity.on_ended = lambda: self._sup.ledger.when_durable(partial(self._tree.bury, entity.id))
+        over = OneShotEvent()
+        entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.bury, entity.id))
         entity.on_buried = over.set
         return over
 
@@ -415,12 +415,12 @@ class Pool:
         """It answers again, and nobody works for it on what it held."""
         if not worker.is_lost or worker.returning or worker.lost or worker.ending or self._stopped:
             return
-        ctx = self._tree.system.context(worker.id)
+        ctx = self._registry.system.context(worker.id)
         if worker.beat_s > worker.looked_s and ctx is not None:
-            worker.returning = Moment()
+            worker.returning = OneShotEvent()
             ctx.start_task(self._return, worker, worker.returning, name="return")
 
-    async def _return(self, worker: _Worker, on_record: Moment) -> None:
+    async def _return(self, worker: _Worker, on_record: OneShotEvent) -> None:
         """Nobody gives it anything before its return is on record."""
         try:
             await self._post(worker, HealthCheckRecovered(), Cause(worker.seq, None, ACTOR))
@@ -442,12 +442,12 @@ class Pool:
 
     # ------------------------------------------------------------------ saying
     def _say(self, worker: _Worker, event: Event) -> None:
-        self._tree.tell(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
+        self._registry.tell(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
 
     async def _post(self, worker: _Worker, event: Event, cause: Cause) -> None:
         try:
             with anyio.CancelScope(shield=True):
-                worker.seq = (await self._tree.post(worker.id, event, cause=cause)).seq
+                worker.seq = (await self._registry.post(worker.id, event, cause=cause)).seq
         except (NoSuchEntity, Refused) as error:  # the task goes on all the same: the slot is the pool's to count
             _log.error("a worker could not be told", worker=worker.id, error=str(error))
 

@@ -22,12 +22,12 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work.reporting import REPORTED, RESULT
 from supervisor.work.results import TaskResult
-from supervisor.work.task_execution import ACTOR, Case
+from supervisor.work.task_execution import ACTOR, TaskExecution
 
-__all__ = ["Stream"]
+__all__ = ["WorkstreamEntity"]
 
 
-class Stream:
+class WorkstreamEntity:
     """One workstream."""
 
     def __init__(self, sup: Supervisor) -> None:
@@ -84,7 +84,7 @@ class Stream:
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
         """Its log begins."""
         wanted = self._sup.new_id(f"workstream:{name}")
-        self._entity = self._sup.tree.birth(
+        self._entity = self._sup.registry.birth(
             WORKSTREAM_KIND,
             wanted,
             parent_id=None,
@@ -118,7 +118,7 @@ class Stream:
 
     async def _post(self, event: Event, seq: int | None = None) -> None:
         cause = Cause(self._seq if seq is None else seq, None, ACTOR)
-        self._seq = (await self._sup.tree.post(self.id, event, cause=cause)).seq
+        self._seq = (await self._sup.registry.post(self.id, event, cause=cause)).seq
 
     async def opened(self) -> None:
         """All its tasks are there."""
@@ -129,13 +129,13 @@ class Stream:
         """It has more tasks."""
         await self._post(workstream.TasksAdded(count=count))
 
-    async def begun(self, case: Case) -> None:
+    async def begun(self, case: TaskExecution) -> None:
         """A job of it runs."""
         if self.state is Workstream.READY:
             with suppress(Refused):  # two of them begin at once
                 await self._post(workstream.FirstTaskStarted(task_id=case.id), case.seq)
 
-    async def failed(self, case: Case, error: str, settled: Sequence[TaskResult]) -> None:
+    async def failed(self, case: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
         """A task has failed for good; the workstream too, if it was critical: then the result of what is *settled* is
         on record first."""
         if case.task.critical and self.state is Workstream.EXECUTING:
@@ -144,7 +144,7 @@ class Stream:
 
     def note_use(self, used: Amounts) -> None:
         """All that its tasks' agents have used, by their own word."""
-        self._sup.tree.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
+        self._sup.registry.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """How its tasks ended; on record before its own end is, so that this end is never there without its result."""
@@ -159,7 +159,7 @@ class Stream:
             self._the().note(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
-    async def settled(self, cases: Iterable[Case]) -> None:
+    async def settled(self, cases: Iterable[TaskExecution]) -> None:
         """All its tasks are settled: it is to be validated, or has ended."""
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
@@ -194,10 +194,10 @@ class Stream:
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:
-            self._sup.tree.bury(self.id)
+            self._sup.registry.bury(self.id)
 
 
-def _how(case: Case) -> str:
+def _how(case: TaskExecution) -> str:
     assert case.result is not None, "it is settled"
     match case.result.outcome:
         case "completed" | "skipped":

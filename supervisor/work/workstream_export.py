@@ -13,7 +13,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.usage import UsageBooks
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.work.plan_run import Workload
+from supervisor.work.plan_run import PlanRun
 
 __all__ = ["keep_dossier", "note_use"]
 
@@ -22,7 +22,7 @@ _ABOVE: Final = ("workstream", "workstream_id", "task")
 _log = get_logger()
 
 
-async def note_use(load: Workload) -> None:
+async def note_use(load: PlanRun) -> None:
     """Put on record, before it ends, what the workstream has used in all, under however many supervisors."""
     books = UsageBooks()
     try:
@@ -36,7 +36,7 @@ async def note_use(load: Workload) -> None:
         load.stream.note_use(used)
 
 
-async def keep_dossier(load: Workload) -> None:
+async def keep_dossier(load: PlanRun) -> None:
     """Put all that was recorded of the workstream into the archive, if there is one."""
     upkeep = load.sup.upkeep
     if upkeep is None:
@@ -48,7 +48,7 @@ async def keep_dossier(load: Workload) -> None:
         _log.warning("the dossier of a workstream could not be written", workstream=load.stream.id, why=str(error))
 
 
-async def _records(load: Workload) -> list[LifecycleEvent]:
+async def _records(load: PlanRun) -> list[LifecycleEvent]:
     """In their order; they are all there: nothing of a workstream leaves the journal while it is under way."""
     about: set[str] = {load.stream.id}
     async for record in _since(load):
@@ -56,7 +56,7 @@ async def _records(load: Workload) -> list[LifecycleEvent]:
     return [record async for record in _since(load) if _is_about(record.entity_id, about)]
 
 
-async def _since(load: Workload) -> AsyncIterator[LifecycleEvent]:
+async def _since(load: PlanRun) -> AsyncIterator[LifecycleEvent]:
     """What was recorded since it was born."""
     after = load.stream.born_seq - 1
     while page := await load.sup.journal.events(after_seq=after):

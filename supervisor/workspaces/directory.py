@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.ports import Changes, Merge, Place, Released
+from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
 from supervisor.workspaces.copies import Copies
 
 __all__ = ["DirectoryWorkspace"]
@@ -56,7 +56,7 @@ class DirectoryWorkspace:
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         return None
 
-    async def begin(self, session_id: str, place: Place) -> None:
+    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
         """Copy what the task owns before an attempt; put back the copy that it begins with.
 
         Raises:
@@ -68,7 +68,7 @@ class DirectoryWorkspace:
         if place.starts_at:
             await self._put_back(self._copies, place.starts_at, place)
 
-    async def save(self, session_id: str, place: Place, message: str) -> str:
+    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """The name of a copy of what the task owns; ``""`` where it owns nothing: its work stays in place.
 
         Raises:
@@ -79,7 +79,7 @@ class DirectoryWorkspace:
         name: str = await self._thread(self._copies.make, Path(place.directory), place.files, _of(place))
         return name
 
-    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """Have what the task owns as it was before the attempt, unless it is: a copy of what was done has the name that
         is returned.
 
@@ -94,7 +94,7 @@ class DirectoryWorkspace:
         await self._thread(self._copies.drop, before)
         return saved
 
-    async def accept(self, place: Place) -> None:
+    async def accept(self, place: WorkspaceSpec) -> None:
         """Drop the copy of what there was before.
 
         Raises:
@@ -104,7 +104,7 @@ class DirectoryWorkspace:
         if self._copies is not None and await self._thread(self._copies.has, before):
             await self._thread(self._copies.drop, before)
 
-    async def forget(self, place: Place) -> None:
+    async def forget(self, place: WorkspaceSpec) -> None:
         """Drop every copy that was made for the task.
 
         Raises:
@@ -119,14 +119,14 @@ class DirectoryWorkspace:
     async def put_away(self, session_id: str, message: str) -> Released:
         return Released()
 
-    async def _put_back(self, copies: Copies, name: str, place: Place) -> None:
+    async def _put_back(self, copies: Copies, name: str, place: WorkspaceSpec) -> None:
         await self._thread(copies.put_back, name, Path(place.directory), place.files)
 
     async def _thread(self, fn: Any, *args: Any) -> Any:
         return await anyio.to_thread.run_sync(partial(fn, *args), limiter=self._limiter)
 
 
-def _of(place: Place) -> str:
+def _of(place: WorkspaceSpec) -> str:
     """How the names of a task's copies begin."""
     return f"{hashlib.sha256(place.owner.encode()).hexdigest()[:12]}-"
 

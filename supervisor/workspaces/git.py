@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import anyio
 import msgspec
 
-from supervisor.ports import NO_PLACE, Changes, Merge, Place, ProcessHost, Released
+from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
 from supervisor.ports.shortages import shortage_of
@@ -78,7 +78,7 @@ STEP_FILE: Final = ".step.json"
 """The record of the step that is under way, beside the worktrees; no session has a name like that."""
 
 GIT_MIN: Final = (2, 38)
-"""The first that merges without a worktree (``merge-tree --write-tree``)."""
+"""The first that merges without a worktree (``merge-registry --write-registry``)."""
 
 TRIES = 5
 """How often a merge is made anew because the target moved meanwhile."""
@@ -135,7 +135,7 @@ class GitWorkspaces:
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
         async with self._one_at_a_time:
             await self._recover()
-        await self.forget(NO_PLACE)  # an earlier supervisor may not have lived to
+        await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
@@ -251,7 +251,7 @@ class GitWorkspaces:
         await self._have(root_id, "")
         return str(self._place(root_id) / inside)
 
-    async def begin(self, session_id: str, place: Place) -> None:
+    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
         """Make the worktree of a session, unless it has one, at the checkpoint that it begins with; lock it, if it is
         to be kept.
 
@@ -496,12 +496,12 @@ class GitWorkspaces:
             return Merge(outcome="refused", files=inside, why=why)
         how = ("--write-tree", "--name-only", "--no-messages", "-z")
         tried = await self._git.run(self._repository, "merge-tree", *how, head, work)
-        tree, *files = names_in_list(tried.stdout) or ("",)
-        if tried.status == 1 and tree:
+        registry, *files = names_in_list(tried.stdout) or ("",)
+        if tried.status == 1 and registry:
             return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {some_of(files)}")
         if not tried.ok:
             raise WorkspaceError(f"git merge-tree failed: {error_of(tried)}")
-        made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
+        made = await self._git.must(self._repository, "commit-tree", registry, "-p", head, "-p", work, "-m", message)
         return await self._forward.advance(target, head, text_of(made))
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
@@ -512,7 +512,7 @@ class GitWorkspaces:
         return repositories_listed((await self._git.must(str(place), "diff", *RAW)).stdout)
 
     # ------------------------------------------------------------------------------------------ checkpoints
-    async def save(self, session_id: str, place: Place, message: str) -> str:
+    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """Commit what a session has not committed, and hold the commit that it has come to; ``""`` where there is none,
         or something was begun there and not ended.
 
@@ -528,7 +528,7 @@ class GitWorkspaces:
             await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{commit}", commit)
         return commit
 
-    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         """Have a worktree as it was where it and the target parted, or at the checkpoint that it began with. What was
         done there is a checkpoint then, the branch of the session too; what git ignores is removed.
 
@@ -557,10 +557,10 @@ class GitWorkspaces:
         await self._git.must(str(place), "checkout", "--quiet", "--force", "-B", branch, base)
         await self._git.must(str(place), "clean", "--quiet", "--force", "-d", "-x")
 
-    async def accept(self, place: Place) -> None:
+    async def accept(self, place: WorkspaceSpec) -> None:
         """Nobody else works in a worktree."""
 
-    async def forget(self, place: Place) -> None:
+    async def forget(self, place: WorkspaceSpec) -> None:
         """Drop the references to checkpoints that the target has.
 
         Raises:

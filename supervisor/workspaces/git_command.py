@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
-from supervisor.processes.helper_programs import Ran, run_program
+from supervisor.processes.helper_programs import CompletedCommand, run_command
 
 __all__ = [
     "LISTED_MAX",
@@ -129,13 +129,13 @@ class Git:
         """The repositories inside the worktree that the work has and *base* has not, or not at that commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
-    async def must(self, where: str, *words: str) -> Ran:
+    async def must(self, where: str, *words: str) -> CompletedCommand:
         ran = await self.run(where, *words)
         if not ran.ok:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 
-    async def _answer(self, where: str, *words: str) -> Ran:
+    async def _answer(self, where: str, *words: str) -> CompletedCommand:
         """Run git for a yes (exit status 0) or a no (1).
 
         Anything else is no answer: a time-out, a git that was killed, or one that failed. To take that for "no" would
@@ -149,7 +149,9 @@ class Git:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 
-    async def run(self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None) -> Ran:
+    async def run(
+        self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None
+    ) -> CompletedCommand:
         """Run git and return its whole output; output longer than ``LISTED_MAX`` counts as a failure. *index*: the file
         that git takes for the index."""
         ran = await self.run_bounded(where, *words, timeout_s=timeout_s, index=index)
@@ -164,9 +166,9 @@ class Git:
         output_max: int = LISTED_MAX,
         timeout_s: float | None = None,
         index: Path | None = None,
-    ) -> Ran:
+    ) -> CompletedCommand:
         launch = self._launch(where, words, index)
-        return await run_program(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
+        return await run_command(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
 
     async def run_over(self, where: str, words: Sequence[str], paths: Sequence[str]) -> bytes:
         """Run one command over many paths, as many at a time as the system allows; return all that it says.
@@ -229,7 +231,7 @@ def _in_batches(paths: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def text_of(ran: Ran) -> str:
+def text_of(ran: CompletedCommand) -> str:
     return ran.stdout.decode(errors="surrogateescape").strip("\n")
 
 
@@ -250,7 +252,7 @@ def some_of(files: Sequence[str]) -> str:
     return f"{', '.join(files[:NAMED_MAX])}{more}"
 
 
-def error_of(ran: Ran) -> str:
+def error_of(ran: CompletedCommand) -> str:
     """What git has to say, in a line: its first error, with the files that it lists below, or its last word."""
     lines = ran.output.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(("error:", "fatal:"))]

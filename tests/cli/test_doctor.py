@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from supervisor.processes import shim as warden
+from supervisor.processes import shim
 from supervisor.processes.capabilities import Ability, abilities, guarantees
 from tests.support import said
 
@@ -42,9 +42,9 @@ def test_without_pid_namespaces() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_trying_a_namespace_leaves_nothing() -> None:
     """The try is a process of its own: this one's children are born where they always were, and it has none left."""
-    before = os.readlink("/proc/self/ns/pid_for_children"), set(warden.children(os.getpid()))
+    before = os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))
     abilities()
-    assert (os.readlink("/proc/self/ns/pid_for_children"), set(warden.children(os.getpid()))) == before
+    assert (os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))) == before
 
 
 def test_without_a_subreaper() -> None:

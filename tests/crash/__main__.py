@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from supervisor import open_supervisor
-from supervisor.processes import shim as warden
+from supervisor.processes import shim
 from tests.crash.books import Books, Fault, acknowledgements
 
 ROOT = Path(__file__).parent.parent.parent
@@ -82,7 +82,7 @@ class Place:
     def cycle(self, number: int, chance: random.Random, *, last: bool) -> Cycle:
         with self._victim(number, chance) as victim:
             output = self._watch(victim, chance)
-            self._kill(victim, wardens=number % WARDENS_EVERY == WARDENS_EVERY - 1)
+            self._kill(victim, shims=number % WARDENS_EVERY == WARDENS_EVERY - 1)
             assert victim.stdout is not None
             output += victim.stdout.read()
         acknowledged = acknowledgements(output)
@@ -117,14 +117,14 @@ class Place:
         time.sleep(chance.uniform(0.0, 0.6 if wanted == 0 else 0.05))
         return heard
 
-    def _kill(self, victim: subprocess.Popen[bytes], *, wardens: bool) -> None:
+    def _kill(self, victim: subprocess.Popen[bytes], *, shims: bool) -> None:
         pids = [victim.pid]
-        if wardens:
+        if shims:
             os.kill(victim.pid, signal.SIGSTOP)  # so that none comes while they are counted
-            keepers = [pid for pid in warden.children(victim.pid) if b"fork_server.py" in _command(pid)]
-            pids += [pid for keeper in keepers for pid in warden.children(keeper)]
-        warden.send(pids, signal.SIGSTOP)
-        warden.send(pids, signal.SIGKILL)
+            fork_servers = [pid for pid in shim.children(victim.pid) if b"fork_server.py" in _command(pid)]
+            pids += [pid for fork_server in fork_servers for pid in shim.children(fork_server)]
+        shim.send(pids, signal.SIGSTOP)
+        shim.send(pids, signal.SIGKILL)
 
     async def _recover(self) -> float:
         async with open_supervisor(self.state_dir):

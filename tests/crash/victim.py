@@ -120,7 +120,7 @@ async def main(state_dir: Path, workdir: Path, cycle: int, seed: int) -> None:
     ladder = LadderConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)
     settings = Settings(policy=PolicyConfig(ladder=ladder), pid_namespaces=cycle % 2 == 1)
     async with open_supervisor(state_dir, agents={"agent": agent}, settings=settings, workdir=workdir) as sup:
-        acknowledged("open", keeper=str(Path(state_dir, "runtime", "keeper")))
+        acknowledged("open", fork_server=str(Path(state_dir, "runtime", "keeper")))
         await Host(sup, cycle, random.Random(seed)).run()
 
 

@@ -21,9 +21,9 @@ from supervisor.plans import AgentConfig
 from supervisor.ports import Out, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime import subscriptions
-from supervisor.runtime.agent_io import Wire
+from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.subscriptions import SubscriptionLagged, Subscriptions
-from supervisor.sessions import process_connection as process_link
+from supervisor.sessions import process_connection
 from tests.support import supervising
 
 AGENT = """
@@ -78,13 +78,13 @@ def agents(tmp_path: Path) -> dict[str, AgentConfig]:
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The most bytes that have waited for an agent, as the only item."""
-    seen, sort = [0], Wire.sort
+    seen, sort = [0], AgentIO.sort
 
-    def watched(wire: Wire, outs: list[Out]) -> None:
+    def watched(wire: AgentIO, outs: list[Out]) -> None:
         sort(wire, outs)
         seen[0] = max(seen[0], wire.unread_bytes)
 
-    monkeypatch.setattr(Wire, "sort", watched)
+    monkeypatch.setattr(AgentIO, "sort", watched)
     return seen
 
 
@@ -94,7 +94,7 @@ async def test_an_agent_that_reads_no_reply_ends_its_conversation(
     asks: str, tmp_path: Path, agents: dict[str, AgentConfig], most: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks 400 times for a megabyte: no more than 4 MiB and one reply wait for it, and the error names the limit."""
-    monkeypatch.setattr(process_link, "UNREAD_S", 0.5)
+    monkeypatch.setattr(process_connection, "UNREAD_S", 0.5)
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
         result = await session.run(asks)
@@ -179,7 +179,7 @@ class Full:
 @pytest.mark.anyio
 async def test_a_signal_does_not_wait_behind_bytes_that_nobody_takes() -> None:
     """What is written waits in order; a signal overtakes what the program does not read."""
-    wire, program = Wire(), Full()
+    wire, program = AgentIO(), Full()
     async with anyio.create_task_group() as group:
         wire.open(group, program, None)  # type: ignore[arg-type]
         wire.process = program  # type: ignore[assignment]

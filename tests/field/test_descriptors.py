@@ -23,7 +23,7 @@ from supervisor.control.server import reach
 from supervisor.ports import Launch, SpawnShortage
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes import descriptors
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 pytestmark = pytest.mark.one_backend
@@ -182,7 +182,7 @@ async def test_a_fork_server_without_descriptors_is_waited_for(anyio_backend: st
     """The process that forks the shims has no room for what it is sent: nothing is lost, and the launch is repeated."""
     launch = Launch(argv=("true",), cwd="/", env={})
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as host, host.spawn(launch) as first:
+        async with ShimHost() as host, host.spawn(launch) as first:
             await first.wait_exit()
             server = host.keeping.pid
             before = resource.prlimit(server, resource.RLIMIT_NOFILE)

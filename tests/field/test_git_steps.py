@@ -18,7 +18,7 @@ import pytest
 from field_kit import Scratch, until
 
 from supervisor.ports import Launch, Process, ProcessHost
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import Git
@@ -110,7 +110,7 @@ def repository(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def workspaces(repository: Path) -> AsyncIterator[GitWorkspaces]:
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         yield GitWorkspaces(host, repository.parent / "worktrees", str(repository), "main")
 
 
@@ -267,7 +267,7 @@ async def test_a_git_that_does_not_answer_decides_nothing(
     step = StepFile(repository.parent / "worktrees" / ".step.json").read()
     assert step is not None
     assert isinstance(step.step, Advance)
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         forward = FastForward(Git(host, str(repository)), StepFile(tmp_path / "step"))
         with monkeypatch.context() as patch, pytest.raises(OSError, match=r"git (merge-base|rev-parse) failed in"):
             patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -306,7 +306,7 @@ class DeadlineHost:
 @pytest.mark.anyio
 async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(repository: Path) -> None:
     """A file is compared with a blob as soon as git can be started, however long that takes."""
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         recorded = DeadlineHost(host)
         blob = git(repository, "rev-parse", "work:changed")
         assert await Git(recorded, str(repository)).begins_like(str(repository), "changed", blob)

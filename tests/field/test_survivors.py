@@ -12,7 +12,7 @@ import anyio
 import pytest
 from field_kit import Scratch, alive, until
 
-from supervisor.aborts import tool_calls as call_ends
+from supervisor.aborts import tool_calls
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 
 # ------------------------------------------------------------------------------------------------- the decision
@@ -86,9 +86,9 @@ TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)
 
 def test_a_shim_that_gives_no_reply_leaves_survivors_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool that stops its agent's shim hides nothing: that it may live is said."""
-    monkeypatch.setattr(call_ends, "STRIKE_S", 0.01)
+    monkeypatch.setattr(tool_calls, "STRIKE_S", 0.01)
     shim: Any = Shim(None)
-    assert anyio.run(call_ends.end_processes, shim, CallSpan(0, 0), TIMERS).may_live == (0,)
+    assert anyio.run(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS).may_live == (0,)
 
 
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:
@@ -99,7 +99,7 @@ def test_each_call_has_the_processes_that_may_be_its_own() -> None:
     work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(servers=()), cause=None)
     wire: Any = SimpleNamespace(process=Shim((seen(AGENT, 1), seen(101, 510, session=AGENT))))
     calls = {"k1": "c1", "k2": "c2"}
-    ends = call_ends.CallEnds(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
+    ends = tool_calls.CallEnds(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
     for call in calls:
         assert anyio.run(ends.before_result, call) is False
     assert [(one.owner, one.survivors) for one in work.fates] == [("c1", "unknown"), ("c2", "unknown")]

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from field_kit import Finished, Scratch, alive, until
 
-from supervisor.runtime.agent_io import Wire
-from supervisor.sessions.process_connection import ProcessLink
+from supervisor.runtime.agent_io import AgentIO
+from supervisor.sessions.process_connection import ProcessConnection
 
 BACKGROUND = "subprocess.Popen({argv}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
 """An agent starts a command in the background, as Claude and Gemini do (-3 is /dev/null)."""
@@ -56,8 +56,8 @@ def in_main(scratch: Scratch) -> list[str]:
 
 def test_a_program_whose_shim_was_lost_may_still_run_something() -> None:
     """What was below a lost shim is unknown, and not nothing, when the work is judged."""
-    link = ProcessLink.__new__(ProcessLink)
-    link._wire = Wire()
+    link = ProcessConnection.__new__(ProcessConnection)
+    link._wire = AgentIO()
     link._is_unknown = True
     assert anyio.run(link.processes_of_turn) is None
 

@@ -21,7 +21,7 @@ from supervisor import open_supervisor
 from supervisor.agent_catalogue import catalogue
 from supervisor.agents.codecs import codec_for
 from supervisor.control.server import _Door, _Place
-from supervisor.diagnostics import tree_view as overview
+from supervisor.diagnostics import tree_view
 from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.diagnostics.validate import split_lines, validate_lines
 from supervisor.journal.database import open_database
@@ -282,7 +282,7 @@ def rows() -> Iterator[Take]:
             _overwrite(state.journal, COLUMNS[len(column) % len(COLUMNS)], value)
             with suppress(JournalError), JournalReader(state.journal) as reader:
                 list(reader.events())
-                overview.tree(reader.entities())
+                tree_view.tree(reader.entities())
             anyio.run(_started, state.root)
 
         yield take

@@ -11,7 +11,7 @@ import pytest
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.embedding.runtime import Refused
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownWord
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownValue
 from supervisor.policies.abort_plan import NoSiblings, Receipt
 from supervisor.runtime.live_session import Outcome
 from tests.support import FrozenJournal, Run, ask, quick, supervising, until
@@ -136,7 +136,7 @@ async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
             receipts.append(await session.abort(reason=reason))
 
         group.start_soon(abort, "first")
-        while not run.sup.tree.works["s"].told:
+        while not run.sup.registry.works["s"].told:
             await anyio.lowlevel.checkpoint()
         await abort("second")
     by_answer = {one.already_ended: one for one in receipts}
@@ -164,10 +164,10 @@ async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more
 
         group.start_soon(abort, "first", False)
         await disk.frozen.wait()
-        while not run.sup.tree.works["s"].over.is_set():
+        while not run.sup.registry.works["s"].over.is_set():
             await anyio.lowlevel.checkpoint()
         group.start_soon(abort, "second", True)
-        while not run.sup.tree.works["s"].asked.later:  # type: ignore[union-attr]
+        while not run.sup.registry.works["s"].asked.later:  # type: ignore[union-attr]
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
     by_answer = {one.already_ended: one for one in receipts}
@@ -195,7 +195,7 @@ async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -
         asked = ask(group, session, "go")
         await disk.frozen.wait()
         group.start_soon(run.sup.abort, "s:t1:c1", TOOL)
-        while run.sup.tree.entity("s:t1").data.open:
+        while run.sup.registry.entity("s:t1").data.open:
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
         assert (await asked.result()).outcome == "completed"
@@ -219,11 +219,11 @@ async def test_bad_words_are_named(tmp_path: Path) -> None:
     """An unknown scope or cancel mode, the siblings of a root, and a mode without a parent are told apart."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
-        with pytest.raises(UnknownWord, match="scope: 'world' is unknown"):
+        with pytest.raises(UnknownValue, match="scope: 'world' is unknown"):
             await run.sup.abort("s", "world")
         with pytest.raises(NoSiblings, match="s is a root session"):
             await session.abort(SIBLING)
-        with pytest.raises(UnknownWord, match="cancel_mode: 'later' is unknown"):
+        with pytest.raises(UnknownValue, match="cancel_mode: 'later' is unknown"):
             await session.start_child("kid", cancel_mode="later")
         with pytest.raises(ValueError, match="session 't' has no parent"):
             await run.sup.start_session("t", agent=sleeper, cancel_mode="abandon")
@@ -253,7 +253,7 @@ async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
         group.start_soon(abort, None)
         await until(run.sup, "OperatorStop", "s")
         group.start_soon(abort, 1.2)
-        context = run.sup.tree.system.context("s")
+        context = run.sup.registry.system.context("s")
         assert context is not None
         while not context.scope.cancelled:
             await anyio.lowlevel.checkpoint()
@@ -275,11 +275,11 @@ async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
         assert kid.state == "Initializing"
         [adopted] = [one for one in run.events(kid.id) if one.event == "Adopted"]
         assert (adopted.metadata["left"], adopted.metadata["parent"]) == ("top/middle", "top")
-        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.tree.works[kid.id].policy
+        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.registry.works[kid.id].policy
         assert {one.id for one in run.sup.plan_abort("top", SESSION).nodes} == {"top"}
         await top.abort(reason="no")
         assert kid.state == "Initializing"
-        assert run.sup.tree.works[kid.id].parent_id is None
+        assert run.sup.registry.works[kid.id].parent_id is None
         assert [one.id for one in (await kid.abort(reason="now it")).nodes] == [kid.id]
 
 
@@ -303,7 +303,7 @@ async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: Can
         await begun.wait()
         receipt = await top.abort(reason="no")
         assert {one.id: one.outcome for one in receipt.nodes} == {"top/kid": "requested", "top": "ended"}
-        assert run.sup.tree.works["top/kid"].heard.is_set() or not heard
+        assert run.sup.registry.works["top/kid"].heard.is_set() or not heard
         let_go.set()
     [ended] = run.transitions("Ended", "top/kid")
     assert ended.seq > run.transitions("Ended", "top")[0].seq

@@ -11,8 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.aborts import executor as aborter
-from supervisor.aborts import tool_calls as call_ends
+from supervisor.aborts import executor, tool_calls
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused
 from supervisor.host.supervision import JANITOR
@@ -136,7 +135,7 @@ async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp
         await roll.all_gone()
         assert (await asked.result()).text.endswith("and on\n")
     [node] = receipt.nodes
-    assert (node.outcome, node.rung, node.how) == ("ended", "kill", call_ends.STRUCK)
+    assert (node.outcome, node.rung, node.how) == ("ended", "kill", tool_calls.STRUCK)
     assert {fate.owner for fate in receipt.processes} == {"s:t1:c1"}
     assert receipt.survivors == 0
     assert results_of(run, "s:t1") == ["aborted"]
@@ -157,7 +156,7 @@ async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Rol
         await roll.all_gone()
         assert (await asked.result()).text.endswith("and on\n")
     [node] = receipt.nodes
-    assert (node.outcome, node.how) == ("ended", call_ends.ASKED)
+    assert (node.outcome, node.how) == ("ended", tool_calls.ASKED)
     assert results_of(run, "s:t1") == ["aborted"]
     assert len([one for one in run.events() if one.event == "CallProcessesKilled"]) == 1
 
@@ -172,7 +171,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
     assert (node.outcome, node.rung) == ("ended", "request")
-    assert node.how == f"{aborter.NOT_ENDED}: no process of it was found"
+    assert node.how == f"{executor.NOT_ENDED}: no process of it was found"
     [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
     assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]
@@ -390,7 +389,7 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 async def reached(run: Run, session_id: str, state: str) -> None:
     """As soon as the session is in that state: before its record is durable."""
-    while run.sup.tree.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
+    while run.sup.registry.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
         if run.sup.state_of(session_id) == "Running":
             await run.sup.send(session_id, "hm", urgent=True, sender="test")
         await anyio.lowlevel.checkpoint()
@@ -526,7 +525,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> 
         group.start_soon(abort)
         await roll.all_gone()
         await gone(*pids_of(run.events(), "lead"))
-        await run.sup.tree.works["lead"].over.wait()
+        await run.sup.registry.works["lead"].over.wait()
         assert (len(run.events()), receipts) == (durable, [])
         journal.thaw.set()
         assert (await run.asked.result()).outcome == "aborted"
@@ -566,7 +565,7 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
 
 async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: Roll, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk does not answer by the deadline the receipt comes without it, and says so."""
-    monkeypatch.setattr(aborter, "SLACK_S", 0.2)
+    monkeypatch.setattr(executor, "SLACK_S", 0.2)
     settings = quick(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
@@ -704,7 +703,7 @@ async def test_who_is_closing_its_last_actors_is_stopped_no_more(now: bool) -> N
             stopped.set()
 
     async with runtime.open_supervisor() as sup:
-        janitor = sup.tree.system.context(JANITOR)
+        janitor = sup.registry.system.context(JANITOR)
         assert janitor is not None
         janitor.start_task(lasts)
     assert stopped.is_set()

@@ -25,10 +25,10 @@ from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
 from supervisor.ports import Merge
-from supervisor.work.completion_pipeline import Closing
+from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.results import PlanResult
-from supervisor.work.workstream import Stream
+from supervisor.work.workstream import WorkstreamEntity
 from supervisor.workspaces.git import GitWorkspaces
 from tests.integration.test_verification import AGENTS, BOUNDS, git, repository
 from tests.support import nothing_left, quick
@@ -330,7 +330,7 @@ async def test_what_was_done_is_merged_by_whoever_goes_on(repository: Path, monk
 
     plan = of_two()
     with monkeypatch.context() as patched:
-        patched.setattr(Stream, "cancel", lost)
+        patched.setattr(WorkstreamEntity, "cancel", lost)
         await given_up_as_it_merges(plan, repository, monkeypatch)
     result = await carried_out(plan, repository)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "aborted"}
@@ -341,7 +341,7 @@ async def test_what_was_done_is_merged_by_whoever_goes_on(repository: Path, monk
 async def test_what_nobody_approved_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was done, and nobody had been asked yet: what is done again is put before somebody."""
     plan = of_two(approval="after")
-    monkeypatch.setattr(Closing, "deliver", Closing.merge)  # its supervisor does not live to ask
+    monkeypatch.setattr(CompletionPipeline, "deliver", CompletionPipeline.merge)  # its supervisor does not live to ask
     await given_up_as_it_merges(plan, repository, monkeypatch)
     monkeypatch.undo()
     async with open_supervisor(

@@ -339,7 +339,7 @@ async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Pa
         asked = ask(group, session, "dig")
         await disk.frozen.wait()
         group.start_soon(_send_now, session)
-        while not run.sup.tree.entity("s").data.inbox:
+        while not run.sup.registry.entity("s").data.inbox:
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
         assert (await asked.result()).outcome == "completed"

@@ -15,7 +15,7 @@ from supervisor.plans import Plan
 from supervisor.ports import Merge
 from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.task_execution import Case
+from supervisor.work.task_execution import TaskExecution
 from tests.integration.test_task_commands import ME, QUICK, plan_of, task
 from tests.support import path_of, quick, supervising, until
 
@@ -57,17 +57,17 @@ async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
 async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reset is on record, and so is its end: it has no run that nobody would ever begin."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
-    post = Case.post
+    post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
         scope = anyio.CancelScope()
 
-        async def post_and_give_up(case: Case, event: Event) -> None:
+        async def post_and_give_up(case: TaskExecution, event: Event) -> None:
             await post(case, event)
             if isinstance(event, Reopened):
                 await given_up(runner, scope)
 
-        monkeypatch.setattr(Case, "post", post_and_give_up)
+        monkeypatch.setattr(TaskExecution, "post", post_and_give_up)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "DeadLettered", "task:a", outcome="fact")
@@ -80,11 +80,11 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
 async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reset is in the mailbox of its task, behind something else, when its plan is given up: that is heard first."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
-    post = Case.post
+    post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.tree.system
+        runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.registry.system
 
-        async def post_to_a_busy_one(case: Case, event: Event) -> None:
+        async def post_to_a_busy_one(case: TaskExecution, event: Event) -> None:
             if isinstance(event, Reopened):
                 cell = system.cell(case.id)
                 assert cell is not None
@@ -92,14 +92,14 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
                 group.start_soon(give_up, case)
             await post(case, event)
 
-        async def give_up(case: Case) -> None:
+        async def give_up(case: TaskExecution) -> None:
             await given_up(runner, scope)
             cell = system.cell(case.id)
             assert cell is not None
             cell.going = True
             cell.dispatcher.make_runnable(cell)
 
-        monkeypatch.setattr(Case, "post", post_to_a_busy_one)
+        monkeypatch.setattr(TaskExecution, "post", post_to_a_busy_one)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "DeadLettered", "task:a", outcome="fact")
@@ -157,15 +157,15 @@ async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
     """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
     that is over."""
-    post, scope, over = Case.post, anyio.CancelScope(), anyio.Event()
+    post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
-    async def given_up_then(case: Case, event: Event) -> None:
+    async def given_up_then(case: TaskExecution, event: Event) -> None:
         await post(case, event)
         if isinstance(event, kind):
             scope.cancel()
             await over.wait()
 
-    monkeypatch.setattr(Case, "post", given_up_then)
+    monkeypatch.setattr(TaskExecution, "post", given_up_then)
     return scope, over
 
 
@@ -251,15 +251,15 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan is given up while that is decided: a reset that waits for it does not wait for ever."""
-    post_run, failed, commanded = Case.post_run, anyio.Event(), anyio.Event()
+    post_run, failed, commanded = TaskExecution.post_run, anyio.Event(), anyio.Event()
 
-    async def held(case: Case, event: Event) -> None:
+    async def held(case: TaskExecution, event: Event) -> None:
         await post_run(case, event)
         if isinstance(event, ExecutionFailed):
             failed.set()
             await commanded.wait()
 
-    monkeypatch.setattr(Case, "post_run", held)
+    monkeypatch.setattr(TaskExecution, "post_run", held)
     plan = plan_of(task("a", "false"), policy=quick(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()

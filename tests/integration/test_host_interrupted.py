@@ -28,7 +28,7 @@ from supervisor.journal import sqlite
 from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
-from supervisor.processes.fork_server_client import Keeping
+from supervisor.processes.fork_server_client import ForkServerClient
 from tests.support import DEADLINE_S, nothing_left, quick
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
@@ -120,7 +120,7 @@ def in_loop(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list
         (on_thread, sqlite, "open_database", ["open_database", "left"]),
         (in_loop, runtime, "_end", ["_end", "left"]),
         (in_loop, Supervisor, "_ended", ["_ended", "left"]),
-        (in_loop, Keeping, "close", ["close", "left"]),
+        (in_loop, ForkServerClient, "close", ["close", "left"]),
         (on_thread, Database, "close", ["close", "left"]),
     ],
     ids=[
@@ -200,7 +200,7 @@ def test_a_run_that_closes(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its work is done: it closes, and its exit status says how the work went."""
-    in_loop(monkeypatch, Keeping, "close", [])
+    in_loop(monkeypatch, ForkServerClient, "close", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == DONE
     assert not capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from supervisor.agents.codecs import scripted_command
 from supervisor.embedding.runtime import TurnResult, open_supervisor
 from supervisor.journal.transcript import follow_from
 from supervisor.plans import AgentConfig
-from supervisor.sessions import process_connection as process_link
+from supervisor.sessions import process_connection
 from tests.support import (
     AGENTS,
     DEADLINE_S,
@@ -107,7 +107,7 @@ LAST_WORDS = {
 @pytest.mark.parametrize("when", LAST_WORDS)
 async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its output ends and it lives on: no answer can come any more, so that is a failure, and it is ended."""
-    monkeypatch.setattr(process_link, "MUTE_S", 0.1)
+    monkeypatch.setattr(process_connection, "MUTE_S", 0.1)
     line, state = LAST_WORDS[when]
     agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
     async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:

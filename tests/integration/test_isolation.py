@@ -20,7 +20,7 @@ import trio.testing
 
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.embedding.runtime import Refused, Session
-from supervisor.host import factories as equipment
+from supervisor.host import factories
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.workspaces.directory import DirectoryWorkspace
@@ -155,7 +155,7 @@ class _Nowhere(DirectoryWorkspace):
 
 @pytest.fixture(autouse=True)
 def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equipment, "DirectoryWorkspace", _Nowhere)
+    monkeypatch.setattr(factories, "DirectoryWorkspace", _Nowhere)
 
 
 def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Told:

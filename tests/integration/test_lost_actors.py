@@ -34,7 +34,7 @@ def bug(data: Any, event: Any) -> bool:
 
 def break_actor(sup: Any, entity_id: str) -> None:
     """The next event that the entity hears crashes its actor."""
-    entity = sup.tree.entity(entity_id)
+    entity = sup.registry.entity(entity_id)
     entity.lifecycle = entity.lifecycle._replace(stale=bug)
 
 
@@ -55,7 +55,7 @@ async def test_a_session_that_crashes_takes_those_below_along(tmp_path: Path) ->
             assert [one.outcome for one in results] == ["failed"] * 3
             assert "its parent was lost" in results[2].error
             assert (await other.run("still here")).text == "still here"
-            assert set(sup.tree.works) == {"other"}
+            assert set(sup.registry.works) == {"other"}
 
 
 async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
             result = await asked.result()
             assert result.outcome == "failed"
             assert "the actor of s:t1 crashed" in result.error
-    assert not sup.tree.entities
+    assert not sup.registry.entities
 
 
 async def test_what_follows_from_a_crash_says_so(tmp_path: Path) -> None:

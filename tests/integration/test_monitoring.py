@@ -13,7 +13,7 @@ from supervisor import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import Settings
 from supervisor.policies.budgets import Amounts, Budget, Scope
-from supervisor.sessions.session_monitor import Oversight
+from supervisor.sessions.session_monitor import MonitorSettings
 from tests.support import Run, ask, supervising, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 def overseen(**rules: object) -> object:
     """Settings that oversee every session like that."""
-    return patch.object(Settings, "oversight", property(lambda self: Oversight(**rules)))  # type: ignore[arg-type]
+    return patch.object(Settings, "oversight", property(lambda self: MonitorSettings(**rules)))  # type: ignore[arg-type]
 
 
 def facts(run: Run, name: str, entity_id: str) -> list[dict[str, object]]:

@@ -97,7 +97,7 @@ async def books(tmp_path: Path, _nothing_left: None) -> Books:
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
             await eventful(sup, tmp_path)
             living = {row.id: (row.state, row.data, row.entity_seq) for row in sup.rows() if not row.ended}
-            await sup.ledger.flush()
+            await sup.journal_writer.flush()
             durable = {row.id: (row.state, row.data, row.entity_seq) for row in await sup.journal.entities()}
             assert living.items() <= durable.items()
     return Books(tmp_path / "sd")

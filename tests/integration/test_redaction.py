@@ -21,7 +21,7 @@ from supervisor.lifecycles.types import Exit, Verdict
 from supervisor.plans import AgentConfig
 from supervisor.policies.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, OURS, Redactor, Unbroken, is_secret_name
 from supervisor.ports.logs import conceal, get_logger
-from supervisor.runtime.redacting_transcript import CleanTranscript
+from supervisor.runtime.redacting_transcript import RedactingTranscript
 
 SECRET = "hunter2-hunter2"
 ENVIRONMENT = {"MY_API_KEY": SECRET, "HOME": "/home/somebody", "PIN_TOKEN": "1234"}
@@ -188,8 +188,8 @@ def test_a_key_goes_on_after_somebody_else_has_spoken() -> None:
         def close(self) -> None:
             return None
 
-    ledger: Any = SimpleNamespace(redactor=Redactor())
-    transcript = CleanTranscript(Sink(), ledger)
+    journal_writer: Any = SimpleNamespace(redactor=Redactor())
+    transcript = RedactingTranscript(Sink(), journal_writer)
     for line in KEY.splitlines(keepends=True):
         transcript.write("message", line, at=0.0)
         transcript.write("stderr", "warning\n", at=0.0)

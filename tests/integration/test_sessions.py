@@ -256,7 +256,7 @@ async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_pat
         first = ask(group, session, "@say first")
         await disk.frozen.wait()
         group.start_soon(session.send, "@say late")
-        while not run.sup.tree.entity("s").data.inbox:
+        while not run.sup.registry.entity("s").data.inbox:
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
         assert (await first.result()).text == "first\n"
@@ -425,7 +425,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         other = await sup.start_session("other", agent="scripted")
         asked = ask(group, broken, "@hang")
         await until(sup, "SessionStarted", "broken")
-        sup.tree.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
+        sup.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
         with pytest.raises(TypeError):
             await broken.send("hello")
         result = await asked.result()

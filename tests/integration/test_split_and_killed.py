@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host import factories as equipment
+from supervisor.host import factories
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.plugins.reading import load_plan
@@ -92,7 +92,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
     (tmp_path / "plan.yaml").write_text(WAITS)
     await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
     plan = load_plan(tmp_path / "plan.yaml")
-    monkeypatch.setattr(equipment._Wall, "time", lambda self: time.time() + 3600)
+    monkeypatch.setattr(factories._Wall, "time", lambda self: time.time() + 3600)
     with anyio.fail_after(DEADLINE_S):
         async with open_supervisor(
             tmp_path / ".sdd",

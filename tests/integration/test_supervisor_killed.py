@@ -19,7 +19,7 @@ import pytest
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
-from supervisor.processes import shim as warden
+from supervisor.processes import shim
 from supervisor.processes.containment import group_for
 from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
 
@@ -146,7 +146,7 @@ def keeper_of(workdir: Path) -> int:
 def kill_at_once(*pids: int) -> None:
     """None of them sees another one's end: they are stopped before the first is killed."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        warden.send(pids, number)
+        shim.send(pids, number)
 
 
 CLEAN = "exec 9>roll; (env -i setsid sh -c 'trap \"\" TERM HUP INT; echo clean $$ >&9; sleep 1000' &); echo tool $$ >&9"
@@ -156,10 +156,10 @@ async def test_together_with_its_wardens(tmp_path: Path, roll: Roll, anyio_backe
     """The supervisor and all of its wardens are killed at the same moment: the keeper ends what they had."""
     with supervisor_of(tmp_path, roll, anyio_backend, 4, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(12)
-        keeper = keeper_of(tmp_path)
-        kill_at_once(supervisor.pid, *warden.children(keeper))
+        fork_server = keeper_of(tmp_path)
+        kill_at_once(supervisor.pid, *shim.children(fork_server))
         await roll.all_gone(GONE_S)
-        await gone(keeper)
+        await gone(fork_server)
     await reap_all()
     await check_books(tmp_path, {f"s{number}" for number in range(4)})
 
@@ -171,9 +171,9 @@ async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: Ro
     script = f"@run {CLEAN if grouped else TOOL}; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 4, script) as supervisor:
         await roll.here(12)
-        keeper = keeper_of(tmp_path)
-        kill_at_once(supervisor.pid, keeper, *warden.children(keeper))
-        await gone(keeper, supervisor.pid)
+        fork_server = keeper_of(tmp_path)
+        kill_at_once(supervisor.pid, fork_server, *shim.children(fork_server))
+        await gone(fork_server, supervisor.pid)
         assert any(Path(f"/proc/{pid}").exists() for name, pid in roll.seen if name in ("daemon", "clean"))
         await check_books(tmp_path, {f"s{number}" for number in range(4)})
         await roll.all_gone(GONE_S)

@@ -27,15 +27,15 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Split
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
-from supervisor.ports import Merge, Place
+from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.work import plan_runner as runner
-from supervisor.work.plan_run import Workload
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
-from supervisor.work.task_commands import Operating
-from supervisor.work.task_execution import Case
+from supervisor.work.task_commands import TaskCommands
+from supervisor.work.task_execution import TaskExecution
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -68,7 +68,7 @@ def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -
 class Going:
     """A plan that runs, and what came of it in the end."""
 
-    def __init__(self, run: Run, operating: Operating) -> None:
+    def __init__(self, run: Run, operating: TaskCommands) -> None:
         self.run, self.operating = run, operating
         self.results: list[PlanResult] = []
 
@@ -449,14 +449,14 @@ async def test_a_split_that_comes_too_late_leaves_nothing_to_do(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task came to its end after its subtasks were born: they are skipped, and the run ends."""
-    post = Case.post
+    post = TaskExecution.post
 
-    async def late(case: Case, event: Event) -> None:
+    async def late(case: TaskExecution, event: Event) -> None:
         if isinstance(event, Split):
             raise Refused("it is done")
         await post(case, event)
 
-    monkeypatch.setattr(Case, "post", late)
+    monkeypatch.setattr(TaskExecution, "post", late)
     async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="it is done"):
@@ -501,7 +501,7 @@ async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
         runner, janitor = PlanRunner(run.sup), run.sup.janitor
         accept, merge = janitor.accept, janitor.merge
 
-        async def accept_meanwhile(place: Place) -> None:
+        async def accept_meanwhile(place: WorkspaceSpec) -> None:
             group.start_soon(approve)
             await until(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
@@ -552,7 +552,7 @@ async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, mon
     """Every task is settled, and what is to be said of the run is being said."""
     said: list[str] = []
 
-    async def concluding(load: Workload) -> None:
+    async def concluding(load: PlanRun) -> None:
         try:
             await plan.operating.reset("a", by=ME)
         except Refused as refusal:
@@ -584,7 +584,7 @@ async def test_a_plan_that_is_done_as_it_is_given_up_is_preserved(
     """Whoever has it run is cancelled just before its dossier is written: it is written all the same."""
     keep_dossier, scope = runner.keep_dossier, anyio.CancelScope()
 
-    async def given_up_first(load: Workload) -> None:
+    async def given_up_first(load: PlanRun) -> None:
         scope.cancel()
         await checkpoint()
         await keep_dossier(load)

@@ -15,7 +15,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
-from supervisor.work.completion_pipeline import Closing
+from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import nothing_left, path_of, quick
@@ -133,7 +133,7 @@ async def test_what_is_merged_late_is_judged(
 
     plan = plan_of({"id": "t", "prompt": prompt})
     with monkeypatch.context() as patched, pytest.raises(ExceptionGroup):
-        patched.setattr(Closing, "deliver", breaks)
+        patched.setattr(CompletionPipeline, "deliver", breaks)
         await carried_out(plan, repository)
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository

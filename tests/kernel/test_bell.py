@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from actors.parking import Bell
+from actors.parking import AutoResetEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ async def settle() -> None:
 
 async def test_a_ring_is_heard_by_all_and_kept() -> None:
     """Two wait, one comes late: all three go on; after ``silence`` the next one waits for the next ring."""
-    bell, heard = Bell(), []
+    bell, heard = AutoResetEvent(), []
 
     async def wait(name: str) -> None:
         await bell.heard()
@@ -45,7 +45,7 @@ async def test_a_ring_is_heard_by_all_and_kept() -> None:
 
 async def test_who_gives_up_takes_no_ring_from_others() -> None:
     """One of two waiters is cancelled; the other one hears the ring."""
-    bell, heard = Bell(), []
+    bell, heard = AutoResetEvent(), []
 
     async def wait() -> None:
         await bell.heard()
@@ -62,7 +62,7 @@ async def test_who_gives_up_takes_no_ring_from_others() -> None:
 
 async def test_a_late_listener_gives_the_others_a_turn() -> None:
     """Whoever hears a kept ring in a loop does not keep the loop from everybody else."""
-    bell, turns = Bell(), []
+    bell, turns = AutoResetEvent(), []
     bell.ring()
 
     async def other() -> None:

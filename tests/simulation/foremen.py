@@ -10,7 +10,7 @@ from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Drawn, Scenario, parsed
-from supervisor.simulation.works.operator_bot import Foreman
+from supervisor.simulation.works.operator_bot import OperatorBot
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
@@ -39,14 +39,14 @@ class Foremen:
     """Whoever intrudes on a run and knows its foremen: the last one belongs to the plan that was begun last."""
 
     def __init__(self) -> None:
-        self.foremen: list[Foreman] = []
+        self.foremen: list[OperatorBot] = []
 
     def listen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Hear of every foreman from now on."""
         monkeypatch.setattr(hosts, "Foreman", self._appoint)
 
-    def _appoint(self, *given: Any) -> Foreman:
-        self.foremen.append(Foreman(*given))
+    def _appoint(self, *given: Any) -> OperatorBot:
+        self.foremen.append(OperatorBot(*given))
         return self.foremen[-1]
 
     def __call__(self, number: int, world: World, host: Host) -> None:

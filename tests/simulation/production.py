@@ -20,7 +20,7 @@ import simulated
 
 from actors import open_system
 from supervisor.embedding import runtime
-from supervisor.host import factories as equipment
+from supervisor.host import factories
 from supervisor.simulation.engine import Ran, Schedule, run
 
 HORIZON_S = 200_000.0
@@ -36,7 +36,7 @@ class _VirtualWall:
 async def _main(seed: int) -> simulated.Ran:
     with (
         patch.object(runtime, "open_system", lambda **_: open_system(seed=seed)),
-        patch.object(equipment, "WALL", _VirtualWall()),
+        patch.object(factories, "WALL", _VirtualWall()),
         patch.object(runtime, "WALL", _VirtualWall()),
     ):
         return await simulated._run(seed)

@@ -31,7 +31,7 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import CRASHES, FATES
 from supervisor.simulation.agents.turn_plan import depth_of, plan_turn
 from supervisor.simulation.faults import FAULTS, FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 
 virtual = pytest.mark.trio
 
@@ -45,23 +45,23 @@ TERMINALS = AgentShape(steps=(1, 1), tools=(2, 2), terminals=1.0, delegation=0.0
 
 def talking(seed: int, command: tuple[str, ...], shape: AgentShape, faults: FaultPlan) -> Talk:
     codec = codec_for(command[0].removeprefix("sim-"), mapping=MAPPING)()
-    return Talk(codec, lambda launch: program_for(launch, shape, Chance(seed), faults), command)
+    return Talk(codec, lambda launch: program_for(launch, shape, KeyedRandom(seed), faults), command)
 
 
 def with_agent(seed: int, *only: str, shape: AgentShape = BUSY) -> Talk:
     """A conversation with an ACP agent that exactly these faults strike."""
-    return talking(seed, ("sim-acp",), shape, FaultPlan(Chance(seed), only=only))
+    return talking(seed, ("sim-acp",), shape, FaultPlan(KeyedRandom(seed), only=only))
 
 
 def with_command(seed: int, *only: str, prompt: tuple[str, ...] = ()) -> Talk:
     """The same with a one-shot agent."""
-    return talking(seed, ("sim-command", *prompt), BUSY, FaultPlan(Chance(seed), only=only))
+    return talking(seed, ("sim-command", *prompt), BUSY, FaultPlan(KeyedRandom(seed), only=only))
 
 
 def with_jsonl(seed: int, *only: str, resumed: str = "") -> Talk:
     """The same with a program that prints lines of JSON."""
     again = ("--resume", resumed) if resumed else ()
-    return talking(seed, ("sim-jsonl", *again), BUSY, FaultPlan(Chance(seed), only=only))
+    return talking(seed, ("sim-jsonl", *again), BUSY, FaultPlan(KeyedRandom(seed), only=only))
 
 
 # ------------------------------------------------------------------------------------------- when nothing strikes
@@ -92,7 +92,7 @@ async def test_a_cancel_ends_an_acp_turn(autojump_clock: MockClock) -> None:
         async with with_agent(seed) as talk:
             await talk.ready()
             talk.do(talk.codec.prompt("work"))
-            await anyio.sleep(Chance(seed).between(0.0, 30.0))
+            await anyio.sleep(KeyedRandom(seed).between(0.0, 30.0))
             talk.do(talk.codec.interrupt())
             assert await talk.ended(within_s=BUSY.cancel_s[1] + 0.1) in ("cancelled", "end_turn")
             await anyio.sleep(0.1)
@@ -446,7 +446,7 @@ async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
     """With everything on, no program breaks by itself, and everything that may strike one does."""
     struck: Counter[str] = Counter()
     for seed in range(120):
-        faults = FaultPlan(Chance(seed), intensity=2.0)
+        faults = FaultPlan(KeyedRandom(seed), intensity=2.0)
         async with talking(seed, ("sim-acp",) if seed % 3 else ("sim-command",), BUSY, faults) as talk:
             await _some_turns(talk)
         struck.update(faults.counts())
@@ -481,12 +481,12 @@ def test_what_is_not_installed() -> None:
     """A launch of an unknown program, or with other arguments, fails as a missing file does."""
     launch = Launch(argv=("vim", "notes"), cwd="/", env={})
     with pytest.raises(FileNotFoundError, match="'vim'"):
-        program_for(launch, BUSY, Chance(1), FaultPlan(Chance(1)))
+        program_for(launch, BUSY, KeyedRandom(1), FaultPlan(KeyedRandom(1)))
 
 
 def test_an_average_turn() -> None:
     """A turn of the default shape has about three tool calls, and takes a minute or so."""
-    turns = [plan_turn(AgentShape(), Chance(seed), "t", 0) for seed in range(1000)]
+    turns = [plan_turn(AgentShape(), KeyedRandom(seed), "t", 0) for seed in range(1000)]
     tools = [tool for turn in turns for step in turn.steps for batch in step.batches for tool in batch]
     thought_s = sum(step.think_s for turn in turns for step in turn.steps)
     assert 2.7 < len(tools) / 1000 < 3.3
@@ -496,9 +496,9 @@ def test_an_average_turn() -> None:
 def test_the_depth_of_delegations() -> None:
     """A session at the greatest depth delegates no more; its prompt tells the depth, wherever it stands in it."""
     shape = AgentShape(delegation=1.0, depth_max=2)
-    asked = [step.delegation for step in plan_turn(shape, Chance(1), "t", 1).steps]
+    asked = [step.delegation for step in plan_turn(shape, KeyedRandom(1), "t", 1).steps]
     assert {depth_of(f"before\n{one.prompt}\nafter") for one in asked if one is not None} == {2}
-    assert [step.delegation for step in plan_turn(shape, Chance(1), "t", 2).steps if step.delegation] == []
+    assert [step.delegation for step in plan_turn(shape, KeyedRandom(1), "t", 2).steps if step.delegation] == []
 
 
 def test_a_delegation_beside_the_last_calls() -> None:
@@ -506,7 +506,7 @@ def test_a_delegation_beside_the_last_calls() -> None:
     shapes = [
         AgentShape(delegation=1.0, steps=(1, 1), tools=(2, 2), parallel=0.0, beside=share) for share in (0.0, 1.0)
     ]
-    after, beside = (plan_turn(shape, Chance(1), "t", 0).steps[0] for shape in shapes)
+    after, beside = (plan_turn(shape, KeyedRandom(1), "t", 0).steps[0] for shape in shapes)
     assert (after.batches, after.delegation) == (beside.batches, beside.delegation)
     assert [len(part) for part in after.parts()] == [1, 1, 1]
     assert [len(part) for part in beside.parts()] == [1, 2]

@@ -78,7 +78,7 @@ def test_it_is_none_when_nobody_comes_for_the_task(monkeypatch: pytest.MonkeyPat
     """Killed before the claim is on record: the next supervisor goes on with what the operator asked, and the task is
     nobody's until its plan is run again."""
 
-    async def come_back(host: Host, customer: object) -> None:
+    async def come_back(host: Host, load_generator: object) -> None:
         await anyio.sleep(120.0 * (host._world.lives > 1))
 
     monkeypatch.setattr(Host, "_come_back", come_back)

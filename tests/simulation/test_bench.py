@@ -203,7 +203,7 @@ def test_the_commands_of_the_manual_are_there() -> None:
     for arguments in words:
         command.make_context("bench", arguments)
     docs = Path(__file__).parents[2] / "docs"
-    assert all((docs / link).exists() for link in re.findall(r"\]\(([^)#:]+)\)", MANUAL))
+    assert all((docs / connection).exists() for connection in re.findall(r"\]\(([^)#:]+)\)", MANUAL))
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures

@@ -9,7 +9,7 @@ from supervisor.plans.task_control import Verb
 from supervisor.simulation import running
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from supervisor.work.workers import Pool
 from tests.simulation.foremen import Foremen, lone_plan
@@ -57,7 +57,7 @@ class Splitter(Foremen):
 def test_it_has_no_agent_while_it_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own turn is seen through first."""
     monkeypatch.setattr(running, "RESTART_S", DOWN_S)
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.HANGS, Way.DONE)))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.HANGS, Way.DONE)))
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"timeout_s": TIMEOUT_S})
     drawn, blocked, free = SCENARIO, 0, Pool.free
     for seed in range(8):

@@ -9,8 +9,8 @@ import pytest
 from supervisor.runtime.entity import Refused
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.operator_bot import Foreman
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.operator_bot import OperatorBot
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -41,22 +41,22 @@ class Splitter(Foremen):
     async def _split(self) -> None:
         foreman = self.foremen[-1]
         part = foreman._part("w0t0s7")
-        errand = foreman._errand("w0t0s7")
-        errand.ways = (Way.HANGS, Way.DONE)
+        task_script = foreman._task_script("w0t0s7")
+        task_script.ways = (Way.HANGS, Way.DONE)
         with suppress(Refused):  # it was split by its plan
             await foreman._control.split("w0t0", [part], by="operator")
 
 
-async def _knows_nothing(foreman: Foreman, name: str) -> None:
+async def _knows_nothing(foreman: OperatorBot, name: str) -> None:
     pass
 
 
 def test_it_goes_on_when_the_subtask_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody had waited for its delay while it was blocked; somebody does then."""
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.PERMANENT, Way.DONE)))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.PERMANENT, Way.DONE)))
     monkeypatch.setattr(plans, "_lifecycle", lambda chance: LIFECYCLE)
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"timeout_s": COOLDOWN_S - 15.0})
-    monkeypatch.setattr(Foreman, "_unblock", _knows_nothing)
+    monkeypatch.setattr(OperatorBot, "_unblock", _knows_nothing)
     drawn, blocked = SCENARIO, 0
     for seed in range(12):
         splitter = Splitter()

@@ -22,11 +22,11 @@ from supervisor.simulation.commands import cli
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import load, named
-from supervisor.simulation.search import shrink as shrinking
+from supervisor.simulation.search import shrink
 from tests.verification import golden as goldens
 from tests.verification.__main__ import group as verification
 from tests.verification.golden import golden, kept, runs
-from tests.verification.power_cuts import power_loss as powerloss
+from tests.verification.power_cuts import power_loss
 from tests.verification.prove import CannotRun, processes
 
 OF_MAINTAINERS = ("claims", "disk", "prove", "sweep")
@@ -223,7 +223,7 @@ def test_an_interrupted_disk_is_no_failure(tell: Tell, monkeypatch: pytest.Monke
     def interrupt(*arguments: object) -> bool:
         return False
 
-    monkeypatch.setattr(powerloss, "each", interrupt)
+    monkeypatch.setattr(power_loss, "each", interrupt)
     status, out, _ = tell("disk", "--cuts", 1000, "--json")
     assert (status, json.loads(out)["interrupted"]) == (130, True)
 
@@ -269,7 +269,7 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
     tell: Tell, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What was reached is told and kept, and not tried again: exit status 130."""
-    run_until = shrinking._run_until
+    run_until = shrink._run_until
 
     def pressed(*arguments: Any, **more: Any) -> Any:
         if runs:
@@ -277,7 +277,7 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
         runs.append(1)
         return run_until(*arguments, **more)
 
-    monkeypatch.setattr(shrinking, "_run_until", pressed)
+    monkeypatch.setattr(shrink, "_run_until", pressed)
     runs: list[int] = []
     path = tmp_path / "small.toml"
     arguments = "shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path
@@ -301,7 +301,7 @@ def test_what_cannot_be_kept_is_told_before_the_work(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
 ) -> None:
     """A shrunk scenario's file that cannot be written: bad input, with its name."""
-    monkeypatch.setattr(shrinking, "_run_until", None)
+    monkeypatch.setattr(shrink, "_run_until", None)
     (tmp_path / "folder.toml").mkdir()
     status, _, err = tell("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
     assert status == 2
@@ -311,13 +311,13 @@ def test_what_cannot_be_kept_is_told_before_the_work(
 
 def test_a_try_to_write_changes_nothing(tell: Tell, tmp_path: Path) -> None:
     """Where the work comes to nothing, no empty file is left, and one that was there is as it was."""
-    new, old, link = tmp_path / "new.toml", tmp_path / "old.toml", tmp_path / "link.toml"
+    new, old, connection = tmp_path / "new.toml", tmp_path / "old.toml", tmp_path / "link.toml"
     old.write_text("kept")
-    link.symlink_to(tmp_path / "nowhere.toml")
-    for path in (new, old, link):
+    connection.symlink_to(tmp_path / "nowhere.toml")
+    for path in (new, old, connection):
         status, _, err = tell("shrink", "--seed", 1, "--scenario", "quiet", "--save", path)
         assert (status, "violates nothing" in err) == (2, True)
-    assert (sorted(tmp_path.iterdir()), old.read_text()) == ([link, old], "kept")
+    assert (sorted(tmp_path.iterdir()), old.read_text()) == ([connection, old], "kept")
 
 
 def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(

@@ -6,14 +6,14 @@ import anyio
 import pytest
 
 from supervisor.plans import Plan
-from supervisor.ports import NO_PLACE
+from supervisor.ports import NO_WORKSPACE
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.host import Customer, Host
+from supervisor.simulation.host import Host, LoadGenerator
 from supervisor.simulation.journal import SupervisorKilled
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Errand, Errands
+from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts
 from supervisor.simulation.works.workspace import SimulatedWorkspace
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
@@ -44,19 +44,19 @@ class Killer:
         self.is_wanted = True
 
     def __call__(self, number: int, world: World, host: Host) -> None:
-        customer = host.customers[0]
+        load_generator = host.customers[0]
         at_work = world.board.waiting("IN_PROGRESS", [f"w0t{number}" for number in range(3)])
         if at_work and self.plan is None:
-            self.plan = customer.plan
+            self.plan = load_generator.plan
             world.kill()
         elif at_work:
-            self.is_wanted &= customer.plan is self.plan
+            self.is_wanted &= load_generator.plan is self.plan
 
 
-async def _dies_slowly(host: Host, customer: Customer, plan: Plan) -> PlanResult:
+async def _dies_slowly(host: Host, load_generator: LoadGenerator, plan: Plan) -> PlanResult:
     killed = host._world.killed
     try:
-        return await CARRIED_OUT(host, customer, plan)
+        return await CARRIED_OUT(host, load_generator, plan)
     finally:
         if killed.is_set():
             with anyio.CancelScope(shield=True):
@@ -76,20 +76,20 @@ def test_what_its_host_is_told_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.anyio
 async def test_where_it_worked_stays_as_it_was() -> None:
     """What is asked of the workspace when its supervisor was killed is not done."""
-    errands, killed = Errands(), anyio.Event()
-    errands.add(errand := Errand("w0t0"))
-    places = Places(errands, lambda owner: None, worktrees=True)
-    workspace = SimulatedWorkspace(Chance(1), FaultPlan(Chance(1), only=()), errands, places, killed)
+    task_scripts, killed = TaskScripts(), anyio.Event()
+    task_scripts.add(task_script := TaskScript("w0t0"))
+    places = Places(task_scripts, lambda owner: None, worktrees=True)
+    workspace = SimulatedWorkspace(KeyedRandom(1), FaultPlan(KeyedRandom(1), only=()), task_scripts, places, killed)
     await workspace.prepare("w0t0", "/sim", root_id="w0t0")
     killed.set()
     for asked in (
-        workspace.begin("w0t0-2", NO_PLACE),
-        workspace.save("w0t0", NO_PLACE, ""),
-        workspace.roll_back("w0t0", NO_PLACE, ""),
+        workspace.begin("w0t0-2", NO_WORKSPACE),
+        workspace.save("w0t0", NO_WORKSPACE, ""),
+        workspace.roll_back("w0t0", NO_WORKSPACE, ""),
         workspace.merge("w0t0", ""),
         workspace.put_away("w0t0", ""),
         workspace.prepare("w0t0-2", "/sim", root_id="w0t0-2"),
     ):
         with pytest.raises(SupervisorKilled):
             await asked
-    assert (places.left(), errand.merged) == (["w0t0"], [])
+    assert (places.left(), task_script.merged) == (["w0t0"], [])

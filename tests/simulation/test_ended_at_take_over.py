@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -42,7 +42,7 @@ class Ender(Foremen):
 @pytest.mark.parametrize("run", ["PENDING", "HALF_OPEN"])
 def test_its_run_is_over(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ways = (Way.DONE,) if run == "PENDING" else (Way.BUSY,)
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, ways))
     drawn, ended = SCENARIO, 0
     for seed in range(20):
         ender = Ender(run)

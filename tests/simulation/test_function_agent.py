@@ -10,13 +10,13 @@ import pytest
 from trio.testing import MockClock
 
 from supervisor.embedding.runtime import TurnResult
-from supervisor.host import factories as equipment
+from supervisor.host import factories
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.monitoring import LivenessConfig
 from supervisor.simulation.agents import function_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import Run, ask, quick, supervising
 
@@ -30,9 +30,9 @@ SETTINGS = BOUNDS.model_copy(update={"liveness": LivenessConfig(snapshot_s=0)})
 
 async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SHAPE) -> tuple[TurnResult, Run]:
     """One prompt for an agent that exactly these faults strike; a failure is not tried again."""
-    faults = FaultPlan(Chance(seed), only=only)
+    faults = FaultPlan(KeyedRandom(seed), only=only)
     async with supervising(workdir, settings=SETTINGS, within_s=100_000.0) as run:
-        session = await run.sup.start_session("s", agent=function_agent(shape, Chance(seed), faults))
+        session = await run.sup.start_session("s", agent=function_agent(shape, KeyedRandom(seed), faults))
         result = await session.run("work")
     assert set(faults.struck) == set(only)
     return result, run
@@ -48,7 +48,7 @@ class _Places(DirectoryWorkspace):
 
 @pytest.fixture(autouse=True)
 def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equipment, "DirectoryWorkspace", _Places)
+    monkeypatch.setattr(factories, "DirectoryWorkspace", _Places)
 
 
 def _outcomes(run: Run) -> list[str]:
@@ -107,10 +107,10 @@ async def test_a_function_that_returns_early(autojump_clock: MockClock, tmp_path
 @virtual
 async def test_a_stubborn_function(autojump_clock: MockClock, tmp_path: Path) -> None:
     """One that shields itself ends when its shield does, however early it was aborted; its session is aborted."""
-    faults = FaultPlan(Chance(1), only=["process.ignores_cancel@s:t1"])
+    faults = FaultPlan(KeyedRandom(1), only=["process.ignores_cancel@s:t1"])
     shape = AgentShape(steps=(1, 1), think_s=(1.0, 1.0), tools=(0, 0))
     async with supervising(tmp_path, settings=SETTINGS, within_s=100_000.0) as run:
-        session = await run.sup.start_session("s", agent=function_agent(shape, Chance(1), faults))
+        session = await run.sup.start_session("s", agent=function_agent(shape, KeyedRandom(1), faults))
         async with anyio.create_task_group() as group:
             asked = ask(group, session, "work")
             await anyio.sleep(1.1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.plans import Plan
-from supervisor.simulation import host as hosting
+from supervisor.simulation import host
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from tests.verification.checkers import simulate
@@ -58,7 +58,7 @@ def test_nothing_is_taken_back_that_goes_on_on_record(monkeypatch: pytest.Monkey
         check(books, task)
 
     monkeypatch.setattr(Savings, "check_over", looked_at)
-    monkeypatch.setattr(hosting, "draw_plan", _owning)
+    monkeypatch.setattr(host, "draw_plan", _owning)
     for seed in range(16):
         assert simulate(parsed("given-up", f'{IN_PLACE}[settings]\nworkspace = "directory"').draw(seed)).problems == ()
     assert taken_back

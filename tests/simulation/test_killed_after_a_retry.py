@@ -11,7 +11,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.simulation.host import Host
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen
 from tests.verification.checkers import simulate
@@ -49,7 +49,7 @@ class Killer:
 @pytest.mark.parametrize("saves", [0.0, 1.0])
 def test_the_last_run_counts(saves: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was completed, so the task is: it does not fail once more by what the run before had failed with."""
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.PERMANENT, Way.DONE)))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.PERMANENT, Way.DONE)))
     drawn, tried = parsed("killed-after-a-retry", SCENARIO.format(saves=saves)), 0
     for seed in range(20):
         killer = Killer()
@@ -91,7 +91,7 @@ class Stopper(Foremen):
 
 def test_a_run_that_was_cancelled_fails_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its supervisor was ending, and did not live to say so."""
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.PERMANENT, Way.DONE)))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.PERMANENT, Way.DONE)))
     drawn, tried = parsed("killed-after-a-retry", SCENARIO.format(saves=0.0)), 0
     for seed in range(20, 30):
         stopper = Stopper()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.simulation.host import Customer, Host
+from supervisor.simulation.host import Host, LoadGenerator
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
@@ -66,8 +66,8 @@ def test_what_is_taken_over_can_be_taken_over_again(sessions: str, orphans: str,
     assert kills >= 2 * 12
 
 
-def _second_gives_up(patience_s: float) -> Callable[[Host, Customer], float | None]:
-    return lambda host, customer: patience_s if host._world.lives > 1 else None
+def _second_gives_up(patience_s: float) -> Callable[[Host, LoadGenerator], float | None]:
+    return lambda host, load_generator: patience_s if host._world.lives > 1 else None
 
 
 def test_what_is_taken_over_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

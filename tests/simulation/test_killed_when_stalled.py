@@ -20,15 +20,15 @@ from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.abort_request import Joined
 from supervisor.policies.error_classification import Failure
 from supervisor.ports import Append
-from supervisor.recovery import takeover as succession
-from supervisor.runtime.entity_registry import Tree
+from supervisor.recovery import takeover
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.world import World
-from supervisor.work import plugin_policies as opinions
-from supervisor.work.plan_recovery import Continuing
-from supervisor.work.plan_run import Workload
+from supervisor.work import plugin_policies
+from supervisor.work.plan_recovery import PlanRecovery
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.task_execution import Case
+from supervisor.work.task_execution import TaskExecution
 from tests.verification import claims
 from tests.verification.claims import Claims, simulate_claims
 
@@ -57,7 +57,7 @@ class Host(claims._Host):
             if record.entity_type == "run" and record.from_status != record.to_status is not None:
                 self.tries.append(str(record.to_status))
             if record.event == "OperatorStop" and record.abort_id is not None and self.wanted is not None:
-                self._sup.tree.end(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
+                self._sup.registry.end(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
             words = self.at.get(self._world.lives, "nothing").split()
             if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
@@ -134,7 +134,7 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
             super().__init__(*given, **more)
             runners.append(self)
 
-    async def judge(load: Workload, case: Case, failure: Failure, error: str) -> Failure:
+    async def judge(load: PlanRun, case: TaskExecution, failure: Failure, error: str) -> Failure:
         load.start(partial(runners[0].operating.cancel, "t0", by="ann", reason="not wanted"))
         await anyio.sleep(20.0)
         return failure
@@ -143,7 +143,7 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
         raise ValueError("it cannot be done")
 
     monkeypatch.setattr(claims, "PlanRunner", Runner)
-    monkeypatch.setattr(opinions, "judge", judge)
+    monkeypatch.setattr(plugin_policies, "judge", judge)
     found, tries = killed(monkeypatch, "retry_decided", worked=fails)
 
     assert found.closed == 0
@@ -153,10 +153,10 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """It wants no other attempt of the run; so there is none, and another run has its turn."""
 
-    async def judge(load: Workload, case: Case, failure: Failure, error: str) -> Failure:
+    async def judge(load: PlanRun, case: TaskExecution, failure: Failure, error: str) -> Failure:
         return failure._replace(category=ErrorCategory.PERMANENT)
 
-    monkeypatch.setattr(opinions, "judge", judge)
+    monkeypatch.setattr(plugin_policies, "judge", judge)
     _, tries = killed(monkeypatch, "Ended")
 
     assert tries[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "CIRCUIT_OPEN"]
@@ -164,13 +164,13 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended by the next supervisor, which is killed as well: it was ended for the same reason."""
-    end, heard = Tree.end, list[str]()
+    end, heard = EntityRegistry.end, list[str]()
 
-    def unheard(tree: Tree, session_id: str, stop: OperatorStop, **more: Any) -> Joined:
+    def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> Joined:
         heard.append(str(stop.abort_reason))
         return Joined.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
 
-    monkeypatch.setattr(Tree, "end", unheard)
+    monkeypatch.setattr(EntityRegistry, "end", unheard)
     found, tries = killed(monkeypatch, "AbortRecord", "Ended")
 
     assert heard[0] == "timeout"
@@ -185,14 +185,14 @@ class Busy:
     FREE_S = 400.0
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(succession, "loses_nothing", lambda *given: True)
-        offer, lives = Continuing._offer_again, list[Continuing]()
+        monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
+        offer, lives = PlanRecovery._offer_again, list[PlanRecovery]()
 
-        async def later(continuing: Continuing, case: Case) -> None:
+        async def later(continuing: PlanRecovery, case: TaskExecution) -> None:
             await anyio.sleep(self.FREE_S)
             continuing._load.offer(case)
 
-        async def offer_again(continuing: Continuing, case: Case) -> None:
+        async def offer_again(continuing: PlanRecovery, case: TaskExecution) -> None:
             lives.append(continuing)
             if len(lives) > 1:
                 await offer(continuing, case)
@@ -201,7 +201,7 @@ class Busy:
             await case.post_job(RetryDelayElapsed())
             continuing._load.start(later, continuing, case)
 
-        monkeypatch.setattr(Continuing, "_offer_again", offer_again)
+        monkeypatch.setattr(PlanRecovery, "_offer_again", offer_again)
 
 
 FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")
@@ -250,7 +250,7 @@ def test_a_retry_that_is_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch
             raise ValueError("not yet")
         return "done"
 
-    monkeypatch.setattr(succession, "loses_nothing", lambda *given: True)
+    monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
     found, tries = killed(
         monkeypatch,
         "run:t1 retry_decided",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.simulation.host import Customer, Host
+from supervisor.simulation.host import Host, LoadGenerator
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
@@ -49,7 +49,7 @@ class Killer:
 def test_what_was_being_ended_is_ended(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third one goes on with the plan, or has all of it anew; nobody has a part of it."""
 
-    async def come_back(host: Host, customer: Customer) -> None:
+    async def come_back(host: Host, load_generator: LoadGenerator) -> None:
         if host._world.lives == 2:  # somebody ends it before anybody comes for his plan
             host._world.told_to_end(now=False)
             await host._sup.stop()

@@ -41,7 +41,7 @@ class Killer:
         row = world.disk.entities.get("c0")
         if world.killed.is_set() or row is None or row.state != "CoolingDown":
             return
-        entity = host._sup.tree.entities.get("c0")
+        entity = host._sup.registry.entities.get("c0")
         if world.lives == 1 and entity is not None:
             self.before.append(entity.since_s)
             world.kill()

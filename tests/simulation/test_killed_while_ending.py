@@ -12,7 +12,7 @@ from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way, prompt_of
+from supervisor.simulation.works.task_scripts import TaskScript, Way, prompt_of
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
@@ -34,8 +34,8 @@ COMMITS = 6
 """After which the supervisor is killed: the cancelling of a task takes as many."""
 
 
-def _errand(name: str, faults: object) -> Errand:
-    return Errand(name, (Way.PERMANENT if name == "w0t0" else Way.HANGS, Way.DONE))
+def _task_script(name: str, faults: object) -> TaskScript:
+    return TaskScript(name, (Way.PERMANENT if name == "w0t0" else Way.HANGS, Way.DONE))
 
 
 def _planned(*args: Any, **options: Any) -> Plan:
@@ -68,7 +68,7 @@ class Killer:
 
 def test_nobody_works_beside_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who held a task of the run that has ended is ended, as is the task."""
-    monkeypatch.setattr(plans, "draw_errand", _errand)
+    monkeypatch.setattr(plans, "draw_errand", _task_script)
     monkeypatch.setattr(hosting, "draw_plan", _planned)
     drawn, kills = parsed("killed-while-ending", SCENARIO).draw(1), 0
     for at in range(COMMITS):

@@ -15,7 +15,7 @@ PATIENT = Settings(limits=LimitsConfig(turn_timeout_s=7200.0))
 
 
 async def _facts(sup: Supervisor, name: str, session_id: str = "s") -> list[LifecycleEvent]:
-    await sup.ledger.flush()
+    await sup.journal_writer.flush()
     return [one for one in await sup.journal.events(entity_id=session_id) if one.event == name]
 
 

@@ -19,7 +19,7 @@ from supervisor.simulation import journal
 from supervisor.simulation.engine import Livelock, Schedule, loop, run
 from supervisor.simulation.faults import FAULTS, FaultPlan
 from supervisor.simulation.journal import SimulatedDisk
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.running import simulate, simulate_main
 from supervisor.simulation.scenario import Faults, World, named
 
@@ -102,7 +102,7 @@ def test_garbage_is_collected_during_a_run(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("only", [None, ["disk.slow@1"]])
 def test_a_kind_that_may_not_strike_never_does(only: list[str] | None) -> None:
     """``may_strike`` says beforehand, for rates and for lists of strikes, what no opportunity would be taken for."""
-    plan = FaultPlan(Chance(4), only=only)
+    plan = FaultPlan(KeyedRandom(4), only=only)
     off = [kind for kind in FAULTS if not plan.may_strike(kind)]
     on = [kind for kind in FAULTS if plan.may_strike(kind)]
     assert on

@@ -9,12 +9,12 @@ import pytest
 
 from supervisor import AgentTurn, Settings, Supervisor
 from supervisor.plans import LimitsConfig
-from supervisor.simulation.operators import Moment, wait_for
+from supervisor.simulation.operators import Trigger, wait_for
 from supervisor.simulation.testing import Simulate
 
 PATIENCE_S = 60.0
 
-Run = Callable[[Moment], list[str | None]]
+Run = Callable[[Trigger], list[str | None]]
 
 
 async def works(turn: AgentTurn) -> str:
@@ -42,7 +42,7 @@ async def lingers() -> None:
 def lie_in_wait() -> Run:
     """Runs a session ``s`` with a child on three seeds; for whom the moment came."""
 
-    def run(moment: Moment) -> list[str | None]:
+    def run(moment: Trigger) -> list[str | None]:
         async def main(sup: Supervisor) -> str | None:
             found: list[str | None] = []
 
@@ -64,21 +64,21 @@ def lie_in_wait() -> Run:
 
 def test_a_moment_comes_for_whoever_is_first(lie_in_wait: Run) -> None:
     """The session, by its own state or by that of its turn."""
-    assert lie_in_wait(Moment("session", "CoolingDown")) == ["s"] * 3
-    assert lie_in_wait(Moment("turn", "TOOL_USE")) == ["s"] * 3
+    assert lie_in_wait(Trigger("session", "CoolingDown")) == ["s"] * 3
+    assert lie_in_wait(Trigger("turn", "TOOL_USE")) == ["s"] * 3
 
 
 def test_a_child_is_waited_for(lie_in_wait: Run) -> None:
     """Where a child is meant, its parent is not, though it comes into that state before."""
-    assert lie_in_wait(Moment("session", "Running", child=True)) == ["s/kid"] * 3
+    assert lie_in_wait(Trigger("session", "Running", child=True)) == ["s/kid"] * 3
 
 
 def test_litter_is_waited_for(lie_in_wait: Run) -> None:
     """A turn runs while the one before it is cleaned up after; a child has no such turn, and never comes to it."""
-    assert lie_in_wait(Moment("session", "Running", littered=True)) == ["s"] * 3
-    assert lie_in_wait(Moment("session", "Running", child=True, littered=True)) == [None] * 3
+    assert lie_in_wait(Trigger("session", "Running", littered=True)) == ["s"] * 3
+    assert lie_in_wait(Trigger("session", "Running", child=True, littered=True)) == [None] * 3
 
 
 def test_nobody_waits_for_ever(lie_in_wait: Run) -> None:
     """What never comes is given up."""
-    assert lie_in_wait(Moment("turn", "COMPACTING")) == [None] * 3
+    assert lie_in_wait(Trigger("turn", "COMPACTING")) == [None] * 3

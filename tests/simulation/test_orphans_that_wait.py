@@ -9,7 +9,7 @@ from supervisor.embedding.runtime import Session
 from supervisor.simulation.host import Host
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
@@ -61,7 +61,7 @@ def test_only_what_was_under_way_counts_as_done(
     state: str, reached: str, never: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What had failed is tried again by another session; nothing of either looks alive in the end."""
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.BUSY, Way.DONE)))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.BUSY, Way.DONE)))
     drawn, tried = parsed("orphans-that-wait", SCENARIO), 0
     for seed in range(12):
         killer = Killer(state)

@@ -15,7 +15,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -43,8 +43,8 @@ class Operator(Foremen):
         run, job, task = (world.disk.entities.get(f"{kind}:w0t0") for kind in ("run", "job", "task"))
         if world.killed.is_set() or run is None or job is None or task is None:
             return
-        errand = world.errands.of("w0t0")
-        tries = len(errand.attempts) if errand is not None else 0
+        task_script = world.task_scripts.of("w0t0")
+        tries = len(task_script.attempts) if task_script is not None else 0
         if world.lives == 1 and tries == 2 and (run.state, job.state) == ("IN_PROGRESS", "running"):
             world.kill()
         elif world.lives == 2 and self._verbs and job.state == "running" and self._is_taken_further():
@@ -67,7 +67,7 @@ class Operator(Foremen):
 @pytest.mark.parametrize(("attempts", "run"), [(3, "RETRYING"), (1, "CIRCUIT_OPEN")])
 def test_it_waits_for_its_delay(attempts: int, run: str, verbs: list[Verb], monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {"w0t0": (Way.BUSY, Way.HANGS, Way.DONE)}
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, ways.get(name, (Way.DONE,))))
     monkeypatch.setattr(hosting, "draw_plan", partial(_planned, attempts))
     drawn, waited = SCENARIO, 0
     for seed in range(20):

@@ -12,7 +12,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, prompt_of
+from supervisor.simulation.works.task_scripts import TaskScript, prompt_of
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 from tests.verification.checkers import simulate
@@ -24,9 +24,9 @@ PART = "w0t0s0"
 def _planned(*args: Any, **options: Any) -> Plan:
     """A task of one part. The whole is not accepted at first."""
     plan = plans.draw_plan(*args, **options)
-    errands = args[4]
-    errands.add(Errand("w0t0", checks=(False, True)))
-    errands.add(Errand(PART))
+    task_scripts = args[4]
+    task_scripts.add(TaskScript("w0t0", checks=(False, True)))
+    task_scripts.add(TaskScript(PART))
     given: dict[str, Any] = {
         "id": "w0t0",
         "agent": plans.WORKER,

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.simulation.commands.wanted import Runner, Wanted
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.scenario import BadScenario, Load, World, library, load, named
 from supervisor.simulation.search.soak import soak
 
@@ -239,7 +239,7 @@ def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
 
 def test_a_rate_is_taken_as_it_is_said() -> None:
     """A kind that has one is on in every seed, at that rate and no other; all others are drawn."""
-    plans = [FaultPlan(Chance(seed), rates={"host.urgent": 0.125}) for seed in range(20)]
+    plans = [FaultPlan(KeyedRandom(seed), rates={"host.urgent": 0.125}) for seed in range(20)]
     assert {plan.rates["host.urgent"] for plan in plans} == {0.125}
     assert len({plan.rates["host.flood"] for plan in plans}) > 2
 

@@ -8,7 +8,7 @@ import pytest
 from supervisor.plans.task_control import Verb
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -50,7 +50,7 @@ class Splitter(Foremen):
 
 
 def test_who_works_on_it_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.BUSY, Way.DONE)))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.BUSY, Way.DONE)))
     monkeypatch.setattr(plans, "_lifecycle", lambda chance: LIFECYCLE)
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"max_retries": 0})
     drawn, sessions = SCENARIO.draw(4), set[int]()

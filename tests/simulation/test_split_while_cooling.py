@@ -7,7 +7,7 @@ import pytest
 from supervisor.plans.task_control import Verb
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way
+from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -38,7 +38,7 @@ class Splitter(Foremen):
 def test_it_waits_for_its_subtasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its circuit has cooled down before they are closed."""
     ways = {"w0t0": (Way.BUSY, Way.DONE)}
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, ways.get(name, (Way.DONE,))))
     drawn, split = SCENARIO, 0
     for seed in range(40):
         splitter = Splitter()
@@ -72,7 +72,7 @@ class Loser(Splitter):
 def test_it_needs_no_worker_to_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is given it again, who could do nothing with it: its plan goes on to its end."""
     ways = {"w0t0": (Way.BUSY, Way.DONE)}
-    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, ways.get(name, (Way.DONE,))))
     drawn, lost = SCENARIO, 0
     for seed in range(40):
         loser = Loser()

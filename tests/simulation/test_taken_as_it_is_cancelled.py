@@ -12,7 +12,7 @@ from supervisor.plans.task_control import Verb
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way, prompt_of
+from supervisor.simulation.works.task_scripts import TaskScript, Way, prompt_of
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -25,8 +25,8 @@ def _planned(*args: Any, **options: Any) -> Plan:
     """A task of one part, which hangs; what that did is taken back, which takes its time."""
     plan = plans.draw_plan(*args, **options)
     if args[4].of(PART) is None:
-        args[4].add(Errand("w0t0"))
-        args[4].add(Errand(PART, (Way.HANGS,)))
+        args[4].add(TaskScript("w0t0"))
+        args[4].add(TaskScript(PART, (Way.HANGS,)))
     said = {"rollback": True, "files": plans.FILES[:1]}
     part = {"id": PART, "agent": plans.WORKER, "prompt": prompt_of(PART), **said}
     given: dict[str, Any] = {"id": "w0t0", "agent": plans.WORKER, "prompt": prompt_of("w0t0"), "subtasks": (part,)}

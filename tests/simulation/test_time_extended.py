@@ -29,7 +29,7 @@ def plan(**task: object) -> Plan:
 
 
 async def turns(sup: Supervisor) -> list[LifecycleEvent]:
-    await sup.ledger.flush()
+    await sup.journal_writer.flush()
     return [one for one in await sup.journal.events() if one.entity_type == "turn"]
 
 

@@ -14,7 +14,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.task_scripts import Errand, Way, prompt_of
+from supervisor.simulation.works.task_scripts import TaskScript, Way, prompt_of
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 
@@ -27,7 +27,7 @@ def _planned(*args: Any, **options: Any) -> Plan:
     plan, tasks = plans.draw_plan(*args, **options), []
     for name in ("w0t0", *OTHERS):
         if args[4].of(name) is None:
-            args[4].add(Errand(name, (Way.HANGS, Way.DONE)))
+            args[4].add(TaskScript(name, (Way.HANGS, Way.DONE)))
         tasks.append(TaskConfig(id=name, agent=plans.WORKER, prompt=prompt_of(name)))
     one = {"tasks": tuple(tasks), "workers": {}, "max_sessions": 8, "approve_plan": False, "validation": ()}
     return plan.model_copy(update=one)

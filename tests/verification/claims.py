@@ -20,7 +20,7 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.meter import Tally
 from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Drawn, Faults, Scenario
@@ -197,7 +197,7 @@ class _Host:
 class _Bench:
     """Where agents work: what each of them sees of the others."""
 
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self, chance: KeyedRandom) -> None:
         self._chance = chance
         self._tries: dict[str, int] = {}
         self._working: dict[str, str] = {}
@@ -238,8 +238,8 @@ def simulate_claims(
         tell: hears every line of the trace as it comes.
         watch: told now and then how many steps there have been, and at the end.
     """
-    plan, drawn = _plan(Chance(seed).below("plan"), workers, tasks), _drawn(seed)
-    bench, hosts = _Bench(Chance(seed).below("bench")), list[_Host]()
+    plan, drawn = _plan(KeyedRandom(seed).below("plan"), workers, tasks), _drawn(seed)
+    bench, hosts = _Bench(KeyedRandom(seed).below("bench")), list[_Host]()
 
     def make(world: World) -> _Host:
         bench.say = world.oracle.violated
@@ -268,7 +268,7 @@ def _drawn(seed: int) -> Drawn:
     return Scenario(name="claims", faults=Faults(kinds=()), world=world).draw(seed)
 
 
-def _plan(chance: Chance, workers: int, tasks: int) -> Plan:
+def _plan(chance: KeyedRandom, workers: int, tasks: int) -> Plan:
     """Every role has workers; one task in five depends on one before it, one in ten owns a file that others own."""
     return Plan(
         agents={AGENT: AgentConfig(adapter="command", command=("true",))},
@@ -282,7 +282,7 @@ def _roles(number: int) -> tuple[str, ...]:
     return ROLES if number % 2 == 0 else (ROLES[number // 2 % 4], ROLES[(number // 2 + 1) % 4])
 
 
-def _task(chance: Chance, number: int) -> TaskConfig:
+def _task(chance: KeyedRandom, number: int) -> TaskConfig:
     name = f"t{number}"
     before = number - chance.integer(1, 40, name, "before")
     return TaskConfig(

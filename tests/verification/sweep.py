@@ -17,7 +17,7 @@ import msgspec
 from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.scenario import Drawn, Scenario, named
 from supervisor.simulation.search.many import Failed, each
 from supervisor.simulation.world import World
@@ -196,7 +196,7 @@ def run_point(point: Point) -> Outcome:
             return
         scope = AbortScope(point.level)
         targets = host.targets(scope)
-        target = Chance(point.seed).below("sweep").choice(targets, point.level, step)
+        target = KeyedRandom(point.seed).below("sweep").choice(targets, point.level, step)
         host.abort(target, scope)
 
     report = simulate(_drawn(point.scenario, point.seed), intrude=intrude)

@@ -8,9 +8,9 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
-from supervisor.ports import Place
+from supervisor.ports import WorkspaceSpec
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
+from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
 from tests.verification.checkers.checkpoints import Savings
 
 
@@ -21,11 +21,11 @@ class Bench:
     def __init__(self, *, rollback: bool, worktrees: bool = True) -> None:
         self.found: list[str] = []
         self.task = TaskConfig(id="w0t0", agent="worker", prompt="", rollback=rollback)
-        self.place = Place(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
-        self.errand, errands = Errand("w0t0"), Errands()
-        errands.add(self.errand)
-        self.places = Places(errands, self.taken_back, worktrees=worktrees)
-        self.books = Savings(lambda law, who, words: self.found.append(words), errands, self.places)
+        self.place = WorkspaceSpec(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
+        self.task_script, task_scripts = TaskScript("w0t0"), TaskScripts()
+        task_scripts.add(self.task_script)
+        self.places = Places(task_scripts, self.taken_back, worktrees=worktrees)
+        self.books = Savings(lambda law, who, words: self.found.append(words), task_scripts, self.places)
         self.places.prepare("w0t0")
         self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
@@ -52,10 +52,10 @@ class Bench:
 
     def try_it(self) -> Attempt:
         """An agent does a piece of work."""
-        attempt = Attempt("w0t0", self.errand.way(0), 0.0, self.places.found("w0t0"), ended_s=1.0)
-        self.books.begun(self.errand, attempt, self.task)
-        self.errand.attempts.append(attempt)
-        self.places.write("w0t0", attempt, self.errand)
+        attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.places.found("w0t0"), ended_s=1.0)
+        self.books.begun(self.task_script, attempt, self.task)
+        self.task_script.attempts.append(attempt)
+        self.places.write("w0t0", attempt, self.task_script)
         return attempt
 
     def save(self, state: str, saved_as: str | None = None) -> None:

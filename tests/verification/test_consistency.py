@@ -82,7 +82,7 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(session.run, "work")
             await going.wait()
-            await sup.ledger.flush()
+            await sup.journal_writer.flush()
             sup._system.spawn(ToolCell(), "s:t1:c1", parent="s:t1")
             rows = await sup.journal.entities()
             durable = {row.id: row for row in rows}

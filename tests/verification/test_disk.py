@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.journal.database import open_database
 from supervisor.ports import JournalError
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.crash_points import CONTROLS
 from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step
 from tests.verification.power_cuts.journal_run import Plan, Verdict, found, judged
@@ -122,7 +122,7 @@ def test_a_failed_sync_loses_for_good_what_it_did_not_write() -> None:
 @pytest.fixture
 def disk() -> Iterator[SimulatedDisk]:
     """A disk that fails as it is told to."""
-    disk = SimulatedDisk("of a test", Chance(1))
+    disk = SimulatedDisk("of a test", KeyedRandom(1))
     yield disk
     disk.unregister()
 
@@ -131,7 +131,7 @@ PATH = Path("/disk/journal.db")
 
 
 def plan() -> Plan:
-    return Plan(Chance(3), 12)
+    return Plan(KeyedRandom(3), 12)
 
 
 def test_the_production_journal_lives_on_a_simulated_disk(disk: SimulatedDisk) -> None:

@@ -15,7 +15,7 @@ from supervisor.ports import Append
 from supervisor.recovery.restore import VERIFIED
 from supervisor.simulation.scenario import named
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Errand, Errands, Way
+from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts, Way
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR
 from tests.verification.checkers import simulate
@@ -29,11 +29,11 @@ def a_plan(*tasks: dict[str, Any], **said: Any) -> Plan:
     return Plan.model_validate({"agents": agents, "workstream": "w0", "tasks": given, **said})
 
 
-def errands_of(**ways: tuple[Way, ...]) -> Errands:
-    errands = Errands()
+def errands_of(**ways: tuple[Way, ...]) -> TaskScripts:
+    task_scripts = TaskScripts()
     for name, one in ways.items():
-        errands.add(Errand(name, one))
-    return errands
+        task_scripts.add(TaskScript(name, one))
+    return task_scripts
 
 
 # ------------------------------------------------------------------------------------------------------- foretold
@@ -122,9 +122,9 @@ def test_who_hangs_begins_again_within_the_attempt(said: dict[str, Any], begun: 
 
 def test_nobody_wakes_who_is_not_looked_at() -> None:
     """Without snapshots an agent that hangs is ended by the time-out of its turn alone."""
-    plan, errands = a_plan({"id": "w0t0"}), errands_of(w0t0=(Way.HANGS, Way.DONE))
-    assert foretell(plan, errands) == {"w0t0": Ending("completed", 2, 0)}
-    assert foretell(plan, errands, liveness=Liveness(snapshot_s=0.0)) == {"w0t0": Ending("completed", 2, 1)}
+    plan, task_scripts = a_plan({"id": "w0t0"}), errands_of(w0t0=(Way.HANGS, Way.DONE))
+    assert foretell(plan, task_scripts) == {"w0t0": Ending("completed", 2, 0)}
+    assert foretell(plan, task_scripts, liveness=Liveness(snapshot_s=0.0)) == {"w0t0": Ending("completed", 2, 1)}
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_a_whole_that_is_rejected_has_failed(
         whole | {"subtasks": [{"id": "w0t0s0", "agent": "worker", "prompt": ""}]},
         {"id": "w0t1", "when": {"task": "w0t0", "is": "failed"}},
     )
-    errands = errands_of(w0t0s0=(Way.DONE,))
-    errands.add(Errand("w0t0", checks=checks, approvals=approvals))
-    endings = foretell(plan, errands)
+    task_scripts = errands_of(w0t0s0=(Way.DONE,))
+    task_scripts.add(TaskScript("w0t0", checks=checks, approvals=approvals))
+    endings = foretell(plan, task_scripts)
     assert endings is not None
     assert (endings["w0t0"], endings["w0t1"].outcome) == (ending, follows)
 
@@ -182,11 +182,11 @@ class _Judged:
     def __init__(self, *tasks: dict[str, Any], worktrees: bool = False) -> None:
         self.found: list[tuple[str, str, str]] = []
         self.seq = 0
-        self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
+        self.task_scripts = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
         self.now_s = 0.0
-        self.places = Places(self.errands, lambda owner: None, worktrees=worktrees)
+        self.places = Places(self.task_scripts, lambda owner: None, worktrees=worktrees)
         say, now = (lambda *words: self.found.append(words)), (lambda: self.now_s)
-        self.books = WorkBooks(say, self.errands, self.places, 60.0, now)
+        self.books = WorkBooks(say, self.task_scripts, self.places, 60.0, now)
         plan = a_plan(*(tasks or ({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})))
         self.books.planned(plan)
         for task in plan.tasks:
@@ -226,10 +226,10 @@ class _Judged:
         self.hear(task, "claimed", "CLAIMED", by=by, reason="agent worker")
 
     def work(self, name: str, session_id: str = "") -> None:
-        errand = self.errands.of(name)
-        assert errand is not None
-        errand.begun = self.books.begun
-        errand.begin(session_id or name, 0.0)
+        task_script = self.task_scripts.of(name)
+        assert task_script is not None
+        task_script.begun = self.books.begun
+        task_script.begin(session_id or name, 0.0)
 
     @property
     def laws(self) -> list[str]:
@@ -258,10 +258,10 @@ def test_a_task_that_is_done_is_borne_out() -> None:
     for name in ("w0t0", "w0t1"):
         judged.claimed(name, by=name)
         judged.work(name)
-        errand = judged.errands.of(name)
-        assert errand is not None
-        errand.attempts[-1].ended_s = 1.0
-        errand.merge()
+        task_script = judged.task_scripts.of(name)
+        assert task_script is not None
+        task_script.attempts[-1].ended_s = 1.0
+        task_script.merge()
         judged.hear(name, "closed", "CLOSED")
     judged.books.settled()
     judged.books.as_foretold()
@@ -345,17 +345,17 @@ def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool
     places = judged.places
     judged.claimed("w0t0", by="w0t0")
     places.prepare("w0t0")
-    errand = judged.errands.of("w0t0")
-    assert errand is not None
+    task_script = judged.task_scripts.of("w0t0")
+    assert task_script is not None
     if begun:
         judged.work("w0t0")
-        places.write("w0t0", errand.attempts[-1], errand)
+        places.write("w0t0", task_script.attempts[-1], task_script)
     judged.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason if unmerged else "merged")
     judged.books.started()  # another supervisor
     judged.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes="workstream:w0")
     places.put_away("w0t0")
     if merges:
-        errand.merge()
+        task_script.merge()
         places.merged("w0t0")
     judged.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
     judged.books.told([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
@@ -364,12 +364,12 @@ def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool
 
 def test_what_is_merged_already_is_not_merged_again() -> None:
     """Its supervisor did not live to say so: whoever merges it finds nothing to do, and is refused nothing."""
-    errands = errands_of(w0t0=(Way.DONE,))
-    errand, places = errands.of("w0t0"), Places(errands, lambda owner: None, worktrees=True)
-    assert errand is not None
+    task_scripts = errands_of(w0t0=(Way.DONE,))
+    task_script, places = task_scripts.of("w0t0"), Places(task_scripts, lambda owner: None, worktrees=True)
+    assert task_script is not None
     places.prepare("w0t0")
     assert not places.has("w0t0")
-    places.write("w0t0", errand.begin("w0t0", 0.0), errand)
+    places.write("w0t0", task_script.begin("w0t0", 0.0), task_script)
     assert not places.has("w0t0")
     places.merged("w0t0")
     places.put_away("w0t0")
@@ -438,12 +438,12 @@ def test_another_ending_is_noticed() -> None:
 def test_who_hangs_is_ended_with_its_plan(critical: bool, state: str, ended_s: float, laws: list[str]) -> None:
     """Since a critical task has failed nobody wants the others; until then one that hangs has its time."""
     judged = _Judged({"id": "w0t0", "critical": critical}, {"id": "w0t1"})
-    errand = judged.errands.of("w0t1")
-    assert errand is not None
-    errand.ways = (Way.HANGS,)
+    task_script = judged.task_scripts.of("w0t1")
+    assert task_script is not None
+    task_script.ways = (Way.HANGS,)
     judged.claimed("w0t1", by="w0t1")
     judged.work("w0t1")
-    errand.attempts[-1].ended_s = ended_s
+    task_script.attempts[-1].ended_s = ended_s
     judged.now_s = 50.0
     judged.hear("w0t0", "settled", state)
     judged.books.as_foretold()

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from supervisor.agents.probe.driver import LOOK_S, SETTLE_S, Driven, Mute, driven, runs
-from supervisor.agents.probe.sandbox import Place
+from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import Out, ProcessHost, SpawnError, ToolClosed, TurnEnded, Usage
 
 __all__ = ["CASES", "Case", "probe"]
@@ -40,7 +40,7 @@ class Case(msgspec.Struct, frozen=True):
 class Probe:
     """One agent under trial."""
 
-    def __init__(self, host: ProcessHost, place: Place) -> None:
+    def __init__(self, host: ProcessHost, place: Sandbox) -> None:
         self.host = host
         self.place = place
         self.found: list[Case] = []
@@ -165,7 +165,7 @@ CASES: Final = ("turn", "cancel", "silent", "resume", "eof", "term", "int", "kil
 """The cases by name, in the order in which they are tried."""
 
 
-async def probe(host: ProcessHost, place: Place, cases: tuple[str, ...] = CASES) -> AsyncIterator[Case]:
+async def probe(host: ProcessHost, place: Sandbox, cases: tuple[str, ...] = CASES) -> AsyncIterator[Case]:
     """Try the agent in *cases*; what each finds, as it is found."""
     trial = Probe(host, place)
     ways: dict[str, Callable[[], Awaitable[None]]] = {

@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 
 from supervisor.agents.codecs import codec_for
-from supervisor.agents.probe.sandbox import Place
+from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import (
     CloseInput,
     Codec,
@@ -63,7 +63,7 @@ class Left(NamedTuple):
 class Driven:
     """An agent at work."""
 
-    def __init__(self, process: Process, codec: Codec, host: ProcessHost, place: Place, report: Path | None) -> None:
+    def __init__(self, process: Process, codec: Codec, host: ProcessHost, place: Sandbox, report: Path | None) -> None:
         self.said: list[Out] = []
         self.resume_id: str | None = None
         self._process = process
@@ -202,7 +202,7 @@ class Driven:
 
 @asynccontextmanager
 async def driven(
-    host: ProcessHost, place: Place, prompt: str, *, resume_id: str | None = None, watched: bool = False
+    host: ProcessHost, place: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
 ) -> AsyncIterator[Driven]:
     """An agent that is ready for *prompt*; leaving the block ends it and everything it started.
 

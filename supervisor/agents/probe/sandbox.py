@@ -9,13 +9,13 @@ from typing import Final
 from supervisor.agent_catalogue import Known, Way
 from supervisor.agents.probe.discovery import searched
 
-__all__ = ["KEY", "Place", "place_for"]
+__all__ = ["KEY", "Sandbox", "place_for"]
 
 KEY: Final = "stub-key"
 """No key at all: agents do not start without one."""
 
 
-class Place:
+class Sandbox:
     """How to start one agent, one way, so that it asks that model server and nobody else."""
 
     def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], way: Way) -> None:
@@ -33,7 +33,7 @@ class Place:
         return self._root / f"left-{self._reports}.json"
 
 
-def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Place:
+def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
     """Make a home below *root* and write there what points *agent* at the server at *base_url*."""
     root = root.resolve()
     home = root / "home"
@@ -55,7 +55,7 @@ def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Place:
         **agent.env,
         **{name: _filled(value, said) for name, value in agent.model.env.items()},
     }
-    return Place(root, command, env, way)
+    return Sandbox(root, command, env, way)
 
 
 def _filled(text: str, said: Mapping[str, str]) -> str:

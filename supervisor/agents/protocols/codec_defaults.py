@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from supervisor.ports import Out
 
-__all__ = ["Unasked"]
+__all__ = ["CodecDefaults"]
 
 
-class Unasked:
+class CodecDefaults:
     """The parts of :class:`supervisor.ports.Codec` that many protocols do not have."""
 
     def steer(self, text: str) -> Iterable[Out] | None:

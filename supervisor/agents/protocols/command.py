@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
-from supervisor.agents.protocols.codec_defaults import Unasked
+from supervisor.agents.protocols.codec_defaults import CodecDefaults
 from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.ports import CloseInput, Out, Ready, Send, Signal, Text, TurnEnded
 
@@ -21,7 +21,7 @@ PROMPT: Final = "{prompt}"
 """What a command writes where the prompt shall stand."""
 
 
-class CommandCodec(Unasked):
+class CommandCodec(CodecDefaults):
     """One run of one program. ``argv`` comes first: it decides which way the prompt takes."""
 
     def __init__(self) -> None:

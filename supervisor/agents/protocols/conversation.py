@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from supervisor.agents.protocols.codec_defaults import Unasked
+from supervisor.agents.protocols.codec_defaults import CodecDefaults
 from supervisor.agents.protocols.exit_status import exit_words
 from supervisor.agents.protocols.framing import Lines
 from supervisor.agents.protocols.json_rpc import WireError
@@ -18,7 +18,7 @@ from supervisor.ports import Malformed, Out, TurnEnded
 __all__ = ["Conversation"]
 
 
-class Conversation(Unasked, ABC):
+class Conversation(CodecDefaults, ABC):
     """A codec that hears lines, of *line_bytes_max* bytes at most. A protocol of its own says :meth:`_hear`,
     :attr:`_is_ready` and :attr:`_in_turn`."""
 

@@ -20,11 +20,11 @@ from supervisor.lifecycles.types import CancelMode, ToolOutcome, Verdict
 from supervisor.policies.budgets import COUNT_MAX, Amounts
 from supervisor.policies.loop_detection import digest
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, Outcome, Work
-from supervisor.runtime.one_shot_event import Moment
-from supervisor.sessions.agent_connection import Delegate, LinkBase
+from supervisor.runtime.live_session import AgentFunction, LiveSession, Outcome
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.agent_connection import AgentConnection, Delegate
 
 if TYPE_CHECKING:
     from supervisor.plans.task_control import Answer
@@ -66,8 +66,8 @@ class _Call:
     """
 
     def __init__(self) -> None:
-        self.done = Moment()
-        self.settled = Moment()
+        self.done = OneShotEvent()
+        self.settled = OneShotEvent()
         self.value: Any = None
         self.error: Exception | None = None
         self.finished = False
@@ -85,18 +85,18 @@ class _Call:
 class AgentTurn:
     """What an in-process agent is given: the prompt, and what it can do with it."""
 
-    def __init__(self, link: FunctionLink, turn_id: str, prompt: str) -> None:
-        self._link = link
+    def __init__(self, connection: FunctionLink, turn_id: str, prompt: str) -> None:
+        self._connection = connection
         self.turn_id = turn_id
         self.prompt = prompt
 
     @property
     def session_id(self) -> str:
-        return self._link.work.session_id
+        return self._connection.work.session_id
 
     def say(self, text: str) -> None:
         """Add to the answer, and to the transcript."""
-        self._link.speak(text)
+        self._connection.speak(text)
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
         """Say that so much more was used: tokens, and US dollars. It counts in every budget that holds for the session.
@@ -109,11 +109,11 @@ class AgentTurn:
             if not 0 <= amount < COUNT_MAX:
                 raise ValueError(f"used: {name}: {amount!r} is no amount; give what was used since the last time")
         amounts = Amounts(input_tokens=int(input_tokens), output_tokens=int(output_tokens), cost_usd=float(cost_usd))
-        self._link.use(self.turn_id, amounts)
+        self._connection.use(self.turn_id, amounts)
 
     def heartbeat(self) -> None:
         """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
-        self._link.work.moved = True
+        self._connection.work.moved = True
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
@@ -125,7 +125,7 @@ class AgentTurn:
         """
         if not isinstance(title, str):
             raise TypeError(f"title: {title!r} is no str")
-        value: T = await self._link.call(title, fn, args)
+        value: T = await self._connection.call(title, fn, args)
         return value
 
     async def delegate(
@@ -142,7 +142,7 @@ class AgentTurn:
             ToolAborted: the call was aborted before the child was born.
             UnknownWord: there is no such cancel mode.
         """
-        return await self._link.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
+        return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 
     async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> Answer:
         """Split the task that this session works on: it is completed when *subtasks* are, and this turn has ended.
@@ -151,7 +151,7 @@ class AgentTurn:
             Refused: the plan does not let this session split a task, or its task cannot be split now.
             BadPlan: the subtasks cannot be.
         """
-        own = self._link.work.own_task
+        own = self._connection.work.own_task
         if own is None or own.split is None:
             known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
             raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
@@ -165,7 +165,7 @@ class AgentTurn:
         Raises:
             Refused: this session works on no task, or its task cannot wait for that.
         """
-        own = self._link.work.own_task
+        own = self._connection.work.own_task
         if own is None:
             raise Refused(f"session {self.session_id!r} works on no task of a plan that could be blocked")
         await own.block(own.name, on, by=f"agent of {own.name}", reason=reason)
@@ -173,23 +173,23 @@ class AgentTurn:
         raise AssertionError("it was ended")
 
 
-class FunctionLink(LinkBase):
+class FunctionLink(AgentConnection):
     """A link to an async function."""
 
     def __init__(
         self,
-        tree: Tree,
-        work: Work,
+        registry: EntityRegistry,
+        work: LiveSession,
         agent_id: str,
         incarnation: int,
         *,
         function: AgentFunction,
         delegate: Delegate,
     ) -> None:
-        super().__init__(tree, work, agent_id, incarnation)
+        super().__init__(registry, work, agent_id, incarnation)
         self._function = function
         self._delegate = delegate
-        self._stop = Moment()
+        self._stop = OneShotEvent()
         self._scope: anyio.CancelScope | None = None
         self._made = 0
         self._results: dict[str, _Call] = {}
@@ -202,7 +202,7 @@ class FunctionLink(LinkBase):
             self._report_ready("in-process")
             await self._stop.wait()
             # A function may clean up after its cancellation, but one that swallows it is abandoned.
-            with self.tree.system.timers.limit(self.work.policy.ladder.cancel_s):
+            with self.registry.system.timers.limit(self.work.policy.ladder.cancel_s):
                 await self.free()
             exited = AgentExited(status=0, ended_by="exit")
         finally:
@@ -212,7 +212,7 @@ class FunctionLink(LinkBase):
     def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
         if not self._begin(turn_id, incarnation):
             return
-        ctx = self.tree.system.context(turn_id)
+        ctx = self.registry.system.context(turn_id)
         try:
             if ctx is None:
                 raise ActorStopped(turn_id)
@@ -276,14 +276,14 @@ class FunctionLink(LinkBase):
     def speak(self, text: str) -> None:
         self.work.moved = True
         self.work.say(text)
-        self.tree.write(self.work, "message", text)
+        self.registry.write(self.work, "message", text)
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
         self.work.moved = True
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, title, "other")
-        ctx = self.tree.system.context(tool_id) if tool_id is not None else None
+        ctx = self.registry.system.context(tool_id) if tool_id is not None else None
         if ctx is None:
             raise ToolAborted(title)
         call = self._results[call_id] = _Call()
@@ -319,7 +319,7 @@ class FunctionLink(LinkBase):
         await call.settled.wait()
         if call.done.is_set():
             return
-        with self.tree.system.timers.limit(self.work.policy.ladder.cancel_s):
+        with self.registry.system.timers.limit(self.work.policy.ladder.cancel_s):
             await call.done.wait()
 
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:

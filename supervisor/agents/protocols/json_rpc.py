@@ -19,11 +19,11 @@ __all__ = [
     "INVALID_PARAMS",
     "METHOD_NOT_FOUND",
     "Asked",
+    "JsonRpcMessage",
     "OnError",
     "OnResult",
     "RpcError",
     "RpcId",
-    "Wire",
     "WireError",
     "Writer",
     "read",
@@ -47,11 +47,11 @@ class WireError(Exception):
     """A message is not what its place in the protocol calls for; the text names the field."""
 
 
-class Wire(msgspec.Struct, rename="camel"):
+class JsonRpcMessage(msgspec.Struct, rename="camel"):
     """A message, or a part of one. Whatever else it carries is skipped, since agents add to it."""
 
 
-class RpcError(Wire):
+class RpcError(JsonRpcMessage):
     code: Annotated[int, INT64]
     message: str
     data: Raw = Raw(b"null")

@@ -18,13 +18,15 @@ from supervisor.simulation.agents.jsonl_agent import jsonl_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, free
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "program_for", "terminal_program"]
 
 
-def program_for(launch: Launch, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+def program_for(
+    launch: Launch, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free
+) -> Program:
     """The program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* hears of
     the tokens that it uses.
 

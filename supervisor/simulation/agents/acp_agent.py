@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.agents.output import Output
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side
@@ -29,7 +29,7 @@ from supervisor.simulation.agents.turn_plan import (
     said,
 )
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
 
 __all__ = ["acp_agent"]
@@ -63,7 +63,7 @@ _Answer = dict[str, Any]
 """The part of a response that answers: ``{"result": ...}`` or ``{"error": ...}``."""
 
 
-def acp_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+def acp_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """The program of such an agent; its draws and its faults go by the name of the process."""
 
     spoken = shape.speaking("acp")
@@ -81,7 +81,7 @@ class _Request:
     """A request of ours. If whoever waited for it was cancelled, its answer goes to *instead*."""
 
     def __init__(self) -> None:
-        self.answered = Moment()
+        self.answered = OneShotEvent()
         self.answer: _Answer = {}
         self.instead: Callable[[_Answer], None] | None = None
 
@@ -89,7 +89,9 @@ class _Request:
 class _Agent:
     """One process: one conversation."""
 
-    def __init__(self, inside: OsProcess, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
+    def __init__(
+        self, inside: OsProcess, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend
+    ) -> None:
         self.shape = shape
         self.spend = spend
         self.place = inside.name
@@ -109,7 +111,7 @@ class _Agent:
         self.running: dict[str, anyio.CancelScope] = {}
         """The calls that are worked on by us, and not by a command of the client's."""
         self._cancelled = False
-        self._idle = Moment()
+        self._idle = OneShotEvent()
         self._idle.set()
         self.late_words = 0
         """How often we went on talking after a turn."""
@@ -249,7 +251,7 @@ class _Agent:
     def _begin(self, rpc_id: Any, prompt: str) -> None:
         self._turns += 1
         self._depth = max(self._depth, depth_of(prompt))
-        self._working, self._cancelled, self._idle = anyio.CancelScope(), False, Moment()
+        self._working, self._cancelled, self._idle = anyio.CancelScope(), False, OneShotEvent()
         plan = plan_turn(self.shape, self.chance, f"{self.place}:t{self._turns}", self._depth)
         self._group.start_soon(self._play, rpc_id, plan, self._working)
 
@@ -388,7 +390,7 @@ class _Turn:
         if not self._agent.going_on and self._trouble.strikes("agent.asks_in_vain", place):
             await self._ask_in_vain(self._agent.chance.below(place, "vain"))
 
-    async def _try_again(self, how: Chance, error: str, tries: int) -> None:
+    async def _try_again(self, how: KeyedRandom, error: str, tries: int) -> None:
         """Its attempts are counted since it said something, be it late words of an earlier turn."""
         attempt, late = 0, self._agent.late_words
         for number in range(1, tries + 1):
@@ -400,7 +402,7 @@ class _Turn:
         if tries > _FEW[1]:
             raise _Over({"error": {"code": -32603, "message": "the model fails", "data": {"errorKind": error}}})
 
-    async def _ask_in_vain(self, how: Chance) -> None:
+    async def _ask_in_vain(self, how: KeyedRandom) -> None:
         pause_s = how.between(0.02, 1.0, "pause")
         for requests in range(1, how.integer(5, 300, "requests")):
             self._tell("usage_update", used=0, size=CONTEXT_TOKENS, _meta={"usage": {"requests": requests}})

@@ -16,7 +16,7 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side
 from supervisor.simulation.agents.turn_plan import Spend, StepPlan, ToolPlan, TurnPlan, free, plan_turn, said
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
 
 __all__ = ["OneShot", "command_agent", "terminal_program"]
@@ -27,14 +27,14 @@ _TERMINAL_START_S: Final = 0.05
 _TERMINAL_SLOW_S: Final = (1.0, 60.0)
 
 
-def command_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+def command_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
 
     spoken = shape.speaking("command")
     return lambda inside: OneShot(inside, spoken, chance, faults, spend).run()
 
 
-def terminal_program(chance: Chance, faults: FaultPlan) -> Program:
+def terminal_program(chance: KeyedRandom, faults: FaultPlan) -> Program:
     """A command that an agent has us run: ``sim-tool PLACE SECONDS``. *place* is the tool call that it serves."""
 
     return lambda inside: _Tool(inside, chance, faults, inside.argv[1]).run(float(inside.argv[2]))
@@ -67,7 +67,7 @@ class _Plain:
 class _Tool(_Plain):
     """A command of a terminal."""
 
-    def __init__(self, inside: OsProcess, chance: Chance, faults: FaultPlan, place: str) -> None:
+    def __init__(self, inside: OsProcess, chance: KeyedRandom, faults: FaultPlan, place: str) -> None:
         super().__init__(inside, faults, place)
         self._chars = chance.integer(*_TERMINAL_CHARS, "terminal", place)
 
@@ -91,7 +91,9 @@ class OneShot(_Plain):
     """A program that works once: what it is asked, it reads; then it plays its plan, and ends. Its words are for
     people; one that has others says them in its own way."""
 
-    def __init__(self, inside: OsProcess, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
+    def __init__(
+        self, inside: OsProcess, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend
+    ) -> None:
         super().__init__(inside, faults, inside.name)
         self._spend = spend
         self._shape = shape

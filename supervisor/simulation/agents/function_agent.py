@@ -28,7 +28,7 @@ from supervisor.simulation.agents.turn_plan import (
     said,
 )
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 
 __all__ = ["AgentFailed", "ToolFailed", "function_agent"]
 
@@ -47,7 +47,7 @@ class ToolFailed(Exception):
 
 
 def function_agent(
-    shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
+    shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
 ) -> AgentFunction:
     """Such an agent; its draws and its faults go by the id of its turn, and the number of the call (``s1:t2:c1``).
 

@@ -16,7 +16,7 @@ from supervisor.simulation.agents.command_agent import OneShot
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["MAPPING", "jsonl_agent"]
@@ -41,7 +41,7 @@ MAPPING: Final = Mapping.model_validate(
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def jsonl_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+def jsonl_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """Such an agent. Its prompt comes on standard input; ``--resume NAME`` goes on with a conversation."""
 
     spoken = shape.speaking("jsonl")

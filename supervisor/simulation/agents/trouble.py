@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess
 
 __all__ = ["FATES", "OUTBURSTS", "Trouble", "side_by_side"]
@@ -35,39 +35,39 @@ _TORN: Final = b'{"jsonrpc":"2.0","method":"session/upda'
 _NOT_UTF8: Final = (b"\xff\xfe broken\n", b'{"jsonrpc":"2.0","method":"caf\xe9"}\n', b"\xed\xa0\x80\n")
 _NOT_JSON: Final = (b"Traceback (most recent call last):\n", b'{"jsonrpc":"2.0",\n', b"[]\n", b"{}\n", b"null\n")
 
-Fate = Callable[[OsProcess, Chance], Awaitable[int]]
-Outburst = Callable[[bytes, Chance], Iterator[bytes]]
+Fate = Callable[[OsProcess, KeyedRandom], Awaitable[int]]
+Outburst = Callable[[bytes, KeyedRandom], Iterator[bytes]]
 
 
 # ----------------------------------------------------------------------------------------------------------- fates
-async def _hang(inside: OsProcess, how: Chance) -> int:
+async def _hang(inside: OsProcess, how: KeyedRandom) -> int:
     await anyio.sleep_forever()
     raise AssertionError("nothing ends a sleep that lasts for ever")
 
 
-async def _crash(inside: OsProcess, how: Chance) -> int:
+async def _crash(inside: OsProcess, how: KeyedRandom) -> int:
     status = how.choice(CRASHES, "status")
     await inside.write_err(f"fatal: simulated crash, status {status}\n".encode())
     return status
 
 
-async def _signalled(inside: OsProcess, how: Chance) -> int:
+async def _signalled(inside: OsProcess, how: KeyedRandom) -> int:
     inside.die(how.choice(SIGNALS, "signal"))
     return await _hang(inside, how)
 
 
-async def _tear(inside: OsProcess, how: Chance) -> int:
+async def _tear(inside: OsProcess, how: KeyedRandom) -> int:
     await inside.write(_TORN)
     return how.choice(CRASHES, "status")
 
 
-async def _go_mute(inside: OsProcess, how: Chance) -> int:
+async def _go_mute(inside: OsProcess, how: KeyedRandom) -> int:
     inside.close_output()
     await anyio.sleep(how.between(1.0, 600.0, "seconds"))
     return how.choice((0, 1), "status")
 
 
-async def _lie(inside: OsProcess, how: Chance) -> int:
+async def _lie(inside: OsProcess, how: KeyedRandom) -> int:
     return 0
 
 
@@ -83,20 +83,20 @@ FATES: Final[Mapping[str, Fate]] = {
 
 
 # ------------------------------------------------------------------------------------------------------- outbursts
-def _flood(line: bytes, how: Chance) -> Iterator[bytes]:
+def _flood(line: bytes, how: KeyedRandom) -> Iterator[bytes]:
     block = line * (64 * 1024 // len(line) + 1)
     return (block for _ in range(how.integer(16, 64, "blocks")))
 
 
-def _bad_utf8(line: bytes, how: Chance) -> Iterator[bytes]:
+def _bad_utf8(line: bytes, how: KeyedRandom) -> Iterator[bytes]:
     yield how.choice(_NOT_UTF8, "bytes")
 
 
-def _bad_json(line: bytes, how: Chance) -> Iterator[bytes]:
+def _bad_json(line: bytes, how: KeyedRandom) -> Iterator[bytes]:
     yield how.choice(_NOT_JSON, "line")
 
 
-def _huge_line(line: bytes, how: Chance) -> Iterator[bytes]:
+def _huge_line(line: bytes, how: KeyedRandom) -> Iterator[bytes]:
     yield b'{"jsonrpc":"2.0","method":"'
     for _ in range(_HUGE_BLOCKS):
         yield _BLOCK
@@ -217,5 +217,5 @@ class Trouble:
             daemon = partial(_daemon, deaf=how.happens(0.5, "deaf", number))
             self._inside.fork(daemon, name=f"{self._place}:daemon{number}", new_session=True)
 
-    def _how(self, kind: str, place: str) -> Chance:
+    def _how(self, kind: str, place: str) -> KeyedRandom:
         return self._faults.draws(kind, place)

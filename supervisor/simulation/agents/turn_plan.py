@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from supervisor.lifecycles.types import CancelMode
 from supervisor.simulation.agents.profile import AgentShape
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 
 __all__ = [
     "Delegation",
@@ -111,7 +111,7 @@ def said(place: str, chars: int) -> str:
     return f"{place}: {_FILLER * (chars // len(_FILLER) + 1)}"
 
 
-def plan_turn(shape: AgentShape, chance: Chance, place: str, depth: int) -> TurnPlan:
+def plan_turn(shape: AgentShape, chance: KeyedRandom, place: str, depth: int) -> TurnPlan:
     """Draw the turn at *place*, of a session that is *depth* delegations below a root."""
     rng = chance.stream("turn", place)
     batches: list[list[list[ToolPlan]]] = [[] for _ in range(rng.randint(*shape.steps))]

@@ -12,10 +12,10 @@ from typing import Final
 
 import anyio
 
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Way, asks_for
+from supervisor.simulation.works.task_scripts import Attempt, TaskScript, Way, asks_for
 
 __all__ = ["WORK_S", "check_program", "work_agent"]
 
@@ -32,19 +32,19 @@ OTHER: Final = ("it lost the thread", "it went in circles", "it would not say wh
 """Words that nobody knows: so often another error."""
 
 
-def work_agent(errand: Errand, chance: Chance, now: Callable[[], float], places: Places) -> Program:
+def work_agent(task_script: TaskScript, chance: KeyedRandom, now: Callable[[], float], places: Places) -> Program:
     """An agent that tries that errand once more, where it is asked to: what else it is asked, it does."""
 
     async def program(inside: OsProcess) -> int:
-        if not asks_for(await _prompt(inside), errand.name):
+        if not asks_for(await _prompt(inside), task_script.name):
             return await _do_something_else(inside, chance)
-        number = len(errand.attempts)
+        number = len(task_script.attempts)
         session_id = inside.cwd.rpartition("/")[2]
-        attempt = errand.begin(session_id, now(), places.found(session_id))
+        attempt = task_script.begin(session_id, now(), places.found(session_id))
         try:
             await inside.write(b"working\n")
-            places.write(session_id, attempt, errand)
-            return await _try(inside, attempt, number, chance.below("work", errand.name, number))
+            places.write(session_id, attempt, task_script)
+            return await _try(inside, attempt, number, chance.below("work", task_script.name, number))
         finally:
             attempt.ended_s = now()
 
@@ -58,13 +58,13 @@ async def _prompt(inside: OsProcess) -> str:
     return b"".join(parts).decode()
 
 
-async def _do_something_else(inside: OsProcess, chance: Chance) -> int:
+async def _do_something_else(inside: OsProcess, chance: KeyedRandom) -> int:
     await anyio.sleep(chance.between(*WORK_S, "beside", inside.name) * chance.unit("short", "beside", inside.name))
     await inside.write(b"as you wish\n")
     return 0
 
 
-async def _try(inside: OsProcess, attempt: Attempt, number: int, chance: Chance) -> int:
+async def _try(inside: OsProcess, attempt: Attempt, number: int, chance: KeyedRandom) -> int:
     await anyio.sleep(chance.between(*WORK_S, "seconds") * chance.unit("short"))
     match attempt.way:
         case Way.DONE:
@@ -80,12 +80,12 @@ async def _try(inside: OsProcess, attempt: Attempt, number: int, chance: Chance)
     return 1
 
 
-def check_program(errand: Errand | None, chance: Chance) -> Program:
+def check_program(task_script: TaskScript | None, chance: KeyedRandom) -> Program:
     """An acceptance test: it passes if the errand says so, and where there is none."""
 
     async def program(inside: OsProcess) -> int:
         await anyio.sleep(chance.between(*CHECK_S, "check", inside.name))
-        passed = errand is None or errand.check()
+        passed = task_script is None or task_script.check()
         await inside.write(b"ok\n" if passed else b"1 of 3 tests failed\n")
         return 0 if passed else 1
 

@@ -22,7 +22,7 @@ from actors.parking import current_backend
 from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.pipe import Pipe
 
 __all__ = ["Kernel", "OsProcess", "Parent", "Program"]
@@ -100,14 +100,14 @@ class OsProcess:
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
-        self.dead = Moment()
+        self.dead = OneShotEvent()
         self._stdin: Pipe | None = None
         self._stdout: Pipe | None = None
         self._stderr: Pipe | None = None
         self._heard = bytearray()
         self._scope = anyio.CancelScope()
         self._asked = int(signal.SIGTERM)
-        self._family: Moment | None = None
+        self._family: OneShotEvent | None = None
 
     def hold(self, stdin: Pipe | None, stdout: Pipe | None, stderr: Pipe | None) -> None:
         """Its standard streams; ``None`` is /dev/null. The ends become its own."""
@@ -290,7 +290,7 @@ class OsProcess:
             raise ChildProcessError(errno.ECHILD, f"process {self._pid} has no child {pid}")
         while child.status is None:
             if self._family is None:
-                self._family = Moment()
+                self._family = OneShotEvent()
             await self._family.wait()
             self._go_on()
         self._kernel.reap(child)

@@ -18,7 +18,7 @@ from supervisor.ports import Launch, SpawnError
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.spawn_errors import refusal, shortage
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["PIECES", "NotStarted", "Start"]
@@ -50,7 +50,7 @@ class Start:
         name: str,
         program_for: Callable[[Launch], Program],
         faults: FaultPlan,
-        chance: Chance,
+        chance: KeyedRandom,
         pieces: float,
     ) -> None:
         self.launch = launch

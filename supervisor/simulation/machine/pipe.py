@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from actors.parking import Bell
+from actors.parking import AutoResetEvent
 
 __all__ = ["CAPACITY_BYTES", "Pipe"]
 
@@ -30,7 +30,7 @@ class Pipe:
     def __init__(self, piece: Callable[[int], int] | None = None) -> None:
         self._data = bytearray()
         self._piece = piece
-        self._changed = Bell()
+        self._changed = AutoResetEvent()
         self._reading = False
         self.has_reader = True
         self.writers = 1

@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from actors.parking import Bell
+from actors.parking import AutoResetEvent
 from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
@@ -20,11 +20,11 @@ from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
 from supervisor.processes.pipes import unsent
 from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.processes.spawn_errors import silence
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.kernel import Kernel
 from supervisor.simulation.machine.launching import Start
 from supervisor.simulation.machine.pipe import Pipe
-from supervisor.simulation.machine.warden import Warden
+from supervisor.simulation.machine.shim import SimulatedShim
 
 __all__ = ["Machine", "SimulatedProcess"]
 
@@ -48,7 +48,7 @@ class _Look:
     """What a warden will have found."""
 
     def __init__(self) -> None:
-        self.answered = Moment()
+        self.answered = OneShotEvent()
         self.found: tuple[ProcessSeen, ...] | None = ()
 
     def end(self, found: tuple[ProcessSeen, ...] | None) -> None:
@@ -69,18 +69,18 @@ class SimulatedProcess:
         self._status: int | None = None
         self._order = "exit"
         self._ordered_at_s: float | None = None
-        self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
+        self._settled, self._exited, self._ended = OneShotEvent(), OneShotEvent(), OneShotEvent()
         self._looks: deque[_Look] = deque()
         self._emptied = machine.kernel.ticks()
         self.written_between = (self._emptied, self._emptied)
         """The ticks between which the output that was received last was written."""
         self._sending = False
-        self._sent = Bell()
+        self._sent = AutoResetEvent()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._unsent = b""
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
-        self.warden = Warden(machine.kernel, start, pipes, start.chance, start.lost_after_s)
+        self.shim = SimulatedShim(machine.kernel, start, pipes, start.chance, start.lost_after_s)
 
     # ------------------------------------------------------------------------------------------ the port
     @property
@@ -134,17 +134,17 @@ class SimulatedProcess:
     def signal(self, number: int) -> None:
         """Send a signal to the main process only; a number that is no signal is nothing."""
         if 0 < number < signal.NSIG:
-            self.warden.signal(number)
+            self.shim.signal(number)
 
     def terminate(self) -> None:
         """SIGTERM, then SIGCONT, to the whole tree."""
         self._note_order("terminate")
-        self.warden.terminate()
+        self.shim.terminate()
 
     def kill(self) -> None:
         """SIGKILL the whole tree until nothing is left."""
         self._note_order("kill")
-        self.warden.kill()
+        self.shim.kill()
 
     def clock(self) -> int:
         """Virtual time, in ticks."""
@@ -158,13 +158,13 @@ class SimulatedProcess:
             return ()
         look = _Look()
         self._looks.append(look)
-        self.warden.look()
+        self.shim.look()
         await look.answered.wait()
         return look.found
 
     def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to these descendants."""
-        self.warden.strike(found, number)
+        self.shim.strike(found, number)
 
     async def wait_gone(self, pid: int) -> None:
         """Wait until that descendant has ended."""

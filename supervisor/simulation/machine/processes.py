@@ -1,6 +1,6 @@
 """Simulated processes behind ``supervisor.ports.ProcessHost``: what the real host does, on a simulated kernel.
 
-The same contract holds as for ``supervisor.processes.WardenHost`` (``tests/contract`` runs on both). Processes and
+The same contract holds as for ``supervisor.processes.ShimHost`` (``tests/contract`` runs on both). Processes and
 their wardens live in the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
 
 A launch is called after its variable ``SIMULATED_NAME``, or else after its directory and argv, and numbered: the draws
@@ -21,7 +21,7 @@ from actors.parking import current_backend
 from supervisor.ports import Launch
 from supervisor.processes.spawn_errors import check
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Program
 from supervisor.simulation.machine.launching import PIECES, Start
 from supervisor.simulation.machine.process import SimulatedProcess
@@ -65,7 +65,7 @@ class SimulatedProcesses:
         program_for: Callable[[Launch], Program],
         *,
         faults: FaultPlan,
-        chance: Chance,
+        chance: KeyedRandom,
         observe: Callable[[ProcessEvent], None],
         pieces: float = PIECES,
     ) -> None:
@@ -108,7 +108,7 @@ class SimulatedProcesses:
         """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
         for process in list(self._running):
             process.close_ends()
-            process.warden.forsake()
+            process.shim.forsake()
 
     # ------------------------------------------------------------------------------------------ for its processes
     def begin(self, launch: Launch) -> SimulatedProcess:
@@ -121,7 +121,7 @@ class SimulatedProcesses:
         start.need_descriptors()
         process = SimulatedProcess(self, start)
         self._running[process] = None
-        self._group.start_soon(process.warden.run, process)
+        self._group.start_soon(process.shim.run, process)
         return process
 
     def _name(self, launch: Launch) -> str:

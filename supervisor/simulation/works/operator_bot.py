@@ -22,14 +22,14 @@ from supervisor.plans.task_control import Verb
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.checkers import PlannedShown, TaskAnswered
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.works.plans import WORKER, draw_workers
-from supervisor.simulation.works.task_scripts import Errand, prompt_of
+from supervisor.simulation.works.task_scripts import TaskScript, prompt_of
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import Pool
 
-__all__ = ["Foreman", "Hearts", "Lurker"]
+__all__ = ["Hearts", "OperatorBot", "StateTriggers"]
 
 ROUND_S: Final = (0.5, 20.0)
 """How long it is between two looks at a plan."""
@@ -65,7 +65,7 @@ class Hearts:
         return pool.beat(worker_id)
 
 
-class Foreman:
+class OperatorBot:
     """Of one plan, under one supervisor.
 
     Args:
@@ -79,16 +79,16 @@ class Foreman:
         runner: PlanRunner,
         plan: Plan,
         world: World,
-        chance: Chance,
-        desk: Desk,
+        chance: KeyedRandom,
+        approvals: Desk,
         reloaded: Callable[[Plan], None],
         hearts: Hearts,
     ) -> None:
         self._runner, self._control = runner, runner.operating
         self._reloaded, self._hearts = reloaded, hearts
         self._names = [one.task.id for one in every_task(plan.tasks)]
-        self._plan, self._board, self._errands, self._oracle = plan, world.board, world.errands, world.oracle
-        self._chance, self._faults, self._desk = chance.below("foreman", world.lives), world.faults, desk
+        self._plan, self._board, self._task_scripts, self._oracle = plan, world.board, world.task_scripts, world.oracle
+        self._chance, self._faults, self._approvals = chance.below("foreman", world.lives), world.faults, approvals
         self._lives = world.lives
 
     async def attend(self) -> None:
@@ -99,10 +99,10 @@ class Foreman:
             await anyio.sleep(self._chance.between(*ROUND_S, "round", rounds))
             await self._look()
             for name in self._of("PLANNED"):
-                await self._decide(name, self._errand(name).wanted)
+                await self._decide(name, self._task_script(name).wanted)
             for name in self._of("PENDING_APPROVAL"):
                 if self._chance.happens(0.5, "looks at it", name, rounds):
-                    await self._decide(name, self._errand(name).judge())
+                    await self._decide(name, self._task_script(name).judge())
             for name in self._of("BLOCKED"):
                 if self._chance.happens(0.3, "knows what it waits for", name, rounds):
                     await self._unblock(name)
@@ -122,15 +122,15 @@ class Foreman:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
         was lost on it."""
         planned = await self._control.planned()
-        ledger = self._runner.load.sup.ledger
-        if self._runner.load.running and ledger.clean and ledger.error is None:
+        journal_writer = self._runner.load.sup.journal_writer
+        if self._runner.load.running and journal_writer.clean and journal_writer.error is None:
             self._oracle.told(PlannedShown(planned, self._of("PLANNED")))
 
-    def _errand(self, name: str) -> Errand:
-        return self._errands.of(name) or Errand(name)
+    def _task_script(self, name: str) -> TaskScript:
+        return self._task_scripts.of(name) or TaskScript(name)
 
     async def _decide(self, name: str, wanted: bool) -> None:
-        with self._desk.asking(f"{'approve' if wanted else 'reject'} {name}") as said:
+        with self._approvals.asking(f"{'approve' if wanted else 'reject'} {name}") as said:
             if wanted:
                 answer = await self._control.approve(name, by=ONE)
             else:
@@ -139,11 +139,11 @@ class Foreman:
             self._oracle.told(TaskAnswered(name, answer.state))
 
     async def _unblock(self, name: str) -> None:
-        with self._desk.asking(f"unblock {name}") as said:
+        with self._approvals.asking(f"unblock {name}") as said:
             said.append((await self._control.unblock(name, by=ONE, reason="it is there")).state)
 
     # ------------------------------------------------------------------ interference
-    async def _interfere(self, chance: Chance, place: str) -> None:
+    async def _interfere(self, chance: KeyedRandom, place: str) -> None:
         for kind, states, act in (
             (
                 "host.cancels_task",
@@ -162,7 +162,7 @@ class Foreman:
             if candidates and self._faults.strikes(kind, place):
                 await self.command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
 
-    def _reload(self, chance: Chance, number: int) -> None:
+    def _reload(self, chance: KeyedRandom, number: int) -> None:
         """The plan as somebody has changed its file: other workers, and one more task."""
         name = f"{self._plan.workstream}t{MORE + number}"
         if not self._runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
@@ -176,7 +176,7 @@ class Foreman:
             self._reloaded(plan)
             self._runner.add(plan)
 
-    def _silence(self, chance: Chance) -> None:
+    def _silence(self, chance: KeyedRandom) -> None:
         """For a while the signs of life of one worker do not come through."""
         workers = sorted(self._runner.load.pool._workers) if self._runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
@@ -184,7 +184,7 @@ class Foreman:
         worker_id = chance.choice(workers, "whose")
         self._hearts.silence(worker_id, chance.between(*SILENCE_S, "for how long"))
 
-    async def command(self, verb: Verb, name: str, chance: Chance, place: str) -> None:
+    async def command(self, verb: Verb, name: str, chance: KeyedRandom, place: str) -> None:
         """One command about a task; now and then the same once more, with its id."""
         given: dict[str, Any] = {"by": ONE, "reason": "on second thoughts", "command_id": f"{verb}.{place}"}
         args: list[Any] = [name]
@@ -193,15 +193,15 @@ class Foreman:
         if verb is Verb.BLOCK:
             args.append([chance.choice(sorted(("a key", *self._names)), "on what", name)])
         for _ in range(1 + chance.happens(0.2, "twice", verb)):
-            with self._desk.asking(f"{verb} {name}") as said:
+            with self._approvals.asking(f"{verb} {name}") as said:
                 answer = await getattr(self._control, verb)(*args, **given)
                 said.append(answer.state)
                 if not answer.repeated:
                     self._oracle.told(TaskAnswered(name, answer.state))
 
     def _part(self, name: str) -> TaskConfig:
-        if self._errands.of(name) is None:
-            self._errands.add(Errand(name))
+        if self._task_scripts.of(name) is None:
+            self._task_scripts.add(TaskScript(name))
         return TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name))
 
 
@@ -255,13 +255,15 @@ def _cancelling(moment: str) -> _Trap:
 ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
 
 
-class Lurker:
+class StateTriggers:
     """Of one plan, under one supervisor. *name* is that of its workstream, by which its tasks are called. Many insist
     on one trap, and leave the plan alone otherwise."""
 
-    def __init__(self, sup: Supervisor, foreman: Foreman, name: str, world: World, chance: Chance, desk: Desk) -> None:
+    def __init__(
+        self, sup: Supervisor, foreman: OperatorBot, name: str, world: World, chance: KeyedRandom, approvals: Desk
+    ) -> None:
         self._sup, self._foreman, self._name = sup, foreman, name
-        self._world, self._desk = world, desk
+        self._world, self._approvals = world, approvals
         self._chance = chance.below("lurker", world.lives)
         cancels_at = world.drawn.cancels_at or ()
         traps = [_cancelling(one) for one in cancels_at] or RARE
@@ -278,7 +280,7 @@ class Lurker:
             if not faults.healed and faults.strikes("host.lurks", place):
                 await self._once(self._chance.below(number), place)
 
-    async def _once(self, chance: Chance, place: str) -> None:
+    async def _once(self, chance: KeyedRandom, place: str) -> None:
         traps = RARE if chance.happens(0.5, "rare") else ANY
         trap: _Trap | None = self._insists_on or chance.choice(traps, "trap")
         task = f"{self._name}t"
@@ -301,11 +303,11 @@ class Lurker:
                             return whose
         return None
 
-    async def _strike(self, act: str, task: str, holder: str, chance: Chance, place: str) -> None:
+    async def _strike(self, act: str, task: str, holder: str, chance: KeyedRandom, place: str) -> None:
         if act in list(Verb):
             await self._foreman.command(Verb(act), task, chance, f"lurker.{place}")
             return
-        with self._desk.asking(f"{act} {task} right then") as said:
+        with self._approvals.asking(f"{act} {task} right then") as said:
             match act:
                 case "close":
                     await self._sup.close_session(holder, reason="enough of it")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from hashlib import sha1
 
-from supervisor.ports import Merge, Place, Released
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
+from supervisor.ports import Merge, Released, WorkspaceSpec
+from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
 
 __all__ = ["Pieces", "Places"]
 
@@ -23,10 +23,10 @@ class Places:
     """Those of one machine. With *worktrees* each session has its own. *takes_back* hears whose work is about to be
     taken back from a shared place."""
 
-    def __init__(self, errands: Errands, takes_back: Callable[[str], None], *, worktrees: bool) -> None:
+    def __init__(self, task_scripts: TaskScripts, takes_back: Callable[[str], None], *, worktrees: bool) -> None:
         self.worktrees = worktrees
         self._takes_back = takes_back
-        self._errands = errands
+        self._task_scripts = task_scripts
         self._trees: dict[str, Pieces] = {}
         self._begun: dict[str, Pieces] = {}
         """What each tree began with."""
@@ -55,24 +55,24 @@ class Places:
         """What an agent finds there that begins."""
         return self._trees.get(self._key(session_id), ())
 
-    def write(self, session_id: str, attempt: Attempt, errand: Errand) -> None:
+    def write(self, session_id: str, attempt: Attempt, task_script: TaskScript) -> None:
         """An agent has done a piece of work. Where its place is gone, it has not."""
         key = self._key(session_id)
         if key in self._trees:
-            piece = f"{errand.name}#{sum(len(one.pieces) for one in errand.attempts)}"
+            piece = f"{task_script.name}#{sum(len(one.pieces) for one in task_script.attempts)}"
             attempt.pieces.append(piece)
             self._trees[key] = (*self._trees[key], piece)
 
     # ------------------------------------------------------------------ the workspace
     def prepare(self, session_id: str) -> None:
         """There is a place."""
-        if self._errands.of(session_id) is not None and self._key(session_id) not in self._trees:
+        if self._task_scripts.of(session_id) is not None and self._key(session_id) not in self._trees:
             self._make(self._key(session_id), ())
 
     def _make(self, key: str, pieces: Pieces) -> None:
         self._trees[key] = self._begun[key] = pieces
 
-    def begin(self, session_id: str, place: Place) -> None:
+    def begin(self, session_id: str, place: WorkspaceSpec) -> None:
         """Have it as *place* says.
 
         Raises:
@@ -88,13 +88,13 @@ class Places:
         if place.kept:
             self._kept.add(session_id)
 
-    def _begin_shared(self, place: Place) -> None:
+    def _begin_shared(self, place: WorkspaceSpec) -> None:
         key = self._name_of(place)
         self._saved.setdefault(BEFORE + place.owner, self._trees.get(key, ()))
         if place.starts_at:
             self._trees[key] = self._saved[place.starts_at]
 
-    def save(self, session_id: str, place: Place) -> str:
+    def save(self, session_id: str, place: WorkspaceSpec) -> str:
         """A checkpoint of it; ``""`` where there is none, or the work stays where it is."""
         key = self._place_of(session_id, place)
         pieces = self._trees.get(key, self._branches.get(key))
@@ -105,7 +105,7 @@ class Places:
         self._owners.setdefault(place.owner, set()).add(name)
         return name
 
-    def roll_back(self, session_id: str, place: Place) -> str:
+    def roll_back(self, session_id: str, place: WorkspaceSpec) -> str:
         """Have it as it was in the beginning."""
         key, before = self._place_of(session_id, place), BEFORE + place.owner
         if self.worktrees and key not in self._trees:
@@ -119,11 +119,11 @@ class Places:
         self.taken_back |= set(found) - set(self._trees[key])
         return name
 
-    def accept(self, place: Place) -> None:
+    def accept(self, place: WorkspaceSpec) -> None:
         """It is not taken back any more."""
         self._saved.pop(BEFORE + place.owner, None)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: WorkspaceSpec) -> None:
         """Drop what was saved in a shared place; of worktrees goes what the target has, and that is still there."""
         for name in () if self.worktrees else (*self._owners.pop(place.owner, ()), BEFORE + place.owner):
             self._saved.pop(name, None)
@@ -161,12 +161,12 @@ class Places:
 
     # ------------------------------------------------------------------ names
     def _key(self, session_id: str) -> str:
-        errand = self._errands.of(session_id)
-        return session_id if self.worktrees or errand is None else errand.name
+        task_script = self._task_scripts.of(session_id)
+        return session_id if self.worktrees or task_script is None else task_script.name
 
-    def _place_of(self, session_id: str, place: Place) -> str:
+    def _place_of(self, session_id: str, place: WorkspaceSpec) -> str:
         """A shared place is known by whose it is: perhaps nobody holds the task any more."""
         return session_id if self.worktrees else self._name_of(place)
 
-    def _name_of(self, place: Place) -> str:
+    def _name_of(self, place: WorkspaceSpec) -> str:
         return self._key(place.owner.removeprefix("task:"))

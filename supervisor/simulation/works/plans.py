@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from supervisor.plans import AgentConfig, Plan
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.works.task_scripts import Errands, draw_errand, prompt_of
+from supervisor.simulation.keyed_random import KeyedRandom
+from supervisor.simulation.works.task_scripts import TaskScripts, draw_errand, prompt_of
 
 __all__ = ["CHECK_S", "DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"]
 
@@ -31,17 +31,17 @@ SAVED: Final = ("COMPLETED", "FAILED", "TIMEOUT", "CIRCUIT_OPEN", "CANCELLED")
 def draw_plan(
     number: int,
     count: int,
-    chance: Chance,
+    chance: KeyedRandom,
     faults: FaultPlan,
-    errands: Errands,
+    task_scripts: TaskScripts,
     workspace: str = "directory",
     saves: bool = False,
 ) -> Plan:
     """The plan of the customer of that number: *count* tasks and their subtasks, each with its errand. With *saves* it
     says something of checkpoints, too."""
     name = f"w{number}"
-    errands.add(draw_errand(name, faults))  # of the whole, when all is done
-    tasks = [_Task(f"{name}t{one}", chance.below(one), faults, errands).draw(name, one) for one in range(count)]
+    task_scripts.add(draw_errand(name, faults))  # of the whole, when all is done
+    tasks = [_Task(f"{name}t{one}", chance.below(one), faults, task_scripts).draw(name, one) for one in range(count)]
     plan: dict[str, Any] = {
         "agents": _agents(),
         "tasks": tasks,
@@ -61,7 +61,7 @@ def draw_plan(
     return Plan.model_validate(plan)
 
 
-def _savings(chance: Chance) -> dict[str, Any]:
+def _savings(chance: KeyedRandom) -> dict[str, Any]:
     states = [one for one in SAVED if chance.happens(0.6, "saved", one)]
     return {
         "checkpoint": {"enabled": chance.happens(0.9, "checkpoint"), "save_on_states": states},
@@ -70,7 +70,7 @@ def _savings(chance: Chance) -> dict[str, Any]:
     }
 
 
-def _take_back(task: dict[str, Any], chance: Chance, *, everywhere: bool) -> None:
+def _take_back(task: dict[str, Any], chance: KeyedRandom, *, everywhere: bool) -> None:
     """Some tasks are taken back: of those that own something, where they work side by side."""
     for number, one in enumerate((task, *task.get("subtasks", ()))):
         one["rollback"] = (everywhere or "files" in one) and chance.happens(0.4, number)
@@ -82,7 +82,7 @@ def _agents() -> Mapping[str, AgentConfig]:
     return {name: AgentConfig(adapter="command", command=(f"sim-{name}",)) for name in names}
 
 
-def draw_workers(chance: Chance) -> dict[str, Any]:
+def draw_workers(chance: KeyedRandom) -> dict[str, Any]:
     """None, which is one that can do everything; or two with a role each, or one with both."""
     if chance.happens(0.4, "workers"):
         return {}
@@ -92,7 +92,7 @@ def draw_workers(chance: Chance) -> dict[str, Any]:
     return {f"for-{role}": {"slots": slots[one], "roles": (role,)} for one, role in enumerate(ROLES)}
 
 
-def _lifecycle(chance: Chance) -> dict[str, Any]:
+def _lifecycle(chance: KeyedRandom) -> dict[str, Any]:
     circuit = {
         "enabled": chance.happens(0.8, "circuit"),
         "max_error_repeats": chance.integer(0, 3, "repeats"),
@@ -110,12 +110,12 @@ def _lifecycle(chance: Chance) -> dict[str, Any]:
 class _Task:
     """One task, and its subtasks."""
 
-    def __init__(self, name: str, chance: Chance, faults: FaultPlan, errands: Errands) -> None:
-        self._name, self._chance, self._faults, self._errands = name, chance, faults, errands
+    def __init__(self, name: str, chance: KeyedRandom, faults: FaultPlan, task_scripts: TaskScripts) -> None:
+        self._name, self._chance, self._faults, self._task_scripts = name, chance, faults, task_scripts
 
     def draw(self, plan: str, number: int, depth: int = 0) -> dict[str, Any]:
         chance = self._chance
-        self._errands.add(draw_errand(self._name, self._faults))
+        self._task_scripts.add(draw_errand(self._name, self._faults))
         task: dict[str, Any] = {
             "id": self._name,
             "agent": self._agent(),
@@ -135,7 +135,8 @@ class _Task:
         if chance.happens(0.15, "subtasks"):
             parts = [f"{self._name}s{one}" for one in range(chance.integer(1, 3, "parts"))]
             task["subtasks"] = [
-                _Task(one, chance.below(one), self._faults, self._errands).draw(plan, 0, depth + 1) for one in parts
+                _Task(one, chance.below(one), self._faults, self._task_scripts).draw(plan, 0, depth + 1)
+                for one in parts
             ]
         return task
 

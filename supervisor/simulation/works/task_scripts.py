@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.simulation.faults import FaultPlan
 
-__all__ = ["Attempt", "Errand", "Errands", "Way", "asks_for", "draw_errand", "prompt_of"]
+__all__ = ["Attempt", "TaskScript", "TaskScripts", "Way", "asks_for", "draw_errand", "prompt_of"]
 
 _NAME: Final = re.compile(r"w\d+(?:t\d+(?:s\d+)*)?")
 """How simulated plans and their tasks are called, at the beginning of their sessions' names."""
@@ -59,14 +59,14 @@ class Attempt(msgspec.Struct):
     run: str = ""
 
 
-def _unheard(errand: Errand, attempt: Attempt) -> None:
+def _unheard(task_script: TaskScript, attempt: Attempt) -> None:
     """Nobody hears of it."""
 
 
-Begun = Callable[["Errand", Attempt], None]
+Begun = Callable[["TaskScript", Attempt], None]
 
 
-class Errand:
+class TaskScript:
     """What one task meets: its ``ways``; its ``checks``, ``merges`` and ``approvals`` are true for a pass. ``begun``
     hears of each attempt, before anything comes of it."""
 
@@ -118,22 +118,22 @@ def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
     return seen[-1]
 
 
-class Errands:
+class TaskScripts:
     """Those of all plans of a run. *begun* hears of every attempt at them."""
 
     def __init__(self, begun: Begun = _unheard) -> None:
         self._begun = begun
-        self._all: dict[str, Errand] = {}
+        self._all: dict[str, TaskScript] = {}
 
-    def __iter__(self) -> Iterator[Errand]:
+    def __iter__(self) -> Iterator[TaskScript]:
         return iter(self._all.values())
 
-    def add(self, errand: Errand) -> None:
+    def add(self, task_script: TaskScript) -> None:
         """One more task will be tried."""
-        errand.begun = self._begun
-        self._all[errand.name] = errand
+        task_script.begun = self._begun
+        self._all[task_script.name] = task_script
 
-    def of(self, session_id: str) -> Errand | None:
+    def of(self, session_id: str) -> TaskScript | None:
         """What the task meets that a session of that name works on; ``None`` if it is no task's, but a child of one."""
         found = _NAME.match(session_id) if "/" not in session_id else None
         return self._all.get(found[0]) if found else None
@@ -150,13 +150,13 @@ FAILING: Final[Mapping[str, Way]] = {
 """The kinds that make an attempt fail."""
 
 
-def draw_errand(name: str, faults: FaultPlan) -> Errand:
+def draw_errand(name: str, faults: FaultPlan) -> TaskScript:
     """What strikes that task: one kind makes its first tries fail, mostly not all of them."""
     ways: tuple[Way, ...] = (Way.DONE,)
     for kind, way in FAILING.items():
         if faults.strikes(kind, name):
             ways = _drawn_ways(way, name, kind, faults)
-    return Errand(
+    return TaskScript(
         name,
         ways,
         checks=_passes("work.rejected", name, faults),

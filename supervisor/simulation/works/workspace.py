@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import anyio
 
-from supervisor.ports import FileRefused, Merge, Place, Released
+from supervisor.ports import FileRefused, Merge, Released, WorkspaceSpec
 from supervisor.ports.path_safety import outside
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SupervisorKilled
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Errands
+from supervisor.simulation.works.task_scripts import TaskScripts
 from supervisor.workspaces.directory import DirectoryWorkspace
 
 __all__ = ["SimulatedFiles", "SimulatedWorkspace"]
@@ -24,9 +24,9 @@ class SimulatedWorkspace(DirectoryWorkspace):
     was *killed*, nothing is done: what its tasks ask for while they unwind, nobody hears."""
 
     def __init__(
-        self, chance: Chance, faults: FaultPlan, errands: Errands, places: Places, killed: anyio.Event
+        self, chance: KeyedRandom, faults: FaultPlan, task_scripts: TaskScripts, places: Places, killed: anyio.Event
     ) -> None:
-        self._chance, self._faults, self._errands, self._places = chance, faults, errands, places
+        self._chance, self._faults, self._task_scripts, self._places = chance, faults, task_scripts, places
         self._killed = killed
         self.temporary = places.worktrees
 
@@ -39,25 +39,25 @@ class SimulatedWorkspace(DirectoryWorkspace):
         self._places.prepare(session_id)
         return f"{directory}/{session_id}"
 
-    async def begin(self, session_id: str, place: Place) -> None:
+    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
         await self._takes("begin", place.owner)
         self._places.begin(session_id, place)
 
-    async def save(self, session_id: str, place: Place, message: str) -> str:
+    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         if not (self._places.worktrees or place.files):
             return ""
         await self._takes("save", session_id)
         return self._places.save(session_id, place)
 
-    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         await self._takes("roll back", session_id)
         return self._places.roll_back(session_id, place)
 
-    async def accept(self, place: Place) -> None:
+    async def accept(self, place: WorkspaceSpec) -> None:
         self._check_alive()
         self._places.accept(place)
 
-    async def forget(self, place: Place) -> None:
+    async def forget(self, place: WorkspaceSpec) -> None:
         if self._places.worktrees or place.files:
             await self._takes("forget", place.owner)
             self._places.forget(place)
@@ -86,13 +86,13 @@ class SimulatedWorkspace(DirectoryWorkspace):
             raise SupervisorKilled("whoever works there was killed")
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        errand = self._errands.of(session_id)
-        if errand is None:
+        task_script = self._task_scripts.of(session_id)
+        if task_script is None:
             return await super().merge(session_id, message, commit)
         await self._pass(self._chance.between(0.01, 2.0, "merge", session_id))
         if self._places.has(session_id):  # whoever merged it did not live to say so
             return Merge(outcome="nothing", target="main", why="everything is in main already")
-        if errand.merge():
+        if task_script.merge():
             return self._places.merged(session_id)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
 

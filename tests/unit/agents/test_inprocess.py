@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from supervisor import Session, Supervisor, open_supervisor
-from supervisor.aborts import executor as aborter
+from supervisor.aborts import executor
 from supervisor.aborts import termination as ladder
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.ports import JournalError
-from supervisor.sessions import effect_executor as hands
+from supervisor.sessions import effect_executor
 from tests.support import DEADLINE_S, ask, data_of, nothing_left, path_of, quick, said, supervising, until
 
 pytestmark = pytest.mark.anyio
@@ -39,8 +39,8 @@ def _nothing_left() -> Iterator[None]:
 def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a loaded machine may add to a ladder, and a clean-up may take: little, so that giving up comes soon."""
     monkeypatch.setattr(ladder, "SLACK_S", 0.2)
-    monkeypatch.setattr(aborter, "SLACK_S", 0.5)
-    monkeypatch.setattr(hands, "CLEANUP_S", 0.2)
+    monkeypatch.setattr(executor, "SLACK_S", 0.5)
+    monkeypatch.setattr(effect_executor, "CLEANUP_S", 0.2)
 
 
 class Stubborn:

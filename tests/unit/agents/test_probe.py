@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.agent_catalogue import Known, known
-from supervisor.agents.probe import conformance as probing
-from supervisor.agents.probe import driver as driving
+from supervisor.agents.probe import conformance, driver
 from supervisor.agents.probe.conformance import Case, probe
 from supervisor.agents.probe.discovery import at_least, find
-from supervisor.agents.probe.sandbox import Place, place_for
+from supervisor.agents.probe.sandbox import Sandbox, place_for
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 
 AGENT = """
 import json, re, subprocess, sys
@@ -59,23 +58,23 @@ KNOWN = {
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """Where the agent of this file is tried."""
-    monkeypatch.setattr(probing, "WORKED_S", 0.0)
+    monkeypatch.setattr(conformance, "WORKED_S", 0.0)
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
     agent = Known.model_validate({**KNOWN, "model": {**KNOWN["model"], "arguments": [str(program)]}})  # type: ignore[dict-item]
     return place_for(agent, agent.way(), "http://127.0.0.1:1/", tmp_path)
 
 
-async def tried(place: Place, *cases: str) -> list[Case]:
-    async with WardenHost() as host:
+async def tried(place: Sandbox, *cases: str) -> list[Case]:
+    async with ShimHost() as host:
         return [one async for one in probe(host, place, cases)]
 
 
 # ------------------------------------------------------------------------------------------------------ the probe
 @pytest.mark.anyio
-async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Place) -> None:
+async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> None:
     """A real tool call is told, completed, and counted; and the conversation is gone on with."""
     turn, used, resumed = await tried(place, "turn", "resume")
     assert turn.good
@@ -88,10 +87,10 @@ async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Place) -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="who is left is read from /proc")
 @pytest.mark.parametrize(("case", "status"), [("kill", -9), ("term", -15), ("daemon", 0)])
 async def test_what_an_agent_leaves_behind_is_seen(
-    place: Place, monkeypatch: pytest.MonkeyPatch, case: str, status: int
+    place: Sandbox, monkeypatch: pytest.MonkeyPatch, case: str, status: int
 ) -> None:
     """A tool in a session of its own outlives its agent; so does its daemon. Afterwards nothing is left."""
-    monkeypatch.setattr(driving, "SETTLE_S", 0.1)
+    monkeypatch.setattr(driver, "SETTLE_S", 0.1)
     (found,) = await tried(place, case)
     assert not found.good
     assert found.found.startswith(f"exits with {status}, ")
@@ -99,7 +98,7 @@ async def test_what_an_agent_leaves_behind_is_seen(
 
 
 @pytest.mark.anyio
-async def test_a_cancel_by_a_signal_is_verified(place: Place) -> None:
+async def test_a_cancel_by_a_signal_is_verified(place: Sandbox) -> None:
     """The agent ends by the signal, its tool with it, and the next process goes on with the conversation."""
     cancel, dead, again = await tried(place, "cancel")
     assert (cancel.good, dead.good, again.good) == (True, True, True)
@@ -115,7 +114,7 @@ async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
     assert (turn.good, silent.good) == (False, False)
 
 
-def test_a_place_points_at_the_model_server(place: Place, tmp_path: Path) -> None:
+def test_a_place_points_at_the_model_server(place: Sandbox, tmp_path: Path) -> None:
     """Its home and its environment are its own; files and variables name the server."""
     assert place.env["MODEL"] == "http://127.0.0.1:1/v1"
     assert place.env["HOME"] == str(tmp_path / "home")

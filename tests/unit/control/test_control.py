@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from supervisor.control import server as control
+from supervisor.control import server
 from supervisor.control.client import is_running, request
 from supervisor.control.error_messages import ControlError, NotRunning
 from supervisor.control.server import LINE_BYTES_MAX, serve_control
@@ -180,7 +180,7 @@ async def test_a_client_of_another_user_is_told_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the kernel's word on who he is, whatever the modes of socket and directory; the log has his uid."""
-    monkeypatch.setattr(control, "peer", lambda connection: (os.getpid(), os.geteuid() + 1))
+    monkeypatch.setattr(server, "peer", lambda connection: (os.getpid(), os.geteuid() + 1))
     played = Played()
     async with served(path, played):
         with pytest.raises((NotRunning, ControlError)):
@@ -194,7 +194,7 @@ async def test_the_kernel_says_who_is_there() -> None:
     """The user of the process on the other side."""
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
-        assert control.peer(here) == (os.getpid(), os.getuid())
+        assert server.peer(here) == (os.getpid(), os.getuid())
 
 
 async def test_an_abort_gets_its_receipt(path: Path) -> None:
@@ -359,7 +359,7 @@ async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
 
 async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where agents have taken all places, and follow, an operator gets that of the oldest."""
-    monkeypatch.setattr(control, "clients_max", lambda: 2)
+    monkeypatch.setattr(server, "clients_max", lambda: 2)
     played = Played()
     played.origin = Origin.AGENT
     async with served(path, played), await anyio.connect_unix(path) as first, await anyio.connect_unix(path) as second:

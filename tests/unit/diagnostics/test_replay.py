@@ -102,7 +102,7 @@ async def play(sup: Supervisor) -> None:
 
 async def _until_open(sup: Supervisor, *calls: str) -> None:
     with anyio.fail_after(30):
-        while not all(sup.tree.is_open(call) for call in calls):
+        while not all(sup.registry.is_open(call) for call in calls):
             await anyio.lowlevel.checkpoint()
 
 

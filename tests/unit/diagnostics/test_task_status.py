@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.diagnostics.task_status import DeadLetter, Standing, dead_letters, plan_name
+from supervisor.diagnostics.task_status import DeadLetter, TaskStatus, dead_letters, plan_name
 from supervisor.diagnostics.tree_view import ps, tree
 from supervisor.ports import EntityRow
 
@@ -32,7 +32,7 @@ def run(number: int, name: str, state: str, *, ended: bool = False, **data: Any)
 
 
 def said(*rows: EntityRow) -> dict[str, str]:
-    standing = Standing(rows)
+    standing = TaskStatus(rows)
     return {one.id: standing.note(one) for one in rows}
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from actors.machine import Event, IllegalTransition, Machine, Step
 from actors.views import as_json, faults
-from supervisor.lifecycles import MACHINES, job, session, task, turn, worker, workstream
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import MACHINES, job, session, task, task_run, turn, worker, workstream
 from supervisor.lifecycles.types import TransitionReason
 
 INITIAL = {
@@ -180,25 +179,25 @@ def test_task_approval_gate() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- run
-R = run.Run
+R = task_run.Run
 
 
-def failed(error: str = "boom", **facts: Any) -> run.ExecutionFailed:
-    return run.ExecutionFailed(error=error, **facts)
+def failed(error: str = "boom", **facts: Any) -> task_run.ExecutionFailed:
+    return task_run.ExecutionFailed(error=error, **facts)
 
 
 def test_run_spends_its_attempts_then_opens_its_circuit() -> None:
     """Five different errors: four retries with doubling delays, then the circuit opens without another delay."""
-    state, data = R.PENDING, run.RunData()
-    start: Event = run.ExecutorStarted()
+    state, data = R.PENDING, task_run.RunData()
+    start: Event = task_run.ExecutorStarted()
     delays = []
     for number in range(1, 5):
-        step = walk(run.RUN, state, data, start, failed(f"error {number}"), run.RetryDecided())
-        state, data, start = step.state, step.data, run.BackoffCompleted()
+        step = walk(task_run.RUN, state, data, start, failed(f"error {number}"), task_run.RetryDecided())
+        state, data, start = step.state, step.data, task_run.BackoffCompleted()
         assert (state, data.attempts, data.failures) == (R.RETRYING, number, number)
         delays.append(data.delay_s)
     assert delays == [2, 4, 8, 16]
-    step = walk(run.RUN, state, data, start, failed("error 5"), run.RetryDecided())
+    step = walk(task_run.RUN, state, data, start, failed("error 5"), task_run.RetryDecided())
     assert (step.state, step.data.attempts, step.data.failures) == (R.CIRCUIT_OPEN, 5, 5)
     assert step.data.delay_s == 0
 
@@ -207,11 +206,11 @@ def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
     """With max_error_repeats 2 the third identical error in a row is one too many; another error starts over."""
 
     def decide(*errors: str) -> R:
-        state, data = R.IN_PROGRESS, run.RunData(max_attempts=100)
+        state, data = R.IN_PROGRESS, task_run.RunData(max_attempts=100)
         for error in errors[:-1]:
-            step = walk(run.RUN, state, data, failed(error), run.RetryDecided(), run.BackoffCompleted())
+            step = walk(task_run.RUN, state, data, failed(error), task_run.RetryDecided(), task_run.BackoffCompleted())
             state, data = step.state, step.data
-        state = walk(run.RUN, state, data, failed(errors[-1]), run.RetryDecided()).state
+        state = walk(task_run.RUN, state, data, failed(errors[-1]), task_run.RetryDecided()).state
         assert isinstance(state, R)
         return state
 
@@ -222,18 +221,24 @@ def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
 
 def test_run_time_outs_are_decided_twice_and_charged_once() -> None:
     """A time-out is retried while attempts are left; else it is FAILED, and then the circuit is open."""
-    step = walk(run.RUN, R.IN_PROGRESS, run.RunData(), run.ExecutionTimedOut(), run.RetryDecided())
+    step = walk(task_run.RUN, R.IN_PROGRESS, task_run.RunData(), task_run.ExecutionTimedOut(), task_run.RetryDecided())
     assert (step.state, step.data.failures) == (R.RETRYING, 1)
-    step = walk(run.RUN, R.IN_PROGRESS, run.RunData(max_attempts=1), run.ExecutionTimedOut(), run.RetryDecided())
+    step = walk(
+        task_run.RUN,
+        R.IN_PROGRESS,
+        task_run.RunData(max_attempts=1),
+        task_run.ExecutionTimedOut(),
+        task_run.RetryDecided(),
+    )
     assert (step.state, step.data.failures) == (R.FAILED, 1)
-    step = walk(run.RUN, step.state, step.data, run.RetryDecided())
+    step = walk(task_run.RUN, step.state, step.data, task_run.RetryDecided())
     assert (step.state, step.data.failures) == (R.CIRCUIT_OPEN, 1)
 
 
 def test_run_uncharged_failure_counts_nothing() -> None:
     """A lost worker leaves every counter alone, and the next attempt follows without a delay."""
-    data = run.RunData(attempts=1)
-    step = walk(run.RUN, R.IN_PROGRESS, data, failed("worker lost", charged=False), run.RetryDecided())
+    data = task_run.RunData(attempts=1)
+    step = walk(task_run.RUN, R.IN_PROGRESS, data, failed("worker lost", charged=False), task_run.RetryDecided())
     assert step.state is R.RETRYING
     assert step.data == msgspec.structs.replace(data, last_error="worker lost")
 
@@ -241,52 +246,57 @@ def test_run_uncharged_failure_counts_nothing() -> None:
 @pytest.mark.parametrize(
     ("state", "event"),
     [
-        (R.IN_PROGRESS, failed("syntax error", category=run.ErrorCategory.PERMANENT)),
-        (R.VALIDATING, run.TestsFailed(error="2 tests failed")),
+        (R.IN_PROGRESS, failed("syntax error", category=task_run.ErrorCategory.PERMANENT)),
+        (R.VALIDATING, task_run.TestsFailed(error="2 tests failed")),
     ],
 )
 def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
     """A permanent error, a failed validation too, opens the circuit at the first failure and is never probed."""
-    step = walk(run.RUN, state, run.RunData(), event, run.RetryDecided())
+    step = walk(task_run.RUN, state, task_run.RunData(), event, task_run.RetryDecided())
     assert (step.state, step.data.failures) == (R.CIRCUIT_OPEN, 1)
     with pytest.raises(IllegalTransition, match="run: cooldown_expired in CIRCUIT_OPEN"):
-        run.RUN.step(step.state, step.data, run.CooldownExpired())
+        task_run.RUN.step(step.state, step.data, task_run.CooldownExpired())
 
 
 def test_run_probes_are_bounded() -> None:
     """Each cool-down admits one probe, whether it starts or not; after three the circuit is settled."""
-    state, data = R.CIRCUIT_OPEN, run.RunData(failures=5)
+    state, data = R.CIRCUIT_OPEN, task_run.RunData(failures=5)
     endings: list[tuple[Event, ...]] = [
-        (run.ProbeFailed(error="no worker"),),
-        (run.ProbeStarted(), failed("again"), run.RetryDecided()),
-        (run.ProbeStarted(), run.ExecutionTimedOut(), run.RetryDecided(), run.RetryDecided()),
+        (task_run.ProbeFailed(error="no worker"),),
+        (task_run.ProbeStarted(), failed("again"), task_run.RetryDecided()),
+        (task_run.ProbeStarted(), task_run.ExecutionTimedOut(), task_run.RetryDecided(), task_run.RetryDecided()),
     ]
     for ending in endings:
-        step = walk(run.RUN, state, data, run.CooldownExpired(), *ending)
+        step = walk(task_run.RUN, state, data, task_run.CooldownExpired(), *ending)
         state, data = step.state, step.data
         assert (state, data.probe) == (R.CIRCUIT_OPEN, False)
     assert data.probes == 3
     with pytest.raises(IllegalTransition):
-        run.RUN.step(state, data, run.CooldownExpired())
+        task_run.RUN.step(state, data, task_run.CooldownExpired())
 
 
 def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
     """A probe is one attempt: with attempts left its failure still goes back to CIRCUIT_OPEN."""
-    events = [run.CooldownExpired(), run.ProbeStarted(), failed(), run.RetryDecided()]
-    step = walk(run.RUN, R.CIRCUIT_OPEN, run.RunData(max_attempts=100), *events)
+    events = [task_run.CooldownExpired(), task_run.ProbeStarted(), failed(), task_run.RetryDecided()]
+    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.RunData(max_attempts=100), *events)
     assert step.state is R.CIRCUIT_OPEN
 
 
 def test_run_successful_probe_closes_the_circuit() -> None:
     """A probe that passes its tests completes the run."""
-    events = [run.CooldownExpired(), run.ProbeStarted(), run.ExecutionCompleted(), run.TestsPassed()]
-    step = walk(run.RUN, R.CIRCUIT_OPEN, run.RunData(failures=5), *events)
+    events = [
+        task_run.CooldownExpired(),
+        task_run.ProbeStarted(),
+        task_run.ExecutionCompleted(),
+        task_run.TestsPassed(),
+    ]
+    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.RunData(failures=5), *events)
     assert (step.state, step.data.probe) == (R.COMPLETED, False)
 
 
 def test_run_manual_reset_starts_afresh() -> None:
     """A reset zeroes what was counted and keeps the limits and the last error."""
-    worn = run.RunData(
+    worn = task_run.RunData(
         max_attempts=7,
         attempts=9,
         failures=8,
@@ -296,23 +306,23 @@ def test_run_manual_reset_starts_afresh() -> None:
         last_error="boom",
         last_signature="boom",
     )
-    step = run.RUN.step(R.CIRCUIT_OPEN, worn, run.ManualReset(by="ada"))
-    assert (step.state, step.data) == (R.PENDING, run.RunData(max_attempts=7, last_error="boom"))
+    step = task_run.RUN.step(R.CIRCUIT_OPEN, worn, task_run.ManualReset(by="ada"))
+    assert (step.state, step.data) == (R.PENDING, task_run.RunData(max_attempts=7, last_error="boom"))
 
 
 def test_run_waits_for_its_dependencies() -> None:
     """It starts when none is left, and is skipped only for what has ended for good."""
     with pytest.raises(IllegalTransition):
-        run.RUN.step(R.PENDING, run.RunData(), run.ExecutorStarted(waiting_for=("t1",)))
+        task_run.RUN.step(R.PENDING, task_run.RunData(), task_run.ExecutorStarted(waiting_for=("t1",)))
     with pytest.raises(IllegalTransition):
-        run.RUN.step(R.PENDING, run.RunData(), run.Skipped(dependency="t1", final=False))
-    assert run.RUN.step(R.PENDING, run.RunData(), run.Skipped(dependency="t1")).state is R.SKIPPED
+        task_run.RUN.step(R.PENDING, task_run.RunData(), task_run.Skipped(dependency="t1", final=False))
+    assert task_run.RUN.step(R.PENDING, task_run.RunData(), task_run.Skipped(dependency="t1")).state is R.SKIPPED
 
 
 def test_run_can_be_cancelled_until_it_ends() -> None:
     """Every state that is not terminal accepts a cancel, and no terminal one does."""
-    accepting = [state for state in R if run.Cancelled in run.RUN.allowed(state)]
-    assert accepting == [state for state in R if state not in run.RUN.terminal]
+    accepting = [state for state in R if task_run.Cancelled in task_run.RUN.allowed(state)]
+    assert accepting == [state for state in R if state not in task_run.RUN.terminal]
 
 
 @pytest.mark.parametrize(
@@ -334,13 +344,13 @@ def test_run_can_be_cancelled_until_it_ends() -> None:
 )
 def test_run_delay(failures: int, jitter: float, delay_s: float) -> None:
     """The delay doubles from 2 s, is capped at 60 s before and after the jitter, which is held within 25 %."""
-    assert run.retry_delay_s(run.RunData(failures=failures), jitter) == delay_s
+    assert task_run.retry_delay_s(task_run.RunData(failures=failures), jitter) == delay_s
 
 
 def test_run_delay_stops_doubling() -> None:
     """However high the cap: from the 65th failure on the delay stays what it is, and no exponent overflows."""
     delays = [
-        run.retry_delay_s(run.RunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
+        task_run.retry_delay_s(task_run.RunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
         for failures in (64, 65, 66, 100_000)
     ]
     assert delays == [2.0**63, 2.0**64, 2.0**64, 2.0**64]
@@ -348,30 +358,34 @@ def test_run_delay_stops_doubling() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [run.RunData(failures=7, max_attempts=5), run.RunData(failures=1, same_error=5), run.RunData(probe=True)],
+    [
+        task_run.RunData(failures=7, max_attempts=5),
+        task_run.RunData(failures=1, same_error=5),
+        task_run.RunData(probe=True),
+    ],
 )
-def test_run_beyond_its_limits_is_not_retried(data: run.RunData) -> None:
+def test_run_beyond_its_limits_is_not_retried(data: task_run.RunData) -> None:
     """A limit that was lowered under way counts, and a probe is one attempt."""
-    assert run.RUN.step(R.FAILED, data, run.RetryDecided()).state is R.CIRCUIT_OPEN
+    assert task_run.RUN.step(R.FAILED, data, task_run.RetryDecided()).state is R.CIRCUIT_OPEN
 
 
 def test_run_tests_that_fail_are_charged() -> None:
     """One failure more, for good."""
-    step = run.RUN.step(R.VALIDATING, run.RunData(failures=1), run.TestsFailed(error="2 tests failed"))
-    assert step.data == run.RunData(failures=2, permanent=True, last_error="2 tests failed")
+    step = task_run.RUN.step(R.VALIDATING, task_run.RunData(failures=1), task_run.TestsFailed(error="2 tests failed"))
+    assert step.data == task_run.RunData(failures=2, permanent=True, last_error="2 tests failed")
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:
     """It is counted like any other, and no delay of an earlier decision is left."""
-    data = run.RunData(attempts=5, delay_s=16.0)
-    step = run.RUN.step(R.HALF_OPEN, data, run.ProbeStarted())
-    assert (step.state, step.data) == (R.IN_PROGRESS, run.RunData(attempts=6, delay_s=0.0, probe=True))
+    data = task_run.RunData(attempts=5, delay_s=16.0)
+    step = task_run.RUN.step(R.HALF_OPEN, data, task_run.ProbeStarted())
+    assert (step.state, step.data) == (R.IN_PROGRESS, task_run.RunData(attempts=6, delay_s=0.0, probe=True))
 
 
 def test_run_beyond_its_probes_stays_open() -> None:
     """No more probes than the limit are admitted, also where it was lowered under way."""
     with pytest.raises(IllegalTransition):
-        run.RUN.step(R.CIRCUIT_OPEN, run.RunData(probes=5, probes_max=3), run.CooldownExpired())
+        task_run.RUN.step(R.CIRCUIT_OPEN, task_run.RunData(probes=5, probes_max=3), task_run.CooldownExpired())
 
 
 # -------------------------------------------------------------------------------------------------------- job
@@ -407,9 +421,9 @@ def test_job_retries_are_bounded() -> None:
 
 def test_job_agrees_with_its_run_about_the_last_attempt() -> None:
     """With the defaults of both, the failure that opens the run's circuit is the one that fails the job."""
-    run_state, run_data, job_state, job_data = R.IN_PROGRESS, run.RunData(), J.RUNNING, job.JobData()
+    run_state, run_data, job_state, job_data = R.IN_PROGRESS, task_run.RunData(), J.RUNNING, job.JobData()
     for number in range(1, 6):
-        ran = walk(run.RUN, run_state, run_data, failed(f"error {number}"), run.RetryDecided())
+        ran = walk(task_run.RUN, run_state, run_data, failed(f"error {number}"), task_run.RetryDecided())
         worked = walk(job.JOB, job_state, job_data, job.ExecutionFailed(error=f"error {number}"))
         assert (ran.state is R.RETRYING) == (worked.state is J.RETRYING) == (number < 5)
         run_data, job_data = ran.data, worked.data
@@ -627,7 +641,7 @@ def test_worker_drains_what_it_holds() -> None:
     [
         (task.TaskData(), {"max_retries": 3, "needs_approval": False, "claims": 0, "retries": 0, "unmerged": False}),
         (
-            run.RunData(),
+            task_run.RunData(),
             {
                 "max_attempts": 5,
                 "base_delay_s": 2,

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.plans.acceptance import AcceptanceTest, Checked, accepted
 from supervisor.plugins import Plugins
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ ENV = {"PATH": os.environ["PATH"]}
 
 
 async def check(directory: Path, *tests: AcceptanceTest) -> list[Checked]:
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         return await accepted(host, tests, str(directory), ENV, Plugins().verified)
 
 

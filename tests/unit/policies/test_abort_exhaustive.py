@@ -28,7 +28,7 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, NoSiblings, Receipt, TreeNode, plan_abort
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentProfile
-from supervisor.sessions.agent_connection import LinkBase
+from supervisor.sessions.agent_connection import AgentConnection
 from tests.support import Run, quick, supervising
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
@@ -392,9 +392,9 @@ class Stage:
     def _asked_by(self, call: str) -> Cause:
         """The record of the call that asks for a child session, as an agent's own wish would name it."""
         session_id = call.partition(":")[0]
-        link = self.sup.tree.works[session_id].link
-        assert isinstance(link, LinkBase)
-        return Cause(link._causes[call], None, session_id)
+        connection = self.sup.registry.works[session_id].connection
+        assert isinstance(connection, AgentConnection)
+        return Cause(connection._causes[call], None, session_id)
 
     def _works(self, name: str) -> bool:
         """Sessions with calls do; of the others every second one; the target's as its phase says."""
@@ -440,14 +440,14 @@ class Stage:
             await self.sup.close_session(session, reason="no more work")
         if self.case.phase == "ending":
             group.start_soon(self._first, session)
-            while not self.sup.tree.works[session].told:
+            while not self.sup.registry.works[session].told:
                 await anyio.lowlevel.checkpoint()
 
     async def _first(self, session: str) -> None:
         await self.sup.abort(session, SESSION, reason="the first")
 
     async def abort(self) -> None:
-        self.seen = self.sup.ledger.last_seq
+        self.seen = self.sup.journal_writer.last_seq
         async with anyio.create_task_group() as group:
             group.start_soon(self._second)
             await anyio.lowlevel.checkpoint()
@@ -534,7 +534,7 @@ class Stage:
                 results = [one for one in own if one.event == "tool_completed" and one.outcome == "transition"]
                 calls = [one for one in expected.reached if self.case.world[one].up == name]
                 assert len(results) == len([one for one in calls if self.case.world[one].kind == "c"])
-                assert entity_id in self.sup.tree.works
+                assert entity_id in self.sup.registry.works
 
 
 BATCH = 24
@@ -551,12 +551,12 @@ async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
         async with anyio.create_task_group() as building:
             for stage in stages:
                 building.start_soon(stage.build, group)
-        await run.sup.ledger.flush()
+        await run.sup.journal_writer.flush()
         await run.sup._system.idle()
         for stage in stages:
             await stage.prepare(group)
             await stage.abort()
-        await run.sup.ledger.flush()
+        await run.sup.journal_writer.flush()
         await run.sup._system.idle()
         records = run.events()
         for stage in stages:

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownWord
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownValue
 from supervisor.policies.abort_deadline import RungsDue, rungs_due
 from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
 from supervisor.policies.abort_request import CAUSES_MAX, AbortState, Joined, merged, same_abort
@@ -87,10 +87,10 @@ def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: t
 
 def test_unknown_words_name_those_that_are_known() -> None:
     """A scope or a cancel mode that does not exist is an error that says what was expected."""
-    with pytest.raises(UnknownWord, match="scope: 'world' is unknown; expected tool, sibling or session"):
+    with pytest.raises(UnknownValue, match="scope: 'world' is unknown; expected tool, sibling or session"):
         scope_of("world")
     with pytest.raises(
-        UnknownWord, match="cancel_mode: 'x' is unknown; expected wait_completed, wait_requested, try or"
+        UnknownValue, match="cancel_mode: 'x' is unknown; expected wait_completed, wait_requested, try or"
     ):
         CancelMode.named("x")
     assert (scope_of("tool"), CancelMode.named("try")) == (AbortScope.TOOL, CancelMode.TRY)

@@ -15,7 +15,7 @@ from supervisor.policies.access import (
     RIGHTS,
     Level,
     Rights,
-    Standing,
+    TrustScore,
     call_refusal,
     claim_refusal,
     file_refusal,
@@ -31,9 +31,9 @@ DAY_S = 86_400.0
 
 
 # ---------------------------------------------------------------------------------------------------- the record
-def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> Standing:
+def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> TrustScore:
     """The standing after successes (``+``) and violations (``-``), one every so often."""
-    standing = Standing()
+    standing = TrustScore()
     for number, event in enumerate(events):
         change = succeeded if event == "+" else violated
         standing = change(standing, number * every_s, decay_s)

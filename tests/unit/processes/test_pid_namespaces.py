@@ -19,11 +19,9 @@ import pytest
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Settings
 from supervisor.ports import Launch
-from supervisor.processes import fork_server as keeper
-from supervisor.processes import pid_namespace as namespace
-from supervisor.processes import shim as warden
+from supervisor.processes import fork_server, pid_namespace, shim
 from supervisor.processes.containment import Containment
-from supervisor.processes.host import WardenHost, WardenProcess
+from supervisor.processes.host import ShimHost, ShimProcess
 from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
@@ -32,7 +30,7 @@ PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 ROOT = Path(__file__).parents[3]
 VICTIMS = str(Path(__file__).with_name("victims.py"))
 KINDS = ("child", "session", "daemon", "scrubbed", "stubborn", "hopper")
-PROGRAM = namespace.__file__
+PROGRAM = pid_namespace.__file__
 ALLOWED = subprocess.run([sys.executable, "-I", "-S", PROGRAM], check=False).returncode == 0
 ENCLOSED = Containment(pid_namespaces=True)
 PLAIN = Containment()
@@ -62,18 +60,18 @@ def python(code: str) -> Launch:
 @asynccontextmanager
 async def running(
     roll: Roll, mode: str, *kinds: str, containment: Containment = ENCLOSED
-) -> AsyncIterator[WardenProcess]:
+) -> AsyncIterator[ShimProcess]:
     """The victims, all of them there."""
     launch = Launch(argv=zoo(roll, mode, *kinds), cwd="/", env=PATH)
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost(containment) as host, host.spawn(launch, terminate_s=0.05) as process:
+        async with ShimHost(containment) as host, host.spawn(launch, terminate_s=0.05) as process:
             await roll.here(len(kinds) + 1)
             yield process
 
 
 def inits_of(warden_pid: int) -> list[int]:
     """The inits of the namespaces that a warden's children are born in."""
-    return [pid for pid in warden.children(warden_pid) if namespace.is_init(pid)]
+    return [pid for pid in shim.children(warden_pid) if pid_namespace.is_init(pid)]
 
 
 def within(pid: int) -> int:
@@ -107,10 +105,10 @@ async def test_what_a_program_sees() -> None:
     """Its own pid is the one that its /proc shows, and ours is the one that we are told; the init is its only elder."""
     code = "import os; print(os.getpid(), os.readlink('/proc/self'), os.getppid(), flush=True); input()"
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost(ENCLOSED) as host, host.spawn(python(code)) as process:
+        async with ShimHost(ENCLOSED) as host, host.spawn(python(code)) as process:
             mine, shown, parent = (int(word) for word in (await process.receive()).split())
             assert mine == shown == within(process.pid)
-            assert (mine != process.pid, parent == 0, len(inits_of(process.lifeline.pid))) == (ALLOWED,) * 3
+            assert (mine != process.pid, parent == 0, len(inits_of(process.shim_client.pid))) == (ALLOWED,) * 3
             await process.send(b"\n")
             assert await process.wait_exit() == 0
 
@@ -118,9 +116,9 @@ async def test_what_a_program_sees() -> None:
 async def test_nothing_of_ours_is_in_the_init() -> None:
     """An init holds no descriptor, so it keeps no pipe open; and it ends with its program."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost(ENCLOSED) as host, host.spawn(python("print('up', flush=True); input()")) as process:
+        async with ShimHost(ENCLOSED) as host, host.spawn(python("print('up', flush=True); input()")) as process:
             assert await process.receive() == b"up\n"
-            inits = inits_of(process.lifeline.pid)
+            inits = inits_of(process.shim_client.pid)
             assert [os.listdir(f"/proc/{init}/fd") for init in inits] == [[]] * ALLOWED
             with held(inits) as fds:
                 await process.send(b"\n")
@@ -133,7 +131,7 @@ async def test_a_program_that_does_not_start_leaves_no_init() -> None:
     """A refusal says the same as without a namespace, and its init is gone (see also nothing_left)."""
     launch = Launch(argv=("/no/such/program",), cwd="/", env={})
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost(ENCLOSED) as host:
+        async with ShimHost(ENCLOSED) as host:
             with pytest.raises(Exception, match="there is no such file"):
                 async with host.spawn(launch):
                     pass
@@ -152,8 +150,8 @@ async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> No
 async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -> None:
     """SIGTERM goes to all that heed it, also to whom the init has adopted: then nobody needs a kill."""
     async with running(roll, "defy", "child", "session", "daemon", containment=containment) as process:
-        victims = [pid for pid in warden.descendants(process.lifeline.pid) if pid != process.pid]
-        with held([pid for pid in victims if not namespace.is_init(pid)]) as fds:
+        victims = [pid for pid in shim.descendants(process.shim_client.pid) if pid != process.pid]
+        with held([pid for pid in victims if not pid_namespace.is_init(pid)]) as fds:
             process.terminate()
             await all_dead(fds)
         process.signal(signal.SIGKILL)
@@ -164,13 +162,13 @@ async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -
 async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
     """What the program has started is told of by our pids, and struck; the program goes on, and so does its init."""
     async with running(roll, "stay", "daemon") as process:
-        inits = inits_of(process.lifeline.pid)
+        inits = inits_of(process.shim_client.pid)
         main, daemon = await process.look() or ()
         assert (main.pid, main.session) == (process.pid, process.pid)
         assert daemon.session not in (process.pid, *inits)
         process.strike([daemon], signal.SIGKILL)
         await gone(daemon.pid)
-        assert inits_of(process.lifeline.pid) == inits
+        assert inits_of(process.shim_client.pid) == inits
         process.signal(signal.SIGUSR1)
         assert await process.wait_exit() == -signal.SIGUSR1
         assert (await process.wait_ended()).killed == 0
@@ -180,8 +178,8 @@ async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
 async def test_a_killed_warden(roll: Roll) -> None:
     """kill -9 of the warden alone: deaf daemons without session or environment are gone, and the host is told."""
     async with running(roll, "defy", *KINDS) as process:
-        with held(warden.descendants(process.lifeline.pid)) as fds:
-            os.kill(process.lifeline.pid, signal.SIGKILL)
+        with held(shim.descendants(process.shim_client.pid)) as fds:
+            os.kill(process.shim_client.pid, signal.SIGKILL)
             report = await process.wait_ended()
             assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
             await all_dead(fds)
@@ -191,11 +189,11 @@ async def test_a_killed_warden(roll: Roll) -> None:
 SUPERVISOR = """
 import sys, anyio
 from supervisor.ports import Launch
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 from supervisor.processes.containment import Containment
 
 async def main():
-    async with WardenHost(Containment(pid_namespaces=True)) as host:
+    async with ShimHost(Containment(pid_namespaces=True)) as host:
         async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
             print(host.keeping.pid, process.lifeline.pid, process.pid, flush=True)
             await anyio.sleep_forever()
@@ -225,8 +223,8 @@ async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
 
 def end_our_own() -> None:
     """Whoever has fallen to us, until nobody does."""
-    while left := set(warden.children(os.getpid())) - FAMILY:
-        warden.send(left, signal.SIGKILL)
+    while left := set(shim.children(os.getpid())) - FAMILY:
+        shim.send(left, signal.SIGKILL)
         for pid in left:
             collect(pid)
 
@@ -234,7 +232,7 @@ def end_our_own() -> None:
 def kill_at_once(*pids: int) -> None:
     """None of them sees another one's end: they are stopped before the first is killed."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        warden.send(pids, number)
+        shim.send(pids, number)
 
 
 async def test_the_supervisor_with_its_warden(roll: Roll, anyio_backend: str) -> None:
@@ -242,7 +240,7 @@ async def test_the_supervisor_with_its_warden(roll: Roll, anyio_backend: str) ->
     with supervisor_of(roll, anyio_backend) as supervisor:
         keeping, one, _ = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
-        with held(warden.descendants(one)) as fds:
+        with held(shim.descendants(one)) as fds:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
@@ -255,14 +253,14 @@ async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> Non
     with supervisor_of(roll, anyio_backend) as supervisor:
         keeping, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
-        inits, everybody = inits_of(one), warden.descendants(one)
+        inits, everybody = inits_of(one), shim.descendants(one)
         kill_at_once(supervisor.pid, keeping, one)
         await gone(supervisor.pid)
         for pid in (keeping, one, main):  # they have fallen to us; an init is dead when we have reaped its own
             await gone(pid)
             collect(pid)
         if not ALLOWED:
-            assert [pid for pid in everybody if warden.lives(pid)]
+            assert [pid for pid in everybody if shim.lives(pid)]
             end_our_own()
             return
         await gone(*inits)
@@ -273,10 +271,10 @@ async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> Non
 
 def test_the_keeper_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who falls to the keeper with a lost warden is counted when it is reaped, and an init is not."""
-    ours = keeper.Keeper.__new__(keeper.Keeper)
-    ours.wardens, ours.killed = {}, 0
+    ours = fork_server.ForkServer.__new__(fork_server.ForkServer)
+    ours.shims, ours.killed = {}, 0
     for is_init in (True, False):
-        monkeypatch.setattr(namespace, "is_init", lambda _, is_init=is_init: is_init)
+        monkeypatch.setattr(pid_namespace, "is_init", lambda _, is_init=is_init: is_init)
         with subprocess.Popen(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
             ours.bury(*ours.tell_apart(-1, os.WNOHANG))
@@ -295,7 +293,7 @@ async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
         keeping, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
         assert (inits_of(one), within(main)) == ([], main)
-        with held(warden.descendants(one)) as fds:
+        with held(shim.descendants(one)) as fds:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()

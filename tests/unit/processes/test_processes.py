@@ -25,10 +25,8 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
-from supervisor.processes import descent, host
-from supervisor.processes import fork_server_client as keeping
-from supervisor.processes import shim as warden
-from supervisor.processes.host import WardenHost, WardenProcess
+from supervisor.processes import descent, fork_server_client, host, shim
+from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.spawn_errors import refusal
 from tests.support import gone
@@ -54,17 +52,17 @@ FAMILY: set[int] = set()
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """Whatever a test starts is gone, reaped and closed when it ends."""
-    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before, family = descriptors(), set(warden.children(os.getpid()))
+    ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before, family = descriptors(), set(shim.children(os.getpid()))
     FAMILY.update(family)
     yield
-    escaped = first = set(warden.children(os.getpid())) - family
+    escaped = first = set(shim.children(os.getpid())) - family
     while escaped:
-        warden.send(escaped, signal.SIGKILL)
+        shim.send(escaped, signal.SIGKILL)
         for pid in escaped:
             collect(pid)
-        escaped = set(warden.children(os.getpid())) - family
-    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        escaped = set(shim.children(os.getpid())) - family
+    ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert not first
     assert descriptors() == before
 
@@ -135,7 +133,7 @@ async def all_output(process: Process) -> bytes:
 
 async def output_of(wanted: Launch) -> bytes:
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(wanted) as process:
+        async with ShimHost() as shims, shims.spawn(wanted) as process:
             return await all_output(process)
 
 
@@ -144,10 +142,10 @@ def collect(pid: int) -> None:
 
 
 @asynccontextmanager
-async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) -> AsyncIterator[WardenProcess]:
+async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) -> AsyncIterator[ShimProcess]:
     """The victims, all of them there."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
+        async with ShimHost() as shims, shims.spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
             await roll.all_here(*kinds)
             yield process
 
@@ -156,7 +154,7 @@ async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) 
 async def test_input_comes_back_as_output() -> None:
     """What is sent to cat is received, and the end of its input is its end."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+        async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             await process.send(b"one\n")
             assert await process.receive() == b"one\n"
             process.close_input()
@@ -167,7 +165,7 @@ async def test_input_comes_back_as_output() -> None:
 async def test_standard_error_is_a_stream_of_its_own() -> None:
     """Standard error arrives by receive_err only."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "echo out; echo err >&2")) as process:
+        async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "echo out; echo err >&2")) as process:
             assert (await process.receive_err(), await process.receive_err()) == (b"err\n", b"")
             assert await all_output(process) == b"out\n"
 
@@ -177,8 +175,8 @@ async def test_ten_megabytes_pass_through_whole() -> None:
     data = bytes(range(256)) * 40_000
     with anyio.fail_after(DEADLINE_S):
         async with (
-            WardenHost() as wardens,
-            wardens.spawn(launch("cat")) as process,
+            ShimHost() as shims,
+            shims.spawn(launch("cat")) as process,
             anyio.create_task_group() as nursery,
         ):
 
@@ -199,8 +197,8 @@ async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
     sent = anyio.Event()
     with anyio.fail_after(DEADLINE_S):
         async with (
-            WardenHost() as wardens,
-            wardens.spawn(python(code)) as process,
+            ShimHost() as shims,
+            shims.spawn(python(code)) as process,
             anyio.create_task_group() as nursery,
         ):
 
@@ -221,8 +219,8 @@ async def test_two_senders_do_not_mix() -> None:
     """What one task sends stays in one piece, however large."""
     with anyio.fail_after(DEADLINE_S):
         async with (
-            WardenHost() as wardens,
-            wardens.spawn(launch("cat")) as process,
+            ShimHost() as shims,
+            shims.spawn(launch("cat")) as process,
             anyio.create_task_group() as nursery,
         ):
 
@@ -240,7 +238,7 @@ async def test_two_senders_do_not_mix() -> None:
 async def test_sending_to_the_deaf_is_nothing() -> None:
     """A program that has exited, and an input that we closed, drop what is sent."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("true")) as process:
+        async with ShimHost() as shims, shims.spawn(launch("true")) as process:
             await process.wait_exit()
             await process.send(bytes(1_000_000))
             process.close_input()
@@ -250,7 +248,7 @@ async def test_sending_to_the_deaf_is_nothing() -> None:
 async def test_the_warden_holds_no_pipe() -> None:
     """A program that closes its standard output is heard to, while it lives."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
+        async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
             assert (await process.receive(), await process.receive_err()) == (b"", b"")
             process.terminate()
             assert await process.wait_exit() == -15
@@ -259,7 +257,7 @@ async def test_the_warden_holds_no_pipe() -> None:
 async def test_output_is_still_there_after_the_exit() -> None:
     """What a program wrote before it exited can be read after its status is known."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
+        async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
             assert (await process.wait_ended()).status == 4
             assert await all_output(process) == b"last words\n"
 
@@ -269,9 +267,9 @@ async def test_leaving_ends_a_receive_that_waits() -> None:
     received: list[bytes] = []
     with anyio.fail_after(DEADLINE_S):
         async with (
-            WardenHost() as wardens,
+            ShimHost() as shims,
             anyio.create_task_group() as nursery,
-            wardens.spawn(launch("sleep", "60")) as process,
+            shims.spawn(launch("sleep", "60")) as process,
         ):
 
             async def listen() -> None:
@@ -315,7 +313,7 @@ async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
 async def test_exit_status(script: str, status: int) -> None:
     """The status is the main process's own, in Python's form, and nobody of us ended it."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", script)) as process:
+        async with ShimHost() as shims, shims.spawn(launch("sh", "-c", script)) as process:
             assert await process.wait_exit() == status
             report = await process.wait_ended()
     assert report == process.report
@@ -341,7 +339,7 @@ async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
     """What cannot start is a SpawnError that names the program, the value and the fix."""
     with anyio.fail_after(DEADLINE_S):
         with pytest.raises(SpawnError, match=sentence) as caught:
-            async with WardenHost() as wardens, wardens.spawn(launch(*argv, cwd=cwd)):
+            async with ShimHost() as shims, shims.spawn(launch(*argv, cwd=cwd)):
                 pytest.fail("it started")
         assert repr(argv[0]) in str(caught.value) if argv else True
 
@@ -355,7 +353,7 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
     script.write_text(first_line + "echo hello\n")
     script.chmod(0o755)
     with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=sentence):
-        async with WardenHost() as wardens, wardens.spawn(launch("./script", cwd=str(tmp_path))):
+        async with ShimHost() as shims, shims.spawn(launch("./script", cwd=str(tmp_path))):
             pytest.fail("it started")
 
 
@@ -363,7 +361,7 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
 async def test_refusal_of_a_variable_name(name: str) -> None:
     """An environment that no kernel takes is refused before anything starts."""
     with pytest.raises(SpawnError, match="a variable named"):
-        async with WardenHost() as wardens, wardens.spawn(launch("true", env={name: "x"})):
+        async with ShimHost() as shims, shims.spawn(launch("true", env={name: "x"})):
             pytest.fail("it started")
 
 
@@ -375,21 +373,21 @@ def test_refusal_where_no_process_can_be_made() -> None:
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
     """What a broken Python leaves on standard error is in the sentence, also where it is gone before it is asked."""
-    monkeypatch.setattr(keeping, "KEEPER", Path("/no/such/fork_server.py"))
+    monkeypatch.setattr(fork_server_client, "KEEPER", Path("/no/such/fork_server.py"))
     if is_gone:
-        send = keeping.Keeping._send
+        send = fork_server_client.ForkServerClient._send
 
-        def send_late(ours: keeping.Keeping, message: bytes, descriptors: Sequence[int]) -> None:
-            assert ours._keeper is not None
-            ours._keeper.wait()
+        def send_late(ours: fork_server_client.ForkServerClient, message: bytes, descriptors: Sequence[int]) -> None:
+            assert ours._fork_server is not None
+            ours._fork_server.wait()
             send(ours, message, descriptors)
 
-        monkeypatch.setattr(keeping.Keeping, "_send", send_late)
+        monkeypatch.setattr(fork_server_client.ForkServerClient, "_send", send_late)
     with (
         anyio.fail_after(DEADLINE_S),
         pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/fork_server\.py"),
     ):
-        async with WardenHost() as wardens, wardens.spawn(launch("true")):
+        async with ShimHost() as shims, shims.spawn(launch("true")):
             pytest.fail("it started")
 
 
@@ -397,7 +395,7 @@ async def test_no_python_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even a warden can be executed nothing stays open."""
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(SpawnError, match="no warden for it"):
-        async with WardenHost() as wardens, wardens.spawn(launch("true")):
+        async with ShimHost() as shims, shims.spawn(launch("true")):
             pytest.fail("it started")
 
 
@@ -405,7 +403,7 @@ def test_windows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that cannot keep its promise is not made."""
     monkeypatch.setattr("supervisor.processes.host.os.name", "nt")
     with pytest.raises(RuntimeError, match="Linux"):
-        WardenHost()
+        ShimHost()
 
 
 # ------------------------------------------------------------------------------------------------- what a program sees
@@ -435,7 +433,7 @@ async def test_no_descriptor_leaks_into_a_program() -> None:
     """A program has its three standard streams and nothing else of ours, our other programs' pipes included."""
     code = "import os; print([fd for fd in range(3, 300) if os.path.exists(f'/proc/self/fd/{fd}')])"
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("cat")), wardens.spawn(python(code)) as process:
+        async with ShimHost() as shims, shims.spawn(launch("cat")), shims.spawn(python(code)) as process:
             assert await all_output(process) == b"[]\n"
 
 
@@ -446,8 +444,8 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
     try:
         with anyio.fail_after(DEADLINE_S):
             async with (
-                WardenHost() as wardens,
-                wardens.spawn(launch("grep", "-E", "Sig(Blk|Ign)|NS[ps]", "/proc/self/status")) as process,
+                ShimHost() as shims,
+                shims.spawn(launch("grep", "-E", "Sig(Blk|Ign)|NS[ps]", "/proc/self/status")) as process,
             ):
                 told = dict(line.split(b":\t") for line in (await all_output(process)).splitlines())
     finally:
@@ -462,8 +460,8 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
 async def test_a_warden_is_discreet_and_steady() -> None:
     """Its command line does not show the program's, and short of memory the kernel prefers the program."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("cat", "-")) as process:
-            home = Path(f"/proc/{process.lifeline.pid}")
+        async with ShimHost() as shims, shims.spawn(launch("cat", "-")) as process:
+            home = Path(f"/proc/{process.shim_client.pid}")
             assert b"cat" not in (home / "cmdline").read_bytes()
             assert (home / "environ").read_bytes().count(b"\0") <= 2
             mine, its = (int((path / "oom_score_adj").read_text()) for path in (home, Path(f"/proc/{process.pid}")))
@@ -573,7 +571,7 @@ async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
 async def test_orders_after_the_end_are_nothing() -> None:
     """Neither a late order nor a number that is no signal raises, or does anything."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+        async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             process.signal(2**32 + signal.SIGKILL)
             process.close_input()
             report = await process.wait_ended()
@@ -605,12 +603,12 @@ async def test_a_killed_tree_is_not_waited_for_politely(roll: Roll) -> None:
 @pytest.mark.parametrize("delay_ms", [0, 1, 3, 6, 10, 15, 20, 30])
 async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> None:
     """Whenever the scope is cancelled while a program starts, nothing of it stays (see also nothing_left)."""
-    keeper = os.open(roll.path, os.O_WRONLY)
+    fork_server = os.open(roll.path, os.O_WRONLY)
     with anyio.fail_after(DEADLINE_S):
         with anyio.move_on_after(delay_ms / 1000):
-            async with WardenHost() as wardens, wardens.spawn(zoo(roll, "defy", *ZOO), terminate_s=0):
+            async with ShimHost() as shims, shims.spawn(zoo(roll, "defy", *ZOO), terminate_s=0):
                 await anyio.sleep_forever()
-        os.close(keeper)
+        os.close(fork_server)
         await roll.all_gone()
 
 
@@ -626,7 +624,7 @@ async def test_twenty_at_once(tmp_path: Path) -> None:
             assert (await process.wait_ended()).survivors == 0
 
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as processes, anyio.create_task_group() as nursery:
+        async with ShimHost() as processes, anyio.create_task_group() as nursery:
             for number in range(20):
                 nursery.start_soon(one, number)
     assert statuses == {number: number for number in range(20)}
@@ -636,7 +634,7 @@ async def test_twenty_at_once(tmp_path: Path) -> None:
 async def test_a_killed_warden_takes_its_program_along(roll: Roll) -> None:
     """Without its warden a program dies, and the keeper ends and counts everything that it had started."""
     async with running(roll, "defy", *ZOO) as process:
-        os.kill(process.lifeline.pid, signal.SIGKILL)
+        os.kill(process.shim_client.pid, signal.SIGKILL)
         assert await process.wait_exit() is None
         report = await process.wait_ended()
         assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
@@ -646,13 +644,13 @@ async def test_a_killed_warden_takes_its_program_along(roll: Roll) -> None:
 
 async def test_a_lost_warden_costs_no_other_its_program(roll: Roll) -> None:
     """What the keeper ends is what the lost one had; its siblings, and the next to come, notice nothing."""
-    async with WardenHost() as wardens, wardens.spawn(launch("cat")) as other:
-        async with wardens.spawn(zoo(roll, "defy", *ZOO)) as process:
+    async with ShimHost() as shims, shims.spawn(launch("cat")) as other:
+        async with shims.spawn(zoo(roll, "defy", *ZOO)) as process:
             await roll.all_here(*ZOO)
-            os.kill(process.lifeline.pid, signal.SIGKILL)
+            os.kill(process.shim_client.pid, signal.SIGKILL)
             assert (await process.wait_ended()).survivors == 0
             await roll.all_gone()
-        async with wardens.spawn(launch("sh", "-c", "exit 3")) as third:
+        async with shims.spawn(launch("sh", "-c", "exit 3")) as third:
             assert await third.wait_exit() == 3
         await other.send(b"still here")
         assert await other.receive() == b"still here"
@@ -660,14 +658,14 @@ async def test_a_lost_warden_costs_no_other_its_program(roll: Roll) -> None:
 
 async def test_a_killed_keeper_is_replaced(roll: Roll) -> None:
     """Without the keeper what runs goes on and ends as it should, and the next program gets a new one."""
-    async with WardenHost() as wardens, wardens.spawn(zoo(roll, "defy", *ZOO)) as process:
+    async with ShimHost() as shims, shims.spawn(zoo(roll, "defy", *ZOO)) as process:
         await roll.all_here(*ZOO)
-        lost = wardens.keeping.pid
+        lost = shims.keeping.pid
         os.kill(lost, signal.SIGKILL)
         await gone(lost)
-        async with wardens.spawn(launch("sh", "-c", "exit 3")) as other:
+        async with shims.spawn(launch("sh", "-c", "exit 3")) as other:
             assert await other.wait_exit() == 3
-        assert wardens.keeping.pid != lost
+        assert shims.keeping.pid != lost
         process.kill()
         assert (await process.wait_ended()).survivors == 0
         await roll.all_gone()
@@ -682,8 +680,8 @@ def wait_until_stopped(pid: int) -> None:
 async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
     """A program that stops its warden gains nothing."""
     async with running(roll, "defy", *ZOO) as process:
-        os.kill(process.lifeline.pid, signal.SIGSTOP)
-        wait_until_stopped(process.lifeline.pid)
+        os.kill(process.shim_client.pid, signal.SIGSTOP)
+        wait_until_stopped(process.shim_client.pid)
         process.kill()
         assert (await process.wait_ended()).survivors == 0
         await roll.all_gone()
@@ -692,12 +690,12 @@ async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
 async def test_an_order_that_is_lost_shifts_no_look() -> None:
     """A look whose order does not fit into the lifeline of a stopped warden fails; the next one has its own reply."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
-            os.kill(process.lifeline.pid, signal.SIGSTOP)
-            while process.lifeline.order(b"signal 0"):
+        async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
+            os.kill(process.shim_client.pid, signal.SIGSTOP)
+            while process.shim_client.order(b"signal 0"):
                 pass
             assert await process.look() is None
-            os.kill(process.lifeline.pid, signal.SIGCONT)
+            os.kill(process.shim_client.pid, signal.SIGCONT)
             while (seen := await process.look()) is None:
                 await anyio.lowlevel.checkpoint()
             assert [one.pid for one in seen] == [process.pid]
@@ -707,8 +705,8 @@ async def test_a_warden_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> 
     """The supervisor knows pid and birth of a warden although it has no descriptor left to look."""
     monkeypatch.setattr(descent, "see_process", lambda pid: None)
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
-            assert process.lifeline.warden == (process.lifeline.pid, warden.born(process.lifeline.pid))
+        async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
+            assert process.shim_client.warden == (process.shim_client.pid, shim.born(process.shim_client.pid))
 
 
 async def test_what_outlived_its_program_is_told_in_short() -> None:
@@ -720,7 +718,7 @@ async def test_what_outlived_its_program_is_told_in_short() -> None:
         for _ in range(120): start()
     """
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens, wardens.spawn(python(textwrap.dedent(code))) as process:
+        async with ShimHost() as shims, shims.spawn(python(textwrap.dedent(code))) as process:
             report = await process.wait_ended()
     assert (report.killed, len(report.outlived)) == (121, 100)
     assert not any(one.server for one in report.outlived)
@@ -730,7 +728,7 @@ async def test_a_warden_shrugs_off_polite_signals(roll: Roll) -> None:
     """SIGINT, SIGTERM and SIGHUP to a warden do not end it."""
     async with running(roll, "exit", "daemon") as process:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(process.lifeline.pid, number)
+            os.kill(process.shim_client.pid, number)
         await process.send(b"go\n")
         assert (await process.wait_ended()).survivors == 0
         await roll.all_gone()
@@ -754,11 +752,11 @@ async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytes
     After a kill nothing of terminate_s is spent on it.
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
-    monkeypatch.setattr(keeping, "KEEPER", tmp_path / "deaf.py")
+    monkeypatch.setattr(fork_server_client, "KEEPER", tmp_path / "deaf.py")
     monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost() as wardens:
-            async with wardens.spawn(
+        async with ShimHost() as shims:
+            async with shims.spawn(
                 launch("true"), terminate_s=10 * DEADLINE_S if killed else 0.01, kill_s=0.01
             ) as process:
                 if killed:
@@ -766,13 +764,13 @@ async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytes
             report = await process.wait_ended()
             assert (report.status, report.ended_by, report.survivors) == (None, "kill", -1)
             os.kill(process.pid, signal.SIGKILL)
-    assert process.pid not in warden.children(os.getpid())
+    assert process.pid not in shim.children(os.getpid())
 
 
 SUPERVISOR = """
 import os, signal, sys, anyio
 from supervisor.ports import Launch
-from supervisor.processes.host import WardenHost
+from supervisor.processes.host import ShimHost
 
 def hold_copies():
     print(os.getpid(), flush=True)
@@ -787,7 +785,7 @@ async def one(host, argv):
         await anyio.sleep_forever()
 
 async def main():
-    async with WardenHost() as host, anyio.create_task_group() as nursery:
+    async with ShimHost() as host, anyio.create_task_group() as nursery:
         for _ in range(int(count)):
             nursery.start_soon(one, host, argv)
 
@@ -809,7 +807,7 @@ def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") ->
 
 async def reap_all() -> None:
     with anyio.fail_after(DEADLINE_S):
-        for pid in set(warden.children(os.getpid())) - FAMILY:
+        for pid in set(shim.children(os.getpid())) - FAMILY:
             await gone(pid)
             collect(pid)
 
@@ -868,16 +866,16 @@ async def test_a_copied_lifeline_does_not_deceive(roll: Roll, anyio_backend: str
 def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scan for kernels without a children file finds the same."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        listed = warden.children(os.getpid())
-        monkeypatch.setattr(warden, "LISTED", False)
+        listed = shim.children(os.getpid())
+        monkeypatch.setattr(shim, "LISTED", False)
         assert process.pid in listed
-        assert sorted(warden.children(os.getpid())) == sorted(listed)
+        assert sorted(shim.children(os.getpid())) == sorted(listed)
         process.kill()
 
 
 def test_the_warden_needs_little() -> None:
     """It starts for every program, so it must not import what is slow: json, re, typing, socket, subprocess."""
     code = "import sys; sys.path.append(sys.argv[1]); import shim; print(*sys.modules)"
-    command = [sys.executable, "-I", "-S", "-c", code, str(Path(warden.__file__).parent)]
+    command = [sys.executable, "-I", "-S", "-c", code, str(Path(shim.__file__).parent)]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"json", "re", "typing", "socket", "subprocess"} & set(loaded)

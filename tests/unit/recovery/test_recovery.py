@@ -24,7 +24,7 @@ from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, Task
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
-from supervisor.recovery.journal_state import Past, at_rest, due_of, left_over
+from supervisor.recovery.journal_state import SessionHistory, at_rest, due_of, left_over
 from supervisor.recovery.journal_state import past_of as read_past
 from supervisor.recovery.restore import LOSS, loses_nothing
 from supervisor.recovery.resumable import continued, digest_of, grown, heirs_of
@@ -140,8 +140,8 @@ def test_who_has_each_prompt_for_itself_loses_nothing_when_it_was_done(
 
 
 # ---------------------------------------------------------------------------------------------------- a session's past
-def past_of(*records: Mapping[str, Any]) -> Past:
-    past = Past()
+def past_of(*records: Mapping[str, Any]) -> SessionHistory:
+    past = SessionHistory()
     for seq, one in enumerate(records, 1):
         known: dict[str, Any] = {
             "timestamp": 0.0,

@@ -9,7 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from supervisor.ports import CloseInput, Heard, Named, Out, Process, Ready, Send, Signal
-from supervisor.runtime.agent_io import Wire
+from supervisor.runtime.agent_io import AgentIO
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ async def settle() -> None:
 
 
 async def test_what_is_put_before_and_after_it_is_open_is_written_in_order() -> None:
-    wire, program = Wire(), Program()
+    wire, program = AgentIO(), Program()
     wire.put([Send(b"a"), Signal(2)])
 
     async def hear(out: Out) -> None:
@@ -61,7 +61,7 @@ async def test_what_is_put_before_and_after_it_is_open_is_written_in_order() -> 
 
 async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
     """A word that comes while another is dealt with waits for it; whoever asks for all to be heard waits for both."""
-    wire, heard, busy = Wire(), list[str](), anyio.Event()
+    wire, heard, busy = AgentIO(), list[str](), anyio.Event()
 
     async def hear(out: Out) -> None:
         heard.append(f"{type(out).__name__} begins")
@@ -83,7 +83,7 @@ async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
 
 async def test_who_is_mid_write_when_it_is_closed_is_cut_off() -> None:
     """A program that takes nothing any more is not waited for, and what was to follow is not begun."""
-    wire, program = Wire(), Program(full=True)
+    wire, program = AgentIO(), Program(full=True)
 
     async def hear(out: Out) -> None:
         raise AssertionError(out)
@@ -98,7 +98,7 @@ async def test_who_is_mid_write_when_it_is_closed_is_cut_off() -> None:
 
 
 async def test_a_closed_wire_begins_nothing() -> None:
-    wire, program = Wire(), Program()
+    wire, program = AgentIO(), Program()
 
     async def hear(out: Out) -> None:
         raise AssertionError(out)

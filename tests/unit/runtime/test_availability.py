@@ -36,11 +36,11 @@ from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.policies.abort_plan import Receipt
-from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, Place
-from supervisor.runtime import availability as outage
+from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, WorkspaceSpec
+from supervisor.runtime import availability
 from supervisor.runtime.availability import Outage
-from supervisor.runtime.journal_writer import Cause, Clock, Draft, Ledger
-from supervisor.runtime.one_shot_event import Moment
+from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
+from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import plan_runner as runner
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.workers import Pool
@@ -52,14 +52,14 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once, and an end does not wait long for it."""
-    monkeypatch.setattr(outage, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
+    monkeypatch.setattr(availability, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
     monkeypatch.setattr(runner, "LAST_RECORDS_S", 0.2)
 
 
 async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
     """What is tried again for want of a descriptor is given up as soon as its agent is killed."""
-    tried, killed = list[int](), Moment()
+    tried, killed = list[int](), OneShotEvent()
 
     async def fail() -> None:
         tried.append(1)
@@ -68,7 +68,7 @@ async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with anyio.fail_after(DEADLINE_S), pytest.raises(OSError, match="Too many open files"):
-        await outage.outlast_shortage(fail, killed)
+        await availability.outlast_shortage(fail, killed)
     assert len(tried) == 2
 
 
@@ -107,7 +107,7 @@ def disk_of(run: Run) -> FailingJournal:
 async def fail(run: Run) -> None:
     """The disk fails with the next commit."""
     disk_of(run).broken = True
-    run.sup.tree.note("s", "Noted", supervision.HOST, {})
+    run.sup.registry.note("s", "Noted", supervision.HOST, {})
     await run.sup.degraded()
 
 
@@ -168,7 +168,7 @@ async def test_what_waits_keeps_its_order_and_wakes_nobody_early(tmp_path: Path)
         durable = [one.seq for one in run.events()]
         receipt = await session.abort(reason="enough")
         assert [one.seq for one in run.events()] == durable
-        assert run.sup.ledger.last_seq > durable[-1]
+        assert run.sup.journal_writer.last_seq > durable[-1]
         disk.broken = False
         await run.sup.recovered()
         assert run.sup.outage is None
@@ -222,7 +222,7 @@ async def test_who_waits_behind_an_error_of_our_own_is_answered(tmp_path: Path) 
 
     failed: list[JournalError] = []
     clock = Clock(SimpleNamespace(time=lambda: 1.0))
-    ledger = Ledger(
+    journal_writer = JournalWriter(
         MemoryJournal(MemoryStore()), clock, perform=lambda owed: None, publish=publish, failed=failed.append
     )
     told = [Told() for _ in range(4)]
@@ -230,9 +230,9 @@ async def test_who_waits_behind_an_error_of_our_own_is_answered(tmp_path: Path) 
         subject = SimpleNamespace(
             id=f"t{number}", parent_id=None, kind_name="task", state_name="OPEN", data={}, entity_seq=1, epoch=1
         )
-        ledger.record(subject, Draft(name="it", outcome="fact", cause=Cause(), reply=one))
+        journal_writer.record(subject, NewRecord(name="it", outcome="fact", cause=Cause(), reply=one))
     with anyio.fail_after(DEADLINE_S):
-        await ledger.run()
+        await journal_writer.run()
     words = str(failed[0])
     assert "0 records are not in it, of 3 more it is not known" in words
     assert [one.answers for one in told] == [["durable"], [words], [words], [words]]
@@ -250,7 +250,7 @@ async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None
         ):
             with pytest.raises(Degraded, match=r"is not taken: degraded since .*the disk is (still )?full.*ask again"):
                 await wish
-        assert set(run.sup.tree.works) == {"s"}
+        assert set(run.sup.registry.works) == {"s"}
 
 
 async def test_what_cannot_be_is_still_refused_as_such(tmp_path: Path) -> None:
@@ -330,10 +330,10 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
             await fail(run)
-            monkeypatch.setattr(outage, "HELD_BYTES_MAX", 0)
-            run.sup.tree.note("s", "Noted", supervision.HOST, {})
+            monkeypatch.setattr(availability, "HELD_BYTES_MAX", 0)
+            run.sup.registry.note("s", "Noted", supervision.HOST, {})
             await run.sup.stopping.wait()
-    assert run.sup.tree.works["s"].over.is_set()
+    assert run.sup.registry.works["s"].over.is_set()
 
 
 async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
         async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
-    assert run.sup.tree.works["s"].over.is_set()
+    assert run.sup.registry.works["s"].over.is_set()
 
 
 class DeafJournal(FailingJournal):
@@ -373,7 +373,7 @@ async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: 
     with patch.object(runtime, "MemoryJournal", lambda: disk):
         async with runtime.open_supervisor(agents={}, settings=quick(), workdir=tmp_path) as sup:
             assert set(disk.refused) == {"1.0"}
-            assert sup.ledger.disk.outages == 1
+            assert sup.journal_writer.disk.outages == 1
             assert await disk.owed() == []
 
 
@@ -404,7 +404,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
             disk_of(run).broken = True
             if left_by is not None:
                 raise left_by
-    assert run.sup.tree.works["s"].over.is_set()
+    assert run.sup.registry.works["s"].over.is_set()
 
 
 async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
@@ -464,12 +464,12 @@ async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
     """The journal has it at work for ever: whoever comes next goes on with what was saved on its way."""
     forgotten = list[str]()
 
-    async def forget(_: Janitor, place: Place) -> None:
+    async def forget(_: Janitor, place: WorkspaceSpec) -> None:
         forgotten.append(place.owner)
 
     async def abandon() -> None:
         await run.sup.degraded()
-        run.sup.ledger.abandon()
+        run.sup.journal_writer.abandon()
 
     monkeypatch.setattr(Janitor, "forget", forget)
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
@@ -496,7 +496,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
             async with anyio.create_task_group() as group:
                 group.start_soon(pool.start, "workstream:w", supervision.HOST)
                 await anyio.wait_all_tasks_blocked()
-                run.sup.ledger.abandon()
+                run.sup.journal_writer.abandon()
             assert pool.free() == []
 
 
@@ -508,7 +508,7 @@ async def test_who_waits_for_a_record_is_not_kept_by_a_stop(tmp_path: Path) -> N
             await fail(run)
             await run.sup.stop(now=True)
             with pytest.raises(JournalUnavailable, match="2 records are not in it, of 1 more it is not known"):
-                await run.sup.ledger.flush()
+                await run.sup.journal_writer.flush()
 
 
 # ------------------------------------------------------------------------------------------------- the real journal

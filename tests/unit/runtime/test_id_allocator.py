@@ -5,32 +5,32 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.runtime.id_allocator import Names
+from supervisor.runtime.id_allocator import IdAllocator
 
 
 def test_a_name_that_was_used_gets_a_number() -> None:
     """The first one is free; a number that somebody chose himself is passed over."""
-    names = Names({"lead", "lead-3"})
+    names = IdAllocator({"lead", "lead-3"})
     assert [names.new("lead") for _ in range(3)] == ["lead-2", "lead-4", "lead-5"]
 
 
 def test_a_numbered_name_can_be_asked_for_and_is_new_again() -> None:
     """What was given with a number is taken under that very name."""
-    names = Names({"a"})
+    names = IdAllocator({"a"})
     assert [names.new("a"), names.new("a-2"), names.new("a-02"), names.new("a-3")] == ["a-2", "a-2-2", "a-02", "a-3"]
 
 
 @given(st.lists(st.sampled_from(["a", "a-2", "a-3", "a-2-2", "b", "a-"]), max_size=40))
 def test_no_id_is_given_twice(wanted: list[str]) -> None:
     """Whatever is asked for, in whatever order."""
-    names = Names({"a-4"})
+    names = IdAllocator({"a-4"})
     given_ids = [names.new(one) for one in wanted]
     assert len({*given_ids, "a-4"}) == len(given_ids) + 1
 
 
 def test_numbered_names_cost_one_number() -> None:
     """However many sessions share a name."""
-    names = Names()
+    names = IdAllocator()
     for _ in range(1000):
         names.new("churn")
     assert len(names) == 2
@@ -38,7 +38,7 @@ def test_numbered_names_cost_one_number() -> None:
 
 def test_what_was_below_a_session_is_forgotten_with_it() -> None:
     """Its own id stays taken, so nothing can be born there again."""
-    names = Names({"lead/docs"})
+    names = IdAllocator({"lead/docs"})
     assert names.new("lead/docs", below="lead") == "lead/docs-2"
     assert names.new("lead/docs", below="lead") == "lead/docs-3"
     kept = len(names)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from supervisor.runtime.one_shot_event import UnderWay
+from supervisor.runtime.one_shot_event import WaitGroup
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_who_waits_until_none_is_under_way_waits_for_all_of_them() -> None:
-    under_way, heard = UnderWay(), list[str]()
+    under_way, heard = WaitGroup(), list[str]()
     await under_way.none()
 
     async def wait(name: str) -> None:
@@ -30,7 +30,7 @@ async def test_who_waits_until_none_is_under_way_waits_for_all_of_them() -> None
 
 
 async def test_one_that_begins_just_as_the_last_ends_is_waited_for() -> None:
-    under_way, heard = UnderWay(), list[str]()
+    under_way, heard = WaitGroup(), list[str]()
 
     async def wait() -> None:
         await under_way.none()

@@ -8,20 +8,20 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.runtime.one_shot_event import Moment
-from supervisor.sessions.agent_connection import LinkBase
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.agent_connection import AgentConnection
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_who_waits_for_a_turn_does_not_wait_for_the_next_one() -> None:
     """An agent may be given its next turn in the step in which it is done with the one before."""
-    link = LinkBase(SimpleNamespace(), SimpleNamespace(), "s:a1", 1)  # type: ignore[arg-type]  # neither is looked at
-    link.turn_id = "s:t1"
+    connection = AgentConnection(SimpleNamespace(), SimpleNamespace(), "s:a1", 1)  # type: ignore[arg-type]  # neither is looked at
+    connection.turn_id = "s:t1"
     woken: list[str] = []
 
     async def wait(name: str, *turn_id: Any) -> None:
-        await link.free(*turn_id)
+        await connection.free(*turn_id)
         woken.append(name)
 
     async with anyio.create_task_group() as group:
@@ -30,10 +30,10 @@ async def test_who_waits_for_a_turn_does_not_wait_for_the_next_one() -> None:
         group.start_soon(wait, "any")
         await anyio.wait_all_tasks_blocked()
         assert woken == ["another"]
-        freed, link._freed, link.turn_id = link._freed, Moment(), "s:t2"
+        freed, connection._freed, connection.turn_id = connection._freed, OneShotEvent(), "s:t2"
         freed.set()
         await anyio.wait_all_tasks_blocked()
         assert woken == ["another", "that one"]
-        link.turn_id = None
-        link._freed.set()
+        connection.turn_id = None
+        connection._freed.set()
     assert woken == ["another", "that one", "any"]

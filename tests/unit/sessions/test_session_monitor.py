@@ -8,23 +8,23 @@ from typing import Any
 
 from supervisor.policies.budgets import Amounts, Budget, Scope
 from supervisor.policies.liveness import Patience
-from supervisor.sessions.session_monitor import Oversight, Watch
+from supervisor.sessions.session_monitor import MonitorSettings, SessionMonitor
 
 
-def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> Watch:
+def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> SessionMonitor:
     def note(name: str, cause: object, metadata: dict[str, Any], **how: object) -> SimpleNamespace:
         notes.append((name, metadata))
         return SimpleNamespace(seq=len(notes))
 
     tree: Any = SimpleNamespace(
         entities={"s": SimpleNamespace(ended=False, note=note)},
-        ledger=SimpleNamespace(last_seq=0),
+        journal_writer=SimpleNamespace(last_seq=0),
         system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
         tell=lambda *told, **how: None,
     )
     work: Any = SimpleNamespace(session_id="s", because=0, moved=False, profile=SimpleNamespace(adapter="acp"))
-    overseer: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
-    return Watch(tree, work, overseer, Oversight(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
+    monitors: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
+    return SessionMonitor(tree, work, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
 
 
 def test_the_next_turn_has_its_own() -> None:

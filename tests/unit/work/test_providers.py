@@ -7,7 +7,7 @@ import pytest
 from actors.breaker import BreakerLimits, Circuit
 from actors.machine import IllegalTransition
 from supervisor.policies.error_classification import classify
-from supervisor.work.providers import Providers, Turned, provider_key
+from supervisor.work.providers import BreakerTransition, Providers, provider_key
 
 A, B = provider_key("acp", "anthropic"), provider_key("acp", "openai")
 OVERLOADED = classify("overloaded")
@@ -38,7 +38,9 @@ def test_its_own_errors_open_it() -> None:
     """The failure that is one too many is returned with its reason, for the record; nothing before it is."""
     providers = failing(1)
     assert providers.allows(A, 1.0)
-    assert providers.ended(A, "run9", 3.0, OVERLOADED) == Turned(A, Circuit.OPEN, "the provider is overloaded", 33.0)
+    assert providers.ended(A, "run9", 3.0, OVERLOADED) == BreakerTransition(
+        A, Circuit.OPEN, "the provider is overloaded", 33.0
+    )
     assert not providers.allows(A, 32.9)
     assert providers.allows(A, 33.0)
 
@@ -63,9 +65,9 @@ def test_one_probe_at_a_time_decides() -> None:
     providers = failing()
     with pytest.raises(IllegalTransition):
         providers.launched(A, "early", 30.0)
-    assert providers.launched(A, "probe", 31.0) == Turned(A, Circuit.HALF_OPEN, "probe probes it", 31.0)
+    assert providers.launched(A, "probe", 31.0) == BreakerTransition(A, Circuit.HALF_OPEN, "probe probes it", 31.0)
     assert not providers.allows(A, 99.0)
-    assert providers.ended(A, "probe", 32.0, None) == Turned(A, Circuit.CLOSED, "probe had an answer", 31.0)
+    assert providers.ended(A, "probe", 32.0, None) == BreakerTransition(A, Circuit.CLOSED, "probe had an answer", 31.0)
     assert providers.launched(A, "next", 33.0) is None
 
 
@@ -73,7 +75,9 @@ def test_a_probe_that_fails_opens_it_again() -> None:
     """The next cool-down begins with the probe's failure."""
     providers = failing()
     providers.launched(A, "probe", 31.0)
-    assert providers.ended(A, "probe", 40.0, OVERLOADED) == Turned(A, Circuit.OPEN, "the provider is overloaded", 70.0)
+    assert providers.ended(A, "probe", 40.0, OVERLOADED) == BreakerTransition(
+        A, Circuit.OPEN, "the provider is overloaded", 70.0
+    )
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "bad task"])

@@ -387,7 +387,7 @@ def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[...,
         async with anyio.create_task_group() as group:
             group.start_soon(pool.done, "worker:w", "a", SAYS)
             await disks[0].frozen.wait()
-            assert (run.sup.tree.entity("worker:w").state, run.row("worker:w").state) == (Worker.IDLE, "busy")
+            assert (run.sup.registry.entity("worker:w").state, run.row("worker:w").state) == (Worker.IDLE, "busy")
             pool.drain("worker:w")
             disks[0].thaw.set()
         await pool.stop()

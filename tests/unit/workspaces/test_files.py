@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.ports import FileRefused, Files
+from supervisor.ports import AgentFiles, FileRefused
 from supervisor.ports.input_limits import FILE_BYTES_MAX
 from supervisor.simulation.works.workspace import SimulatedFiles
 from supervisor.workspaces.files import DiskFiles
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=[DiskFiles, SimulatedFiles])
-def files(request: pytest.FixtureRequest) -> Files:
-    made: Files = request.param()
+def files(request: pytest.FixtureRequest) -> AgentFiles:
+    made: AgentFiles = request.param()
     return made
 
 
-async def test_what_was_written_is_read(files: Files, tmp_path: Path) -> None:
+async def test_what_was_written_is_read(files: AgentFiles, tmp_path: Path) -> None:
     """The last text whole, also in directories that were not there."""
     path = str(tmp_path / "a" / "b.txt")
     await files.write(path, "first, and long\n", str(tmp_path))
@@ -29,13 +29,13 @@ async def test_what_was_written_is_read(files: Files, tmp_path: Path) -> None:
     assert await files.read(path, str(tmp_path)) == "schön\n"
 
 
-async def test_a_file_that_is_not_there_is_an_error(files: Files, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_there_is_an_error(files: AgentFiles, tmp_path: Path) -> None:
     """It names the path."""
     with pytest.raises(OSError, match="none"):
         await files.read(str(tmp_path / "none.txt"), str(tmp_path))
 
 
-async def test_a_file_outside_of_the_workspace_is_refused(files: Files, tmp_path: Path) -> None:
+async def test_a_file_outside_of_the_workspace_is_refused(files: AgentFiles, tmp_path: Path) -> None:
     """However the path is written."""
     for path in ("/etc/passwd", f"{tmp_path}/../x"):
         with pytest.raises(FileRefused, match="is not within"):

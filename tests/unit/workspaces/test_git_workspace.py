@@ -12,8 +12,8 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.ports import Merge, Place, Released
-from supervisor.processes.host import WardenHost
+from supervisor.ports import Merge, Released, WorkspaceSpec
+from supervisor.processes.host import ShimHost
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import WorkspaceError
 from supervisor.workspaces.worktree_files import branch_of
@@ -55,7 +55,7 @@ def repository(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def workspaces(repository: Path, target: str = "") -> AsyncIterator[GitWorkspaces]:
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         yield GitWorkspaces(host, repository.parent / "worktrees", str(repository), target)
 
 
@@ -295,8 +295,8 @@ async def test_what_was_set_aside_before_is_so_still(repository: Path) -> None:
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
-        commit = await spaces.save("fix", Place(owner="task:fix", directory=str(repository)), "saved")
-        at_it = Place(owner="task:fix", directory=str(repository), starts_at=commit)
+        commit = await spaces.save("fix", WorkspaceSpec(owner="task:fix", directory=str(repository)), "saved")
+        at_it = WorkspaceSpec(owner="task:fix", directory=str(repository), starts_at=commit)
         for _ in range(3):
             await spaces.put_away("fix", "put away")
             await spaces.begin("fix", at_it)
@@ -438,7 +438,7 @@ async def test_a_target_that_is_being_rebased_is_not_moved(repository: Path) -> 
 
 async def test_the_branch_of_another_supervisor_is_not_ours(repository: Path, tmp_path: Path) -> None:
     """Who comes second has no worktree, and nothing that is left of it."""
-    async with workspaces(repository) as spaces, WardenHost() as host:
+    async with workspaces(repository) as spaces, ShimHost() as host:
         second = GitWorkspaces(host, tmp_path / "others", str(repository))
         place = await prepared(spaces, "fix", repository)
         (place / "a.txt").write_text("fixed\n")
@@ -647,7 +647,7 @@ async def test_half_of_what_an_agent_did_is_not_merged(
         tip = git(place, "rev-parse", "HEAD")
         begin(place)
         assert await spaces.changes("fix", "saved") is None
-        assert await spaces.save("fix", Place(owner="task:fix", directory=str(repository)), "saved") == ""
+        assert await spaces.save("fix", WorkspaceSpec(owner="task:fix", directory=str(repository)), "saved") == ""
         merge, released = await finished(spaces, "fix")
     assert (merge.outcome, merge.why) == ("refused", f"a {what} was begun there and not ended")
     assert released.branch == "supervisor/fix"
@@ -659,7 +659,7 @@ async def test_what_an_agent_began_and_did_not_end_is_taken_back(
     repository: Path, begin: Callable[[Path], None], what: str
 ) -> None:
     """Else the next attempt would end it, and have what was taken back."""
-    place = Place(owner="task:fix", directory=str(repository), rollback=True)
+    place = WorkspaceSpec(owner="task:fix", directory=str(repository), rollback=True)
     async with workspaces(repository) as spaces:
         begin(await three_commits(spaces, repository))
         await spaces.roll_back("fix", place, "taken back")
@@ -728,7 +728,7 @@ async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path, 
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
         (Path(git(place, "rev-parse", "--absolute-git-dir")) / "index.lock").touch()
-        where = [Place(directory=str(place), owner="fix")] if what in ("save", "roll_back") else []
+        where = [WorkspaceSpec(directory=str(place), owner="fix")] if what in ("save", "roll_back") else []
         await getattr(spaces, what)("fix", *where, "partial")
     assert "partial" in git(repository, "log", "--all", "--format=%s").splitlines()
 
@@ -749,10 +749,10 @@ def _the_main_one(link: Path) -> None:
 async def test_what_an_agent_made_of_its_worktree_is_left(repository: Path, replace: Callable[[Path], None]) -> None:
     """Without its own link, git takes the repository above for it: of what is the user's nothing is committed or
     removed, what is there is left, and the error says so."""
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         spaces = GitWorkspaces(host, repository / "worktrees", str(repository))
         (repository / ".git" / "info" / "exclude").write_text("worktrees\n")
-        place, where = await prepared(spaces, "fix", repository), Place(owner="fix")
+        place, where = await prepared(spaces, "fix", repository), WorkspaceSpec(owner="fix")
         (place / "new.txt").write_text("new")
         (place / ".git").unlink()
         replace(place / ".git")
@@ -782,7 +782,7 @@ async def test_a_worktree_that_was_moved_is_told_and_can_be_repaired(repository:
     (repository.parent / "worktrees").rename(repository / "worktrees")
     repository.rename(project)
     place = project / "worktrees" / "fix"
-    async with WardenHost() as host:
+    async with ShimHost() as host:
         spaces = GitWorkspaces(host, project / "worktrees", str(project))
         with pytest.raises(WorkspaceError, match=f"repository was moved; .*: git worktree repair {place},"):
             await spaces.merge("fix", "merge")

@@ -132,9 +132,9 @@ class _Work(Checker):
 
     def told(self, fact: Fact) -> None:
         match fact:
-            case checkers.WorldMade(errands, places, _, archive):
+            case checkers.WorldMade(task_scripts, places, _, archive):
                 say, bound_s, now = self._oracle.violated, self._oracle.recorded_within_s, self._oracle.now
-                self.books = WorkBooks(say, errands, places, bound_s, now, archive=archive)
+                self.books = WorkBooks(say, task_scripts, places, bound_s, now, archive=archive)
             case checkers.SupervisorStarted():
                 self.books.started()
             case checkers.SupervisorEnded(how):
@@ -155,8 +155,8 @@ class _Work(Checker):
                 self.books.shown(planned, known)
             case checkers.TaskAnswered(name, state):
                 self.books.answered(name, state)
-            case checkers.AttemptBegan(errand, attempt):
-                self.books.begun(errand, attempt)
+            case checkers.AttemptBegan(task_script, attempt):
+                self.books.begun(task_script, attempt)
             case checkers.WorkTakenBack(owner):
                 self.books.savings.check_over(owner)
             case checkers.Heartbeat(worker_id, at_s):

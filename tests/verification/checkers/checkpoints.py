@@ -16,7 +16,7 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
 from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
+from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
 
 __all__ = ["Savings"]
 
@@ -61,8 +61,8 @@ class RunBook(msgspec.Struct):
 class Savings:
     """Of one machine. *say* reports a law that was broken: its name, whose, and the words."""
 
-    def __init__(self, say: Callable[[str, str, str], None], errands: Errands, places: Places) -> None:
-        self._say, self._errands, self.places = say, errands, places
+    def __init__(self, say: Callable[[str, str, str], None], task_scripts: TaskScripts, places: Places) -> None:
+        self._say, self._task_scripts, self.places = say, task_scripts, places
         self._runs: dict[str, RunBook] = {}
         """The newest of each task, by the task's name."""
         self._all: dict[str, RunBook] = {}
@@ -174,20 +174,20 @@ class Savings:
         if book is not None and book.state in UNDER_WAY:
             self._say(LAW, book.entity_id, f"is taken back, and {book.state} on record")
 
-    def begun(self, errand: Errand, attempt: Attempt, task: TaskConfig) -> None:
+    def begun(self, task_script: TaskScript, attempt: Attempt, task: TaskConfig) -> None:
         """An agent begins: what does it find?"""
-        book, places = self._runs.get(errand.name), self.places
+        book, places = self._runs.get(task_script.name), self.places
         if book is None:
             return
         if book.state != "IN_PROGRESS":
-            self._beside.setdefault(errand.name, []).append(attempt)
+            self._beside.setdefault(task_script.name, []).append(attempt)
             return
-        begins_session = all(one.session_id != attempt.session_id for one in errand.attempts)
+        begins_session = all(one.session_id != attempt.session_id for one in task_script.attempts)
         if places.worktrees and begins_session:
             self._check_start(book, attempt, places, rollback=task.rollback)
         if task.rollback and book.is_new_attempt:
-            beside = (piece for one in self._beside.get(errand.name, ()) for piece in one.pieces)
-            spared = self._spared.get(errand.name, ())
+            beside = (piece for one in self._beside.get(task_script.name, ()) for piece in one.pieces)
+            spared = self._spared.get(task_script.name, ())
             allowed = {*(places.held(book.resumed[1]) or ()), *spared, *beside, *self._left_by_others(book)}
             if old := [piece for piece in attempt.found if piece not in allowed]:
                 self._say(LAW, book.entity_id, f"an attempt finds {old[0]}, which was to be taken back")
@@ -217,12 +217,12 @@ class Savings:
         for name, book in self._saved.items():
             if not {book.name, book.task} & closed and self.places.held(name) is None:
                 self._say(LAW, book.name, f"its checkpoint {name} is gone, and it is not closed")
-        for errand in self._errands:
-            kept = [one for one in errand.attempts if self.places.worktrees or self._task_of(one) not in closed]
+        for task_script in self._task_scripts:
+            kept = [one for one in task_script.attempts if self.places.worktrees or self._task_of(one) not in closed]
             pieces = [piece for one in kept for piece in one.pieces]
             lost = [piece for piece in pieces if piece not in there]
-            if lost and (self.places.worktrees or errand.name not in closed):
-                self._say(LAW, errand.name, f"{lost[0]} was done, and is nowhere any more")
+            if lost and (self.places.worktrees or task_script.name not in closed):
+                self._say(LAW, task_script.name, f"{lost[0]} was done, and is nowhere any more")
 
     def _task_of(self, attempt: Attempt) -> str:
         """Of which run of its plan it was: a later one may not have closed it."""

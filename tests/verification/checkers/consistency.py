@@ -67,9 +67,9 @@ def recount(
         begun: whether a call of a living turn is on record.
         looked_at: which of the living is inspected, as a number that is counted around.
     """
-    if sup.ledger.error is not None or not sup.ledger.clean:
+    if sup.journal_writer.error is not None or not sup.journal_writer.clean:
         return
-    if looked_at % max(1, len(sup.tree.entities) // LARGE):
+    if looked_at % max(1, len(sup.registry.entities) // LARGE):
         return
     rows = sup.rows(data=False)
     for row in rows:
@@ -77,13 +77,13 @@ def recount(
         if kept is None or _seen(row) != _seen(kept):
             _say_row(say, row, kept)
     _check_order(say, rows)
-    nodes = dict(sup.tree.nodes(hurry=True))
+    nodes = dict(sup.registry.nodes(hurry=True))
     _check_nodes(say, nodes, living)
     _check_processes(say, nodes, durable)
     _check_calls(say, sup, nodes, living, begun)
     _check_rule(say, sup, nodes, durable, ruling)
     if rows:
-        _inspect(say, sup, sup.tree.row(rows[looked_at % len(rows)].id), timers)
+        _inspect(say, sup, sup.registry.row(rows[looked_at % len(rows)].id), timers)
 
 
 def _say_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
@@ -129,7 +129,7 @@ def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: C
         if one.kind == "tool":
             calls.setdefault(one.id.rpartition(":c")[0], set()).add(one.id)
     for row in living.values():
-        if row.kind != "turn" or row.id not in sup.tree.entities:
+        if row.kind != "turn" or row.id not in sup.registry.entities:
             continue
         kept, told = set(_open_calls(row)), calls.get(row.id, set())
         if kept != told:
@@ -149,7 +149,7 @@ def _check_rule(
 ) -> None:
     """Each session is ruled by the policy that it was given, or its nearest ancestor that was; who was told to end is
     ending, for one that is in no hurry."""
-    unhurried = sup.tree.nodes()
+    unhurried = sup.registry.nodes()
     for one in nodes.values():
         row = durable.get(one.id)
         if one.kind != "session" or row is None:

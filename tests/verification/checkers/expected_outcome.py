@@ -17,7 +17,7 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
 from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.task_scripts import Errand, Errands, Way
+from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts, Way
 
 __all__ = ["USUAL", "WATCHED", "Ending", "foretell"]
 
@@ -44,14 +44,14 @@ class Ending(NamedTuple):
 
 
 def foretell(
-    plan: Plan, errands: Errands, session: SessionLimits = USUAL, liveness: Liveness = WATCHED
+    plan: Plan, task_scripts: TaskScripts, session: SessionLimits = USUAL, liveness: Liveness = WATCHED
 ) -> Mapping[str, Ending] | None:
     """The ending of every task, whose sessions bear so much, and are watched so; ``None`` where it depends on more than
     the errands."""
     tasks = {one.task.id: one for one in every_task(plan.tasks)}
     if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
         return None
-    oracle = _Foretelling(plan, errands, session, liveness)
+    oracle = _Foretelling(plan, task_scripts, session, liveness)
     for task in plan.tasks:
         oracle.ending(task)
     spent = sum(one.retries for one in oracle.endings.values())
@@ -61,28 +61,28 @@ def foretell(
 
 
 class _Foretelling:
-    def __init__(self, plan: Plan, errands: Errands, session: SessionLimits, liveness: Liveness) -> None:
+    def __init__(self, plan: Plan, task_scripts: TaskScripts, session: SessionLimits, liveness: Liveness) -> None:
         self.plan = plan
         self.endings: dict[str, Ending] = {}
         self.in_time = False
         """Time decides whether some session gives up, or some agent is woken up."""
-        self._errands, self._session, self._liveness = errands, session, liveness
+        self._task_scripts, self._session, self._liveness = task_scripts, session, liveness
         self._limits = plan.task_lifecycle.value()
 
     def ending(self, task: TaskConfig) -> Ending:
         """Of a task whose dependencies have theirs; tasks stand in that order."""
-        errand = self._errands.of(task.id) or Errand(task.id)
-        found = self._without_work(task, errand) or (
-            self._whole(task, errand) if task.subtasks else self._worked_on(task, errand)
+        task_script = self._task_scripts.of(task.id) or TaskScript(task.id)
+        found = self._without_work(task, task_script) or (
+            self._whole(task, task_script) if task.subtasks else self._worked_on(task, task_script)
         )
         self.endings[task.id] = found
         return found
 
-    def _without_work(self, task: TaskConfig, errand: Errand) -> Ending | None:
+    def _without_work(self, task: TaskConfig, task_script: TaskScript) -> Ending | None:
         """What ends it before anybody works on it."""
         asked = self.plan.approve_plan or task.approval == "before"
         blocked = any(self.endings[one].outcome not in MET for one in task.depends_on)
-        if asked and not errand.wanted:
+        if asked and not task_script.wanted:
             found = Ending("aborted")
         elif blocked:
             found = Ending("skipped" if task.optional else "blocked")
@@ -98,8 +98,8 @@ class _Foretelling:
         assert task.when is not None
         return task.when.task is not None and self.endings[task.when.task].outcome == task.when.outcome
 
-    def _worked_on(self, task: TaskConfig, errand: Errand) -> Ending:
-        return self._claims(task, _Tries(errand), range(task.max_retries + 1))
+    def _worked_on(self, task: TaskConfig, task_script: TaskScript) -> Ending:
+        return self._claims(task, _Tries(task_script), range(task.max_retries + 1))
 
     def _claims(self, task: TaskConfig, tries: _Tries, numbers: range) -> Ending:
         """How it ends that is claimed so often, by number: each from 1 on is a retry."""
@@ -168,13 +168,13 @@ class _Foretelling:
         self.in_time = self.in_time or (in_a_row and not spent)
         return spent
 
-    def _whole(self, task: TaskConfig, errand: Errand) -> Ending:
+    def _whole(self, task: TaskConfig, task_script: TaskScript) -> Ending:
         """A task that was split by the plan: its subtasks do the work. Where that is rejected, it has failed like any
         other, and is claimed anew: by an agent of its own."""
         parts = [self.ending(one) for one in task.subtasks]
         if any(one.outcome not in MET for one in parts):
             return Ending("aborted")
-        tries = _Tries(errand)
+        tries = _Tries(task_script)
         accepted = not task.acceptance or tries.checks()
         if accepted and (task.approval != "after" or tries.approvals()):  # there is nothing to merge
             return Ending("completed")
@@ -184,25 +184,25 @@ class _Foretelling:
 class _Tries:
     """How often each thing was tried, over all claims of a task."""
 
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
+    def __init__(self, task_script: TaskScript) -> None:
+        self._task_script = task_script
         self.attempts = self.retries = 0
         self._seen = {"checks": 0, "merges": 0, "approvals": 0}
 
     def begin(self) -> tuple[Way, str]:
         """The way of an agent that begins, and what stands for its error."""
         number, self.attempts = self.attempts, self.attempts + 1
-        way = self._errand.way(number)
+        way = self._task_script.way(number)
         return way, f"{way} {number % WORDS}" if way is Way.UNKNOWN else way.value
 
     def checks(self) -> bool:
-        return self._next("checks", self._errand.checks)
+        return self._next("checks", self._task_script.checks)
 
     def merges(self) -> bool:
-        return self._next("merges", self._errand.merges)
+        return self._next("merges", self._task_script.merges)
 
     def approvals(self) -> bool:
-        return self._next("approvals", self._errand.approvals)
+        return self._next("approvals", self._task_script.approvals)
 
     def _next(self, what: str, drawn: tuple[bool, ...]) -> bool:
         number = self._seen[what]

@@ -16,15 +16,15 @@ TIMERS_MAX: Final = 64
 def counted(sup: Supervisor, entities: Container[str]) -> list[str]:
     """Of these *entities*, whom its overseer counts for, or watches; and who still hears how models fail. A scope of a
     host's own is the host's to close."""
-    overseer = sup.overseer
-    hearers = [f"{len(overseer.on_model_failed)} that hear of models"] if overseer.on_model_failed else []
-    return [*sorted(one for one in {*overseer._scopes, *overseer._running} if one in entities), *hearers]
+    monitors = sup.monitors
+    hearers = [f"{len(monitors.on_model_failed)} that hear of models"] if monitors.on_model_failed else []
+    return [*sorted(one for one in {*monitors._scopes, *monitors._running} if one in entities), *hearers]
 
 
 def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities: Container[str]) -> None:
     """A supervisor has closed. *say* reports a violation: the invariant, whose it is, and the words."""
-    if sup.tree.works or sup.tree.entities:
-        left = sorted({*sup.tree.works, *sup.tree.entities})
+    if sup.registry.works or sup.registry.entities:
+        left = sorted({*sup.registry.works, *sup.registry.entities})
         say("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
     if waiting := sup._prompting.waiting:
         say("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")

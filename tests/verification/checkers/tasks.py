@@ -21,7 +21,7 @@ from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands, Way
+from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts, Way
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR
 from tests.verification.checkers.archive import ArchiveBooks
@@ -103,7 +103,7 @@ class WorkBooks:
     def __init__(
         self,
         say: Say,
-        errands: Errands,
+        task_scripts: TaskScripts,
         places: Places,
         bound_s: float,
         now: Callable[[], float],
@@ -116,7 +116,7 @@ class WorkBooks:
         self._orders = Orders(say)
         self._results = ResultBooks(say)
         self._archive = ArchiveBooks(say) if archive else None
-        self._errands = errands
+        self._task_scripts = task_scripts
         self._tasks: dict[str, TaskBook] = {}
         """By the task's name in its plan: those of the newest run of that."""
         self._books: dict[str, TaskBook] = {}
@@ -130,7 +130,7 @@ class WorkBooks:
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of every entity of the work side."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
-        self.savings = Savings(say, errands, places)
+        self.savings = Savings(say, task_scripts, places)
         self.lost_processes = False
         """Some process may live that nobody can end: its warden was lost."""
 
@@ -222,12 +222,12 @@ class WorkBooks:
 
     def _check_merged(self, book: TaskBook) -> None:
         """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
-        places, errand = self.savings.places, self._errands.of(book.name)
-        if errand is None or not places.worktrees:
+        places, task_script = self.savings.places, self._task_scripts.of(book.name)
+        if task_script is None or not places.worktrees:
             return
-        if book.unmerged and not (errand.merged and errand.merged[-1]):
-            self._say("completion_requirement", book.name, f"counts as done; its merges were {errand.merged}")
-        done = [one for one in errand.attempts if one.way is Way.DONE and one.session_id == book.holder]
+        if book.unmerged and not (task_script.merged and task_script.merged[-1]):
+            self._say("completion_requirement", book.name, f"counts as done; its merges were {task_script.merged}")
+        done = [one for one in task_script.attempts if one.way is Way.DONE and one.session_id == book.holder]
         if done and not book.excused and (missing := places.lacks(done[-1].pieces)):
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
@@ -319,22 +319,24 @@ class WorkBooks:
         book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
 
     # ------------------------------------------------------------------ what the world sees
-    def begun(self, errand: Errand, attempt: Attempt) -> None:
+    def begun(self, task_script: TaskScript, attempt: Attempt) -> None:
         """An agent begins to work on a task: it may, and nobody else does."""
-        book = self._tasks.get(errand.name)
+        book = self._tasks.get(task_script.name)
         if book is None:
-            self._say("intent_before_effect", errand.name, "is worked on, and no record says that there is such a task")
+            self._say(
+                "intent_before_effect", task_script.name, "is worked on, and no record says that there is such a task"
+            )
             return
         if book.state not in HELD or book.holder != attempt.session_id:
             words = f"{attempt.session_id} works on it; on record it is {book.state}, of {book.holder or 'nobody'}"
-            self._say("intent_before_effect", errand.name, words)
+            self._say("intent_before_effect", task_script.name, words)
         attempt.run = book.run_id
-        others = [one.session_id for one in errand.attempts if one.ended_s is None]
+        others = [one.session_id for one in task_script.attempts if one.ended_s is None]
         if others and not self.lost_processes:
-            self._say("one_holder", errand.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
-        self._check_place(errand.name)
-        if (task := self._config(errand.name)) is not None:
-            self.savings.begun(errand, attempt, task)
+            self._say("one_holder", task_script.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
+        self._check_place(task_script.name)
+        if (task := self._config(task_script.name)) is not None:
+            self.savings.begun(task_script, attempt, task)
 
     def _check_place(self, name: str) -> None:
         _, tasks = self._plans[name.partition("t")[0]]
@@ -360,25 +362,33 @@ class WorkBooks:
         self.savings.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
         for _, tasks in self._plans.values():
             for name, task in tasks.items():
-                book, errand = self._tasks.get(name), self._errands.of(name)
-                if book is not None and errand is not None:
-                    self._bear_out(task, book, errand)
-                    self._bear_out_whole(task, book, errand)
+                book, task_script = self._tasks.get(name), self._task_scripts.of(name)
+                if book is not None and task_script is not None:
+                    self._bear_out(task, book, task_script)
+                    self._bear_out_whole(task, book, task_script)
 
-    def _bear_out(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
+    def _bear_out(self, task: TaskConfig, book: TaskBook, task_script: TaskScript) -> None:
         if book.state == "CLOSED" and task.agent in (WORKER, DEPUTY) and not book.excused:
-            done = any(one.way is Way.DONE and one.session_id == book.holder for one in errand.attempts)
+            done = any(one.way is Way.DONE and one.session_id == book.holder for one in task_script.attempts)
             if not done:
                 self._say("honest_ends", task.id, f"is closed, and {book.holder or 'nobody'} has not done it")
-            if task.acceptance and not (errand.checked and errand.checked[-1]):
-                self._say("completion_requirement", task.id, f"is closed; its tests said {errand.checked}")
-            if not book.unmerged and not (errand.merged and errand.merged[-1]):
-                self._say("completion_requirement", task.id, f"is closed; its merges were {errand.merged}")
+            if task.acceptance and not (task_script.checked and task_script.checked[-1]):
+                self._say("completion_requirement", task.id, f"is closed; its tests said {task_script.checked}")
+            if not book.unmerged and not (task_script.merged and task_script.merged[-1]):
+                self._say("completion_requirement", task.id, f"is closed; its merges were {task_script.merged}")
 
-    def _bear_out_whole(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
+    def _bear_out_whole(self, task: TaskConfig, book: TaskBook, task_script: TaskScript) -> None:
         """What was split by its plan is looked at as a whole, when its parts are done."""
-        if book.state == "CLOSED" and task.subtasks and task.acceptance and errand.checked and not errand.checked[-1]:
-            self._say("completion_requirement", task.id, f"is closed; the tests of the whole said {errand.checked}")
+        if (
+            book.state == "CLOSED"
+            and task.subtasks
+            and task.acceptance
+            and task_script.checked
+            and not task_script.checked[-1]
+        ):
+            self._say(
+                "completion_requirement", task.id, f"is closed; the tests of the whole said {task_script.checked}"
+            )
 
     def as_foretold(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
         """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
@@ -388,7 +398,7 @@ class WorkBooks:
             for task in tasks.values():
                 self._check_times(plan, task, given_up_s)
                 self._check_sessions(task)
-            endings = foretell(plan, self._errands, session, liveness)
+            endings = foretell(plan, self._task_scripts, session, liveness)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
@@ -400,13 +410,13 @@ class WorkBooks:
     def _check_times(self, plan: Plan, task: TaskConfig, given_up_s: float) -> None:
         """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long, or since its
         plan is given up."""
-        errand = self._errands.of(task.id)
-        if errand is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
+        task_script = self._task_scripts.of(task.id)
+        if task_script is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
             return
         most_s = task.timeout_s or plan.task_lifecycle.default_timeout
         if task.scope is not None and task.timeout_s is None:
             most_s = LONGEST_S  # what others of its kind took has a say
-        for one in errand.attempts:
+        for one in task_script.attempts:
             took_s = (one.ended_s if one.ended_s is not None else one.began_s) - one.began_s
             if took_s > most_s + ENDED_S:
                 self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
@@ -416,20 +426,20 @@ class WorkBooks:
 
     def _check_sessions(self, task: TaskConfig) -> None:
         """What passes is tried again in the same session; another claim has another one."""
-        errand = self._errands.of(task.id)
-        for one, other in pairwise(errand.attempts if errand is not None else ()):
+        task_script = self._task_scripts.of(task.id)
+        for one, other in pairwise(task_script.attempts if task_script is not None else ()):
             same = one.session_id == other.session_id
             if (one.run == other.run and one.way in PASSING and not same) or (one.run != other.run and same):
                 words = f"{one.session_id} tried it for {one.run}, and then {other.session_id} for {other.run}"
                 self._say("one_holder", task.id, words)
 
     def _compare(self, name: str, ending: Ending) -> None:
-        book, errand = self._tasks.get(name), self._errands.of(name)
-        if book is None or errand is None or not ending.outcome:
+        book, task_script = self._tasks.get(name), self._task_scripts.of(name)
+        if book is None or task_script is None or not ending.outcome:
             return
         if book.state not in OUTCOMES[ending.outcome]:
             words = f"is {book.state} in the end; by what it met it is {ending.outcome}"
             self._say("counted_right", name, words)
-        elif len(errand.attempts) != ending.attempts:
-            words = f"was tried {len(errand.attempts)} times, of {ending.attempts} by what it met"
+        elif len(task_script.attempts) != ending.attempts:
+            words = f"was tried {len(task_script.attempts)} times, of {ending.attempts} by what it met"
             self._say("counted_right", name, words)

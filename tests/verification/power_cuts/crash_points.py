@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.jsonl import transition_line
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.durable_pages import Platter, Survivors
 from tests.verification.power_cuts.journal_run import Plan, Verdict, Writer, found, judged
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
@@ -114,7 +114,7 @@ class Run:
     """One seed: a plan, a disk to write on, and a machine that finds what was left."""
 
     def __init__(self, kind: str, seed: int, witness: Path | None) -> None:
-        chance = Chance(seed, kind)
+        chance = KeyedRandom(seed, kind)
         self._setup = _setup(kind, chance)
         self._chance = chance
         self._witness = witness
@@ -169,7 +169,7 @@ class Run:
         """A control that was caught has served."""
         return self._kind in CONTROLS and self.tally.first_failure is not None
 
-    def _written(self, chance: Chance) -> list[tuple[int, int]]:
+    def _written(self, chance: KeyedRandom) -> list[tuple[int, int]]:
         disk = self._disk
         disk.mount(self._left)
         disk.faults = self._setup.faults
@@ -226,7 +226,7 @@ class Run:
             self.tally.first_failure = f"seed {self._seed}, cut {self.tally.cuts}: {why}"
 
 
-def _points(chance: Chance, cuts: int, opened: int, steps: int) -> list[int]:
+def _points(chance: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
     """Where to cut: three times in four after the opening, which takes up to half of the steps."""
     first = [1 if chance.happens(0.25, "early", number) else opened for number in range(cuts)]
     return sorted(chance.integer(low, steps, "point", number) for number, low in enumerate(first))
@@ -240,7 +240,7 @@ def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
 _encode = msgspec.json.Encoder().encode
 
 
-def _setup(kind: str, chance: Chance) -> Setup:
+def _setup(kind: str, chance: KeyedRandom) -> Setup:
     if kind == LIES:
         return _LYING
     return CONTROLS[kind] if kind else chance.choice(_SOUND, "setup")

@@ -18,7 +18,7 @@ from supervisor.journal.database import Database, open_database
 from supervisor.journal.schema import EVENT_FIELDS, effect_rows, entity_values, event_values, explaining, folded
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.simulated_disk import SimulatedDisk
 
 __all__ = ["Plan", "Verdict", "Writer", "found", "judged"]
@@ -36,7 +36,7 @@ Row = tuple[Any, ...]
 class Plan:
     """The batches of one run, and the rows of the journal after each number of them, from none to all."""
 
-    def __init__(self, chance: Chance, batches: int) -> None:
+    def __init__(self, chance: KeyedRandom, batches: int) -> None:
         self._seqs = dict.fromkeys((f"s{number}" for number in range(_ENTITIES)), 0)
         self.batches = [self._batch(chance.below("batch", number)) for number in range(batches)]
         self.events: list[Row] = []
@@ -45,10 +45,10 @@ class Plan:
         self.effects: list[list[Row]] = [[]]
         self._fold()
 
-    def _batch(self, chance: Chance) -> list[Append]:
+    def _batch(self, chance: KeyedRandom) -> list[Append]:
         return [self._entry(chance.below(number)) for number in range(chance.integer(1, _BATCH_MAX, "size"))]
 
-    def _entry(self, chance: Chance) -> Append:
+    def _entry(self, chance: KeyedRandom) -> Append:
         who = chance.choice(list(self._seqs), "who")
         seq = sum(self._seqs.values()) + 1
         self._seqs[who] += 1
@@ -98,7 +98,7 @@ class Writer:
         hasty: acknowledges before it commits: the mistake that must be found.
     """
 
-    def __init__(self, plan: Plan, disk: SimulatedDisk, chance: Chance, *, there: int, hasty: bool) -> None:
+    def __init__(self, plan: Plan, disk: SimulatedDisk, chance: KeyedRandom, *, there: int, hasty: bool) -> None:
         self._plan = plan
         self._disk = disk
         self._chance = chance

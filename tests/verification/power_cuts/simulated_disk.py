@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.files import Files
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step, put
 
 __all__ = ["DiskFaults", "SimulatedDisk"]
@@ -44,10 +44,10 @@ class SimulatedDisk(Files):
     """
 
     def __init__(
-        self, name: str, chance: Chance | None = None, connection: type[apsw.Connection] = apsw.Connection
+        self, name: str, chance: KeyedRandom | None = None, connection: type[apsw.Connection] = apsw.Connection
     ) -> None:
         self._name = name
-        self._chance = chance or Chance(0)
+        self._chance = chance or KeyedRandom(0)
         self._connection = connection
         self._vfs = _Vfs(name, self)
         self.faults = DiskFaults()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.agents.protocols.json_rpc import Wire
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage
 
 __all__ = [
     "AgentCapabilities",
@@ -29,34 +29,34 @@ __all__ = [
 ]
 
 
-class Implementation(Wire):
+class Implementation(JsonRpcMessage):
     name: str
     version: str | None = None
 
 
-class SessionCapabilities(Wire):
+class SessionCapabilities(JsonRpcMessage):
     close: dict[str, Any] | None = None
     resume: dict[str, Any] | None = None
 
 
-class McpCapabilities(Wire):
+class McpCapabilities(JsonRpcMessage):
     http: bool | None = None
     sse: bool | None = None
 
 
-class AgentCapabilities(Wire):
+class AgentCapabilities(JsonRpcMessage):
     load_session: bool | None = None
     session_capabilities: SessionCapabilities | None = None
     mcp_capabilities: McpCapabilities | None = None
     meta: Any = msgspec.field(default=None, name="_meta")
 
 
-class AuthMethod(Wire):
+class AuthMethod(JsonRpcMessage):
     id: str
     name: str | None = None
 
 
-class Initialized(Wire):
+class Initialized(JsonRpcMessage):
     protocol_version: int
     agent_capabilities: AgentCapabilities | None = None
     agent_info: Implementation | None = None
@@ -119,34 +119,34 @@ class Initialized(Wire):
         return f"{self.agent_info.name} {self.agent_info.version or ''}".strip() if self.agent_info else ""
 
 
-class Mode(Wire):
+class Mode(JsonRpcMessage):
     id: str
 
 
-class Modes(Wire):
+class Modes(JsonRpcMessage):
     current_mode_id: str
     available_modes: tuple[Mode, ...]
 
 
-class Model(Wire):
+class Model(JsonRpcMessage):
     model_id: str
 
 
-class Models(Wire):
+class Models(JsonRpcMessage):
     """The models to choose from. A draft of the protocol that agents had before ``configOptions``."""
 
     current_model_id: str
     available_models: tuple[Model, ...]
 
 
-class ConfigChoice(Wire):
+class ConfigChoice(JsonRpcMessage):
     """A value, or a group of them."""
 
     value: str = ""
     options: tuple[ConfigChoice, ...] = ()
 
 
-class ConfigOption(Wire):
+class ConfigOption(JsonRpcMessage):
     id: str
     category: str | None = None
     current_value: Any = None
@@ -158,7 +158,7 @@ class ConfigOption(Wire):
         return tuple(one.value for each in self.options or () for one in each.options or (each,))
 
 
-class Settings(Wire):
+class Settings(JsonRpcMessage):
     """What can be set in a session, and how it stands: part of the answers that open one, or change it."""
 
     modes: Modes | None = None

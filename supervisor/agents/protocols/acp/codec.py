@@ -406,7 +406,7 @@ def _part(text: str, first: int, count: int | None) -> str:
     return "".join(lines[first : None if count is None else first + count])
 
 
-_UPDATES: Final[Mapping[str, tuple[type[wire.Wire], Callable[[AcpCodec, Any], list[Out]]]]] = {
+_UPDATES: Final[Mapping[str, tuple[type[wire.JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
     "agent_message_chunk": (wire.Chunk, AcpCodec._message_chunk),
     "agent_thought_chunk": (wire.Chunk, AcpCodec._thought_chunk),
     "tool_call": (wire.ToolUpdate, AcpCodec._tool),

@@ -14,9 +14,9 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from supervisor.agents.protocols.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    JsonRpcMessage,
     RpcError,
     RpcId,
-    Wire,
     WireError,
     Writer,
     read,
@@ -40,6 +40,7 @@ __all__ = [
     "FileRead",
     "FileWrite",
     "InfoUpdate",
+    "JsonRpcMessage",
     "Location",
     "Message",
     "ModeUpdate",
@@ -58,7 +59,6 @@ __all__ = [
     "UpdateName",
     "UsageUpdate",
     "Used",
-    "Wire",
     "WireError",
     "Withdrawn",
     "amount",
@@ -83,7 +83,7 @@ _Variable: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
 """Text that the operating system will be given: no NUL, a path absolute, a variable's name without ``=``."""
 
 
-class Message(Wire):
+class Message(JsonRpcMessage):
     """Any JSON-RPC message: a request (method and id), a notification (method), or a response (id)."""
 
     jsonrpc: Literal["2.0"]
@@ -95,7 +95,7 @@ class Message(Wire):
 
 
 # ------------------------------------------------------------------------------------------------ their responses
-class Prompted(Wire):
+class Prompted(JsonRpcMessage):
     """The end of a prompt. ``usage`` is a draft of the protocol, its shape may change: it is read as far as it goes."""
 
     stop_reason: str
@@ -119,42 +119,42 @@ class Prompted(Wire):
 
 
 # -------------------------------------------------------------------------------------------------- their updates
-class UpdateName(Wire):
+class UpdateName(JsonRpcMessage):
     session_update: str
 
 
-class SessionUpdate(Wire):
+class SessionUpdate(JsonRpcMessage):
     session_id: str
     update: Raw
 
 
-class ContentBlock(Wire):
+class ContentBlock(JsonRpcMessage):
     type: str
     text: str = ""
 
 
-class Chunk(Wire):
+class Chunk(JsonRpcMessage):
     content: ContentBlock
 
 
-class PlanEntry(Wire):
+class PlanEntry(JsonRpcMessage):
     content: str
     status: str | None = None
 
 
-class PlanUpdate(Wire):
+class PlanUpdate(JsonRpcMessage):
     entries: tuple[PlanEntry, ...]
 
 
-class ModeUpdate(Wire):
+class ModeUpdate(JsonRpcMessage):
     current_mode_id: str
 
 
-class Location(Wire):
+class Location(JsonRpcMessage):
     path: str
 
 
-class ToolUpdate(Wire):
+class ToolUpdate(JsonRpcMessage):
     tool_call_id: str
     title: str | None = None
     kind: str | None = None
@@ -186,12 +186,12 @@ class ToolUpdate(Wire):
         return found if isinstance(found, str) else ""
 
 
-class Cost(Wire):
+class Cost(JsonRpcMessage):
     amount: float
     currency: str
 
 
-class UsageUpdate(Wire):
+class UsageUpdate(JsonRpcMessage):
     """How full the context is, and the cost of the conversation so far; ``_meta.usage`` may say what the turn used."""
 
     used: _Count
@@ -239,29 +239,29 @@ def amount(told: Any) -> int | None:
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
 
 
-class InfoUpdate(Wire):
+class InfoUpdate(JsonRpcMessage):
     """What an agent says about the conversation: nothing that we read but ``_meta``."""
 
     meta: Any = msgspec.field(default=None, name="_meta")
 
 
-class CompactionUpdate(Wire):
+class CompactionUpdate(JsonRpcMessage):
     compaction_id: str
     status: str
 
 
 # ------------------------------------------------------------------------------------------------- their requests
-class PermissionOption(Wire):
+class PermissionOption(JsonRpcMessage):
     option_id: str
     kind: str
 
 
-class PermissionRequest(Wire):
+class PermissionRequest(JsonRpcMessage):
     tool_call: ToolUpdate
     options: tuple[PermissionOption, ...]
 
 
-class FileRead(Wire):
+class FileRead(JsonRpcMessage):
     """``line`` counts from 1, ``limit`` lines."""
 
     path: _Path
@@ -269,18 +269,18 @@ class FileRead(Wire):
     limit: _Count | None = None
 
 
-class FileWrite(Wire):
+class FileWrite(JsonRpcMessage):
     path: _Path
     content: str
 
 
-class Withdrawn(Wire):
+class Withdrawn(JsonRpcMessage):
     """``$/cancel_request``: nobody waits for the answer to that request any more."""
 
     request_id: RpcId
 
 
-class Tagged(Wire, kw_only=True):
+class Tagged(JsonRpcMessage, kw_only=True):
     """A request that may say which tool call it serves, in ``_meta.toolCallId``."""
 
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
@@ -291,7 +291,7 @@ class Tagged(Wire, kw_only=True):
         return found if isinstance(found, str) else None
 
 
-class EnvVariable(Wire):
+class EnvVariable(JsonRpcMessage):
     name: _Variable
     value: _Word
 
@@ -304,7 +304,7 @@ class TerminalCreate(Tagged):
     output_byte_limit: _Count | None = None
 
 
-class TerminalNamed(Wire):
+class TerminalNamed(JsonRpcMessage):
     """What ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release`` ask about."""
 
     terminal_id: str

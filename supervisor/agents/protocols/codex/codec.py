@@ -21,7 +21,15 @@ from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
 from supervisor.agents.protocols.codex.usage import Meter
 from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
-from supervisor.agents.protocols.json_rpc import METHOD_NOT_FOUND, Asked, OnResult, RpcError, RpcId, Wire, read
+from supervisor.agents.protocols.json_rpc import (
+    METHOD_NOT_FOUND,
+    Asked,
+    JsonRpcMessage,
+    OnResult,
+    RpcError,
+    RpcId,
+    read,
+)
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CallKept,
@@ -411,19 +419,21 @@ def _not_steered(error: RpcError) -> list[Out]:
     return [Text("log", f"the agent did not take the message: {error.text} (code {error.code})\n")]
 
 
-_NOTIFICATIONS: Final[Mapping[str, tuple[type[Wire], Callable[[CodexCodec, Any], list[Out]]]]] = MappingProxyType(
-    {
-        "turn/started": (wire.TurnTold, CodexCodec._turn_started),
-        "turn/completed": (wire.TurnTold, CodexCodec._turn_completed),
-        "item/started": (wire.ItemTold, CodexCodec._item_started),
-        "item/completed": (wire.ItemTold, CodexCodec._item_completed),
-        "item/agentMessage/delta": (wire.Delta, CodexCodec._message_delta),
-        "item/reasoning/textDelta": (wire.Delta, CodexCodec._thought_delta),
-        "item/reasoning/summaryTextDelta": (wire.Delta, CodexCodec._thought_delta),
-        "thread/tokenUsage/updated": (wire.TokensUsed, CodexCodec._used),
-        "serverRequest/resolved": (wire.Resolved, CodexCodec._resolved),
-        "error": (wire.Trouble, CodexCodec._troubled),
-        "warning": (wire.Warned, CodexCodec._warning),
-    }
+_NOTIFICATIONS: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[CodexCodec, Any], list[Out]]]]] = (
+    MappingProxyType(
+        {
+            "turn/started": (wire.TurnTold, CodexCodec._turn_started),
+            "turn/completed": (wire.TurnTold, CodexCodec._turn_completed),
+            "item/started": (wire.ItemTold, CodexCodec._item_started),
+            "item/completed": (wire.ItemTold, CodexCodec._item_completed),
+            "item/agentMessage/delta": (wire.Delta, CodexCodec._message_delta),
+            "item/reasoning/textDelta": (wire.Delta, CodexCodec._thought_delta),
+            "item/reasoning/summaryTextDelta": (wire.Delta, CodexCodec._thought_delta),
+            "thread/tokenUsage/updated": (wire.TokensUsed, CodexCodec._used),
+            "serverRequest/resolved": (wire.Resolved, CodexCodec._resolved),
+            "error": (wire.Trouble, CodexCodec._troubled),
+            "warning": (wire.Warned, CodexCodec._warning),
+        }
+    )
 )
 """Type that each notification is read as, and the method that takes it; other kinds are ignored."""

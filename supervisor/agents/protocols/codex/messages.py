@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from supervisor.agents.protocols.json_rpc import RpcError, RpcId, Wire, Writer
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage, RpcError, RpcId, Writer
 from supervisor.policies.budgets import COUNT_MAX
 
 __all__ = [
@@ -45,7 +45,7 @@ JSON_RPC: Final = Writer({})
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 
 
-class Message(Wire):
+class Message(JsonRpcMessage):
     """A request (method and id), a notification (method), or a response (id)."""
 
     id: RpcId | UnsetType = UNSET
@@ -56,22 +56,22 @@ class Message(Wire):
 
 
 # ------------------------------------------------------------------------------------------------ its answers
-class Initialized(Wire):
+class Initialized(JsonRpcMessage):
     user_agent: str = ""
 
 
-class Thread(Wire):
+class Thread(JsonRpcMessage):
     id: str
     cli_version: str = ""
 
 
-class ThreadOpened(Wire):
+class ThreadOpened(JsonRpcMessage):
     """The answer to ``thread/start`` and ``thread/resume``."""
 
     thread: Thread
 
 
-class TurnError(Wire):
+class TurnError(JsonRpcMessage):
     """``codex_error_info`` is a word, or an object whose one key is a word."""
 
     message: str
@@ -79,7 +79,7 @@ class TurnError(Wire):
     additional_details: str | None = None
 
 
-class Turn(Wire):
+class Turn(JsonRpcMessage):
     """``status``: completed, interrupted, failed or inProgress."""
 
     id: str
@@ -87,45 +87,45 @@ class Turn(Wire):
     error: TurnError | None = None
 
 
-class TurnOpened(Wire):
+class TurnOpened(JsonRpcMessage):
     """The answer to ``turn/start``."""
 
     turn: Turn
 
 
-class Terminal(Wire):
+class Terminal(JsonRpcMessage):
     """A command that the agent runs: ``item_id`` is its call."""
 
     item_id: str
     process_id: str
 
 
-class Terminals(Wire):
+class Terminals(JsonRpcMessage):
     """The answer to ``thread/backgroundTerminals/list``."""
 
     data: tuple[Terminal, ...]
 
 
-class Terminated(Wire):
+class Terminated(JsonRpcMessage):
     """The answer to ``thread/backgroundTerminals/terminate``."""
 
     terminated: bool
 
 
 # ------------------------------------------------------------------------------------------------ its notifications
-class TurnTold(Wire):
+class TurnTold(JsonRpcMessage):
     """``turn/started`` and ``turn/completed``."""
 
     thread_id: str
     turn: Turn
 
 
-class FileChange(Wire):
+class FileChange(JsonRpcMessage):
     path: str
     diff: str = ""
 
 
-class Item(Wire):
+class Item(JsonRpcMessage):
     """One thing of a turn; which fields it has, its type says."""
 
     id: str
@@ -146,12 +146,12 @@ class Item(Wire):
     receiver_thread_ids: tuple[str, ...] = ()
 
 
-class ItemNamed(Wire):
+class ItemNamed(JsonRpcMessage):
     id: str
     type: str
 
 
-class ItemTold(Wire):
+class ItemTold(JsonRpcMessage):
     """``item/started`` and ``item/completed``: of the types that are known, the item is read."""
 
     thread_id: str
@@ -159,7 +159,7 @@ class ItemTold(Wire):
     item: Raw
 
 
-class Delta(Wire):
+class Delta(JsonRpcMessage):
     """More of a message, or of a thought."""
 
     thread_id: str
@@ -167,7 +167,7 @@ class Delta(Wire):
     delta: str
 
 
-class Tokens(Wire):
+class Tokens(JsonRpcMessage):
     total_tokens: _Count = 0
     input_tokens: _Count = 0
     cached_input_tokens: _Count = 0
@@ -175,7 +175,7 @@ class Tokens(Wire):
     reasoning_output_tokens: _Count = 0
 
 
-class Usage(Wire):
+class Usage(JsonRpcMessage):
     """``total`` is the thread's, ``last`` its last request's."""
 
     total: Tokens
@@ -183,7 +183,7 @@ class Usage(Wire):
     model_context_window: _Count | None = None
 
 
-class TokensUsed(Wire):
+class TokensUsed(JsonRpcMessage):
     """``thread/tokenUsage/updated``."""
 
     thread_id: str
@@ -191,7 +191,7 @@ class TokensUsed(Wire):
     token_usage: Usage
 
 
-class Trouble(Wire):
+class Trouble(JsonRpcMessage):
     """``error``: a request to the model failed."""
 
     thread_id: str
@@ -199,20 +199,20 @@ class Trouble(Wire):
     will_retry: bool = False
 
 
-class Warned(Wire):
+class Warned(JsonRpcMessage):
     """``warning``."""
 
     message: str
 
 
-class Resolved(Wire):
+class Resolved(JsonRpcMessage):
     """``serverRequest/resolved``: a request of the agent's needs no answer any more."""
 
     request_id: RpcId
 
 
 # ------------------------------------------------------------------------------------------------ its requests
-class Approval(Wire):
+class Approval(JsonRpcMessage):
     """``item/*/requestApproval``; which of the fields are there, the method says."""
 
     item_id: str

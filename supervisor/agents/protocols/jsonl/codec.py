@@ -28,7 +28,7 @@ from supervisor.agent_catalogue.line_rules import (
     Troubled,
 )
 from supervisor.agents.protocols.acp.calls import ToolCalls
-from supervisor.agents.protocols.codec_defaults import Unasked
+from supervisor.agents.protocols.codec_defaults import CodecDefaults
 from supervisor.agents.protocols.exit_status import exit_words
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX, Lines
 from supervisor.agents.protocols.jsonl.paths import amount_at, bytes_at, fits, look, text_at
@@ -57,7 +57,7 @@ _MS: Final = 1000.0
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class JsonlCodec(Unasked):
+class JsonlCodec(CodecDefaults):
     """One run of one program. ``argv`` comes first: it decides what the conversation is called."""
 
     def __init__(self, mapping: Mapping, line_bytes_max: int = LINE_BYTES_MAX) -> None:

@@ -15,10 +15,10 @@ import anyio.lowlevel
 from trio.testing import MockClock
 
 from supervisor.ports import Launch, Process, ProcessHost
-from supervisor.processes import shim as warden
-from supervisor.processes.host import WardenHost, WardenProcess
+from supervisor.processes import shim
+from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
@@ -78,9 +78,9 @@ class SimulatedPort:
 
     def run(self, case: Case) -> None:
         for seed in SEEDS:
-            run_virtually(self._backend, partial(self._world, Chance(seed), case))
+            run_virtually(self._backend, partial(self._world, KeyedRandom(seed), case))
 
-    async def _world(self, chance: Chance, case: Case) -> None:
+    async def _world(self, chance: KeyedRandom, case: Case) -> None:
         async with anyio.create_task_group() as group:
             faults = FaultPlan(chance, intensity=0.0)
             self.host = SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=self.events.append)
@@ -111,7 +111,7 @@ def program_for(launch: Launch) -> Program:
 class RealPort:
     """Real processes. This process adopts what escapes a warden meanwhile, and finds nothing."""
 
-    host: WardenHost
+    host: ShimHost
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
@@ -130,28 +130,28 @@ class RealPort:
 
     async def _bounded(self, case: Case) -> None:
         with anyio.fail_after(DEADLINE_S):
-            async with WardenHost() as self.host:
+            async with ShimHost() as self.host:
                 await case()
 
     def lose_warden(self, process: Process) -> None:
-        assert isinstance(process, WardenProcess)
-        os.kill(process.lifeline.pid, signal.SIGKILL)
+        assert isinstance(process, ShimProcess)
+        os.kill(process.shim_client.pid, signal.SIGKILL)
 
     async def orphans_dead(self, process: Process) -> None:
-        assert isinstance(process, WardenProcess)
-        await gone(*set(warden.children(process.lifeline.pid)) - {process.pid})
+        assert isinstance(process, ShimProcess)
+        await gone(*set(shim.children(process.shim_client.pid)) - {process.pid})
 
 
 def adopt(orphans: bool) -> None:
-    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+    ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
 def children() -> set[int]:
-    return set(warden.children(os.getpid()))
+    return set(shim.children(os.getpid()))
 
 
 def collect(pids: set[int]) -> None:
-    warden.send(pids, signal.SIGKILL)
+    shim.send(pids, signal.SIGKILL)
     for pid in pids:
         os.waitpid(pid, 0)
 

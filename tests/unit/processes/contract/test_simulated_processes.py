@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.ports import Launch, SpawnError
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine import process as simulated_host
 from supervisor.simulation.machine.kernel import OsProcess, Program
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
@@ -44,7 +44,7 @@ async def world(
 ) -> AsyncIterator[tuple[SimulatedProcesses, list[ProcessEvent]]]:
     """A host in which exactly *strikes* strike, and what it observes; every launch is a script, or *program*."""
     events: list[ProcessEvent] = []
-    chance = Chance(seed)
+    chance = KeyedRandom(seed)
     program_for: Callable[[Launch], Program] = scripted if program is None else lambda launch: program
     async with anyio.create_task_group() as group:
         faults = FaultPlan(chance, only=strikes)
@@ -128,7 +128,7 @@ def test_a_lost_warden_and_a_kill(anyio_backend: str) -> None:
                 await anyio.sleep(1.0)
                 process.kill()
                 process.terminate()
-                process.warden.lose()
+                process.shim.lose()
                 report = await process.wait_ended()
                 assert (report.status, report.ended_by, report.survivors) == (None, "kill", 0)
 

@@ -16,16 +16,16 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from actors.parking import Bell
+from actors.parking import AutoResetEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
-from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent, Program
 from supervisor.simulation.machine.launching import NotStarted, Start
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["Listener", "Warden"]
+__all__ = ["Listener", "SimulatedShim"]
 
 START_MIN_S: Final = 0.001
 START_MAX_S: Final = 0.05
@@ -42,7 +42,7 @@ class Listener(Protocol):
         ...
 
 
-class Warden:
+class SimulatedShim:
     """A subreaper with one program. ``pipes`` are the program's standard streams.
 
     Args:
@@ -50,7 +50,7 @@ class Warden:
     """
 
     def __init__(
-        self, kernel: Kernel, what: Start, pipes: tuple[Pipe, Pipe, Pipe], chance: Chance, lost_after_s: float
+        self, kernel: Kernel, what: Start, pipes: tuple[Pipe, Pipe, Pipe], chance: KeyedRandom, lost_after_s: float
     ) -> None:
         self.children: dict[int, OsProcess] = {}
         self._kernel = kernel
@@ -62,7 +62,7 @@ class Warden:
         self._listener: Listener | None = None
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
-        self._bell = Bell()
+        self._bell = AutoResetEvent()
         self._turns = 0
         self._pid = 0
         self._status: int | None = None
