@@ -27,7 +27,7 @@ from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["CallEnds", "Found", "end_processes"]
+__all__ = ["KilledProcesses", "ToolCallTerminations", "end_processes"]
 
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
@@ -44,14 +44,14 @@ LINGER_S: Final = 0.25
 NAP_S: Final = 0.005
 
 
-class _Ending(NamedTuple):
+class _CallTermination(NamedTuple):
     """A call that is to end alone: how, and who is told if it does not."""
 
     how: str
     told: list[Callable[[str], None]]
 
 
-class CallEnds:
+class ToolCallTerminations:
     """The calls of one agent that are to end alone.
 
     Args:
@@ -78,7 +78,7 @@ class CallEnds:
         self._aborted = aborted
         self._ask = ask
         self._agent_io = agent_io
-        self._ending: dict[str, _Ending] = {}
+        self._ending: dict[str, _CallTermination] = {}
         self._span = CallSpan(0, 0)
         """When the processes of the open calls were born."""
         self._begun: dict[str, None] = {}
@@ -144,7 +144,7 @@ class CallEnds:
         if ctx is None or (outs is None and not self._alone):
             return ""
         how = STRUCK if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
-        self._ending[call_id] = _Ending(how, [kept])
+        self._ending[call_id] = _CallTermination(how, [kept])
         self._agent_io.put(outs or ())
         try:
             self._work.start(ctx, self._see_to_end, call_id, outs is not None)
@@ -206,7 +206,7 @@ class CallEnds:
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="", killed=0, survivors="unknown"))
         return not (found.left or found.may_live)
 
-    def _note_killed(self, tool_id: str, found: Found) -> None:
+    def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
             told = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
             self._registry.note_in_turn(self._work, "CallProcessesKilled", told)
@@ -235,7 +235,7 @@ class CallEnds:
                 self._work.fates[number] = msgspec.structs.replace(fate, survivors=0)
 
 
-class Found(NamedTuple):
+class KilledProcesses(NamedTuple):
     """Pids of processes: those that were killed, those of them that were still alive when there was no more time, those
     that may belong to a call and are alive (0: nothing could be seen), and all that are alive, the agent too."""
 
@@ -247,7 +247,7 @@ class Found(NamedTuple):
 
 async def end_processes(
     process: Process, span: CallSpan, timers: TimerService, linger_s: float = 0.0, servers: Collection[str] = ()
-) -> Found:
+) -> KilledProcesses:
     """Kill what belongs to the calls of that time until nothing of it is found, 1 s at most; wait *linger_s* for what
     may belong to them to end by itself."""
     killed: dict[int, None] = {}
@@ -266,7 +266,7 @@ async def end_processes(
             process.strike(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
             await anyio.sleep(NAP_S)
-    return Found(
+    return KilledProcesses(
         killed=tuple(killed),
         left=tuple([one.pid for one in found.belong]),
         may_live=(0,) if seen is None else tuple([one.pid for one in found.may_belong]),

@@ -31,7 +31,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery.resumable import continued, heirs_of
+from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import before
 from supervisor.work.results import PlanResult
@@ -181,7 +181,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             agents=plan.agents,
             settings=plan.settings,
             workdir=request.workdir,
-            choose=(lambda rows: ()) if request.fresh else partial(heirs_of, plan),
+            choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)

@@ -65,7 +65,7 @@ from supervisor.ports import (
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.recovery.journal_state import PLACED
 from supervisor.recovery.restore import Recovered
-from supervisor.recovery.takeover import Choose, Inherited, Takeover
+from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
 from supervisor.runtime.availability import Outage, Shortage
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
@@ -80,10 +80,10 @@ from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
-from supervisor.sessions.monitor_registry import NO_ALLOWANCE, Allowance, MonitorRegistry, hosts_scope
+from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry, hosts_scope
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
+__all__ = ["Choose", "RecoveredWork", "Session", "Supervisor", "TurnResult"]
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -234,7 +234,7 @@ class Supervisor:
         _check_type("place", place, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
-        allowance = Allowance(budget, within, patience)
+        allowance = BudgetGrant(budget, within, patience)
         session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
         try:
             await self.journal_writer.flush()
@@ -320,7 +320,7 @@ class Supervisor:
         started_by: str | None,
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
-        allowance: Allowance = NO_ALLOWANCE,
+        allowance: BudgetGrant = NO_GRANT,
         place: WorkspaceSpec = NO_WORKSPACE,
     ) -> str:
         _check_name(name)
@@ -453,7 +453,7 @@ class Supervisor:
         return recovered
 
     @property
-    def inherited(self) -> Inherited:
+    def inherited(self) -> RecoveredWork:
         """What an earlier supervisor left of its plans."""
         return self._succession.left
 

@@ -66,7 +66,7 @@ from supervisor.lifecycles.types import (
     Exit,
     Kind,
     LifecycleEvent,
-    Rung,
+    Stage,
     ToolOutcome,
     TransitionReason,
     Verdict,
@@ -75,8 +75,8 @@ from supervisor.policies.abort_request import AbortState
 from supervisor.ports import EntityRow, Journal
 from supervisor.recovery.journal_state import (
     RESUMED,
-    Answered,
-    RecoveredSession,
+    RecordedOutcome,
+    RecoveredEffect,
     SessionHistory,
     crossed_from,
     due_of,
@@ -121,7 +121,7 @@ class Recovered(NamedTuple):
     resumed: tuple[str, ...]
     stopped: tuple[str, ...]
     work: tuple[str, ...]
-    answers: Mapping[str, Answered]
+    answers: Mapping[str, RecordedOutcome]
 
 
 class Recovery:
@@ -212,7 +212,7 @@ class Recovery:
     # ------------------------------------------------------------------ who is there
     async def _read(
         self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
-    ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredSession]]:
+    ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredEffect]]:
         """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
         found = [(row, entity_of(row, self._registry.journal_writer)) for row in rows]
         roots = {row.id for row in rows if row.parent_id is None}
@@ -229,7 +229,7 @@ class Recovery:
         used = await used_meanwhile(self._journal, self._pasts, sessions)
         for past in self._pasts.values():
             past.budget = past.budget.counting(used)
-        return found, [RecoveredSession.of(row) for row in await self._journal.owed()]
+        return found, [RecoveredEffect.of(row) for row in await self._journal.owed()]
 
     def _revive(self, row: EntityRow, entity: Entity) -> None:
         match entity.kind:
@@ -256,7 +256,7 @@ class Recovery:
         return self._registry.entities.get(self._registry.entity(work.session_id).data.turn_id)
 
     # ------------------------------------------------------------------ what is owed
-    def _happens_again(self, one: RecoveredSession) -> bool:
+    def _happens_again(self, one: RecoveredEffect) -> bool:
         entity = self._registry.entities.get(one.entity_id)
         if isinstance(one.effect, Tell):
             compacts = isinstance(one.effect.event, CompactNeeded | VerifyRequested)
@@ -286,7 +286,7 @@ class Recovery:
             self._registry.journal_writer.settle(effect_id)
 
     # ------------------------------------------------------------------ what is said of it
-    def _note(self, work: LiveSession, owed: Sequence[RecoveredSession], again: Sequence[RecoveredSession]) -> None:
+    def _note(self, work: LiveSession, owed: Sequence[RecoveredEffect], again: Sequence[RecoveredEffect]) -> None:
         """One record for each session that goes on: how, what happens again, and what may have happened or not."""
         session_id, past = work.session_id, self._pasts[work.session_id]
         if not self._goes_on(session_id):
@@ -342,7 +342,7 @@ class Recovery:
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
         work.asked = AbortState(
-            abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.later
+            abort_id=data.abort_id, reason=data.last_error, severity=Stage.KILL, deadline=deadline, later=past.later
         )
         work.hurried = True
         cause = self._causes[work.session_id]
@@ -376,7 +376,7 @@ class Recovery:
         return [one for one in there if one is not work]
 
     # ------------------------------------------------------------------ sessions that go on
-    def _go_on(self, works: Sequence[LiveSession], again: Sequence[RecoveredSession]) -> None:
+    def _go_on(self, works: Sequence[LiveSession], again: Sequence[RecoveredEffect]) -> None:
         """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
         for agent in self._agents:
             self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
@@ -393,7 +393,7 @@ class Recovery:
         for turn, state in self._turns:
             self._see_to(turn, state, begun)
 
-    def _is_late(self, one: RecoveredSession) -> bool:
+    def _is_late(self, one: RecoveredEffect) -> bool:
         """How far its agent has come is no news to a turn that ends with its session."""
         work = self._registry.works.get(one.entity_id)
         return isinstance(one.effect, Tell) and isinstance(one.effect.event, AgentSpawned) and (not work or work.told)
@@ -604,5 +604,5 @@ def is_done(turn: Entity | None) -> bool:
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 
-def _named(one: RecoveredSession) -> str:
+def _named(one: RecoveredEffect) -> str:
     return f"{one.effect_id} {type(one.effect).__name__}"

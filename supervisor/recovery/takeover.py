@@ -15,15 +15,15 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery.journal_state import Answered, SessionHistory, at_rest, left_over, turned_down
+from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over, turned_down
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
-from supervisor.recovery.resumable import Finished, finished
+from supervisor.recovery.resumable import FinishedRuns, finished
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import AgentProfile, LiveSession
 from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = ["Choose", "Inherited", "Takeover"]
+__all__ = ["Choose", "RecoveredWork", "Takeover"]
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Which of a journal's sessions and tasks go on: given all its entities, their ids."""
@@ -37,15 +37,15 @@ HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
 """A task in one of these has a session that works on it, or has."""
 
 
-class Inherited(NamedTuple):
+class RecoveredWork(NamedTuple):
     """What an earlier supervisor left of its plans: the work that nobody has taken up yet, how the last prompt of a
     session ended, and all work and every session of the journal as it was found, by id. *finished*: the runs that had
     ended, of which some may not have reported their results."""
 
     work: set[str]
-    answers: Mapping[str, Answered]
+    answers: Mapping[str, RecordedOutcome]
     rows: Mapping[str, EntityRow]
-    finished: Finished
+    finished: FinishedRuns
 
 
 class Takeover:
@@ -78,7 +78,7 @@ class Takeover:
             endings,
         )
         self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
-        self.left = Inherited(work=set(), answers={}, rows={}, finished=finished(()))
+        self.left = RecoveredWork(work=set(), answers={}, rows={}, finished=finished(()))
 
     async def take_over(
         self,
@@ -92,7 +92,9 @@ class Takeover:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        heir = _Heir(self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows))
+        heir = _TakeoverPolicy(
+            self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows)
+        )
         recovery = Recovery(
             self._registry,
             self._journal,
@@ -109,7 +111,7 @@ class Takeover:
         self._inherit(_sessions(live))
         recovered = await recovery.run(live, [row for row in rows if row.kind == Kind.SESSION])
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
-        self.left = Inherited(set(recovered.work), recovered.answers, kept, finished(rows))
+        self.left = RecoveredWork(set(recovered.work), recovered.answers, kept, finished(rows))
         return recovered
 
     async def end_work(self) -> None:
@@ -119,7 +121,9 @@ class Takeover:
             await end_work(self._registry, left, turned_down(list(self.left.rows.values())))
         self.left.work.clear()
 
-    def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: SessionHistory) -> LiveSession:
+    def _revive(
+        self, heir: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
+    ) -> LiveSession:
         data = msgspec.json.decode(row.data, type=SessionData)
         above = self._registry.works.get(row.parent_id or "")
         profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
@@ -140,7 +144,7 @@ def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
                 yield msgspec.json.decode(row.data, type=SessionData)
 
 
-class _Heir(NamedTuple):
+class _TakeoverPolicy(NamedTuple):
     """Who takes over: with which agents and settings, what of it all (``None``: everything), and what has nobody who
     could go on with it."""
 

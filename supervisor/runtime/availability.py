@@ -39,7 +39,7 @@ __all__ = [
     "RETRY",
     "JournalAvailability",
     "Outage",
-    "PatientHost",
+    "RetryingProcessHost",
     "Shortage",
     "held_bytes",
     "outlast_shortage",
@@ -224,7 +224,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class PatientHost:
+class RetryingProcessHost:
     """Starts programs by *host*, and waits where the machine lacks what they need (``supervisor.ports.ProcessHost``).
 
     The launch is tried again when a program has ended, and after a pause that grows to 5 s; the log says once that
@@ -254,7 +254,7 @@ class PatientHost:
             SpawnShortage: it could not be started by then.
         """
         start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
-        return _Patient(self, start, patience_s, until or OneShotEvent())
+        return _RetryingSpawn(self, start, patience_s, until or OneShotEvent())
 
     def free(self) -> None:
         """A program has ended: whoever waits tries again at once."""
@@ -281,12 +281,12 @@ class PatientHost:
             self.shortage = None
 
 
-class _Patient(AbstractAsyncContextManager[Process]):
+class _RetryingSpawn(AbstractAsyncContextManager[Process]):
     """One ``async with host.spawn(...)``."""
 
     def __init__(
         self,
-        host: PatientHost,
+        host: RetryingProcessHost,
         start: Callable[[], AbstractAsyncContextManager[Process]],
         patience_s: float,
         until: OneShotEvent,

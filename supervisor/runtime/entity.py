@@ -265,7 +265,7 @@ _NOTHING_SAID = ("", None, None, None)
 _TELLING = ("reason", "message", "verdict", "transition_reason", "abort_reason", "abort_id")
 
 
-class _Words(NamedTuple):
+class _EventTexts(NamedTuple):
     """Where the events of one type keep what people ask of a record first; most keep nothing."""
 
     name: str
@@ -296,8 +296,8 @@ class _Words(NamedTuple):
 
 
 @cache
-def _words_of(kind: type[Event]) -> _Words:
-    return _Words(kind.name(), frozenset(_TELLING).intersection(kind.__struct_fields__))
+def _words_of(kind: type[Event]) -> _EventTexts:
+    return _EventTexts(kind.name(), frozenset(_TELLING).intersection(kind.__struct_fields__))
 
 
 def weight(event: object) -> int:

@@ -17,7 +17,7 @@ from actors import ActorStopped, ActorSystem, Lane, Limits
 from actors.machine import Event
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
-from supervisor.lifecycles.types import Kind, LifecycleEvent, Rung
+from supervisor.lifecycles.types import Kind, LifecycleEvent, Stage
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.policies.abort_request import AbortState, Joined, merged, same_abort
 from supervisor.ports import EntityRow
@@ -219,7 +219,7 @@ class EntityRegistry:
             abort_id=stop.abort_id,
             reason=stop.reason,
             abort_reason=stop.abort_reason,
-            severity=Rung.KILL if stop.now else Rung.REQUEST,
+            severity=Stage.KILL if stop.now else Stage.REQUEST,
             deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 

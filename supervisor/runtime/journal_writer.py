@@ -29,7 +29,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "Subject"]
+__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "RecordedEntity"]
 
 BATCH_MAX = 128
 """Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
@@ -60,7 +60,7 @@ class PendingEffect(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
-class Subject(Protocol):
+class RecordedEntity(Protocol):
     """Whom a record is about, as it is after the event."""
 
     id: str
@@ -177,7 +177,7 @@ class JournalWriter:
         """The number of the newest record, durable or not."""
         return self._seq
 
-    def record(self, subject: Subject, draft: NewRecord) -> LifecycleEvent:
+    def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Hand over one record; exempt effects are performed before this returns."""
         data = _encode(subject.data)  # before anything has changed: text that is no text fails here
         self._seq += 1
@@ -208,7 +208,9 @@ class JournalWriter:
             self._perform(one)
         return record
 
-    def _sorted(self, subject: Subject, effects: Sequence[Effect]) -> tuple[list[PendingEffect], list[PendingEffect]]:
+    def _sorted(
+        self, subject: RecordedEntity, effects: Sequence[Effect]
+    ) -> tuple[list[PendingEffect], list[PendingEffect]]:
         """The effects that do not wait, and those that do."""
         exempt: list[PendingEffect] = []
         later: list[PendingEffect] = []
@@ -220,7 +222,12 @@ class JournalWriter:
         return exempt, later
 
     def _hand_over(
-        self, subject: Subject, draft: NewRecord, record: LifecycleEvent, data: bytes, later: Sequence[PendingEffect]
+        self,
+        subject: RecordedEntity,
+        draft: NewRecord,
+        record: LifecycleEvent,
+        data: bytes,
+        later: Sequence[PendingEffect],
     ) -> None:
         append = Append(
             record=record,

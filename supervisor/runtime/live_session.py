@@ -15,7 +15,7 @@ from actors import ActorStopped, Context
 from supervisor.agent_catalogue import NO_QUIRKS, Quirks
 from supervisor.agent_catalogue import Mapping as LineMapping
 from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Rung, Survivors, Verdict
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Stage, Survivors, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
 from supervisor.policies.abort_request import AbortState
 from supervisor.policies.access import Rights
@@ -32,15 +32,15 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 __all__ = [
     "AgentFunction",
     "AgentProfile",
-    "EndReport",
-    "Link",
+    "AssignedTask",
+    "Connection",
+    "IdleListener",
     "LiveSession",
+    "ModelMonitor",
+    "Monitor",
     "NoSuchEntity",
     "Outcome",
-    "OwnTask",
-    "Resting",
-    "Watching",
-    "WatchingModel",
+    "TerminationReport",
 ]
 
 TEXT_MAX = 64 * 1024
@@ -89,16 +89,16 @@ class Outcome(NamedTuple):
     how: Verdict | None = None
 
 
-class EndReport(NamedTuple):
+class TerminationReport(NamedTuple):
     """How a session's scope was joined."""
 
-    rung: Rung
+    rung: Stage
     took_s: float
     killed_at: float
     survivors: Survivors
 
 
-class Link(Protocol):
+class Connection(Protocol):
     """The live connection to one agent: what a session's hands hold while the agent is there."""
 
     agent_id: str
@@ -196,7 +196,7 @@ class Link(Protocol):
         ...
 
 
-class WatchingModel(Protocol):
+class ModelMonitor(Protocol):
     """What is watched of the model of a session's agent."""
 
     def hear(self, out: Out) -> None:
@@ -208,14 +208,14 @@ class WatchingModel(Protocol):
         ...
 
 
-class Watching(Protocol):
+class Monitor(Protocol):
     """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
 
     scope: Scope | None
     patience: Patience
 
     @property
-    def model(self) -> WatchingModel: ...
+    def model(self) -> ModelMonitor: ...
 
     @property
     def used(self) -> Amounts:
@@ -267,7 +267,7 @@ class Watching(Protocol):
         ...
 
 
-class OwnTask(NamedTuple):
+class AssignedTask(NamedTuple):
     """The task that a session works on: *split* and *block* as ``WorkControl`` has them, *split* where the plan lets
     its agent do that.
 
@@ -280,7 +280,7 @@ class OwnTask(NamedTuple):
     state_dir: str
 
 
-class Resting(Protocol):
+class IdleListener(Protocol):
     """Who wants to know that nothing works for a session any more."""
 
     on_rest: Callable[[LiveSession], None]
@@ -291,7 +291,7 @@ class LiveSession:
 
     def __init__(
         self,
-        registry: Resting,
+        registry: IdleListener,
         *,
         session_id: str,
         parent: LiveSession | None,
@@ -322,9 +322,9 @@ class LiveSession:
         self.children: dict[str, LiveSession] = {}
         """The child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
-        self.own_task: OwnTask | None = None
-        self.connection: Link | None = None
-        self.watch: Watching | None = None
+        self.own_task: AssignedTask | None = None
+        self.connection: Connection | None = None
+        self.watch: Monitor | None = None
         self.moved = False
         """Something came from its agent since that was looked at last."""
         self.launches = 0
@@ -356,7 +356,7 @@ class LiveSession:
         """It knows that it is to end."""
         self.over = OneShotEvent()
         self.ended = OneShotEvent()
-        self.report: EndReport | None = None
+        self.report: TerminationReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
         self.text_of: str | None = None

@@ -33,7 +33,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["AgentConnection", "Delegate", "ToolCell"]
+__all__ = ["AgentConnection", "Delegate", "ToolCallActor"]
 
 
 class Delegate(Protocol):
@@ -52,14 +52,14 @@ class Delegate(Protocol):
     ) -> None: ...
 
 
-class ToolCell:
+class ToolCallActor:
     """The actor behind a tool call: it has a scope, and no table of its own; its results are its turn's events."""
 
     def receive(self, ctx: Context, message: object) -> None:
         return None
 
 
-class _OwnCall(NamedTuple):
+class _AbortedCall(NamedTuple):
     """Why a call that the agent runs by itself was aborted."""
 
     reason: str
@@ -102,7 +102,7 @@ class AgentConnection:
         """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
         self._opened: dict[str, tuple[str, str]] = {}
         """The title and kind of each call that was opened and is not closed."""
-        self._aborting: dict[str, _OwnCall] = {}
+        self._aborting: dict[str, _AbortedCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, int | None] = {}
         self._numbers = 0
@@ -243,7 +243,7 @@ class AgentConnection:
         number, above = self._numbers, self._calls.get(parent)
         tool_id = f"{turn_id}:c{number}"
         try:
-            self.registry.system.spawn(ToolCell(), tool_id, parent=above or turn_id, shutdown_s=END_S)
+            self.registry.system.spawn(ToolCallActor(), tool_id, parent=above or turn_id, shutdown_s=END_S)
         except ActorStopped:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
@@ -282,7 +282,7 @@ class AgentConnection:
             because, completed = None, self._aborting[call_id].result(call_id, outcome)
         elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
             # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
-            because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
+            because, completed = None, _AbortedCall(intent.error, self._abort_id).result(call_id, outcome)
         cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
         await self.registry.report(turn_id, completed, cause=cause)
 
@@ -314,7 +314,7 @@ class AgentConnection:
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
         """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
-        self._aborting.setdefault(call_id, _OwnCall(reason, abort_id))
+        self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
 
     def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
         """End this one call, which the agent runs by itself; ``""``: it cannot be."""

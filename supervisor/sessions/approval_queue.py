@@ -38,7 +38,7 @@ where the agent offers nothing that allows once."""
 _log = get_logger()
 
 
-class _Waiting(NamedTuple):
+class _PendingApproval(NamedTuple):
     """One that waits: whose, until when, and who is being asked."""
 
     work: LiveSession
@@ -61,7 +61,7 @@ class ApprovalQueue:
         self._registry = registry
         self._home = home
         self._on_permission = on_permission
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
         """Answers that are on their way to the disk: the first one counts."""
         self._answers: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
@@ -74,7 +74,7 @@ class ApprovalQueue:
             return
         key, timers = (turn_id, effect.number), self._registry.system.timers
         timer = timers.set(None, None, effect.within_s, lambda _: self._too_late(key, effect.within_s, cause))
-        waiting = _Waiting(work, timers.now() + effect.within_s, timer, anyio.CancelScope())
+        waiting = _PendingApproval(work, timers.now() + effect.within_s, timer, anyio.CancelScope())
         self._waiting[key] = waiting
         if self._on_permission is not None:
             self._home().start_task(self._ask_program, self._on_permission, key, cause, name="ask for a permission")
@@ -96,7 +96,7 @@ class ApprovalQueue:
             if wish is not None:
                 yield self._shown(key, waiting, wish)
 
-    def _shown(self, key: tuple[str, int], waiting: _Waiting, wish: Permission) -> OpenPermission:
+    def _shown(self, key: tuple[str, int], waiting: _PendingApproval, wish: Permission) -> OpenPermission:
         return OpenPermission(
             id=_id_of(*key),
             session=waiting.work.session_id,

@@ -61,15 +61,15 @@ from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import Link, LiveSession, Outcome
+from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
-__all__ = ["CLEANUP_S", "EffectExecutor", "MakeLink"]
+__all__ = ["CLEANUP_S", "EffectExecutor", "MakeConnection"]
 
 CLEANUP_S = 5.0
 """The clean-up budget of a turn."""
 
-MakeLink = Callable[[LiveSession, str, int, str], Link]
+MakeConnection = Callable[[LiveSession, str, int, str], Connection]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
 DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt})
@@ -96,7 +96,7 @@ class EffectExecutor:
         registry: EntityRegistry,
         janitor: str,
         endings: TerminationService,
-        make_link: MakeLink,
+        make_link: MakeConnection,
         workspace: Workspace,
         answered: Callable[[str, Outcome], None],
         approvals: ApprovalQueue,
@@ -315,7 +315,7 @@ class EffectExecutor:
         data = self._registry.entity(work.session_id).data
         return not work.ending and incarnation == data.incarnation and incarnation > data.concluded
 
-    async def _settled(self, connection: Link, may_reuse: bool) -> None:
+    async def _settled(self, connection: Connection, may_reuse: bool) -> None:
         """Wait until the agent is idle, if it may be that, or gone."""
         await connection.free()
         if not (may_reuse and connection.reusable) or fault.point("agent.not_reused", connection.agent_id):
@@ -338,7 +338,7 @@ class EffectExecutor:
             connection.ended.set()
             self._registry.tell(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
 
-    def _reuse(self, work: LiveSession, connection: Link, incarnation: int, cause: Cause) -> None:
+    def _reuse(self, work: LiveSession, connection: Connection, incarnation: int, cause: Cause) -> None:
         turn_id = self._registry.entity(work.session_id).data.turn_id
         self._registry.tell(connection.agent_id, TaskAssigned(turn_id=turn_id), cause=cause)
         launched = AgentLaunched(incarnation=incarnation, agent_id=connection.agent_id)

@@ -20,7 +20,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
-__all__ = ["NO_ALLOWANCE", "Allowance", "MonitorRegistry", "Order", "Recalled", "hosts_scope"]
+__all__ = ["NO_GRANT", "BudgetGrant", "MonitorRegistry", "Order", "RecordedUsage", "hosts_scope"]
 
 Order = Callable[[str, str, str, int, AbortReason], None]
 """Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
@@ -31,7 +31,7 @@ def hosts_scope(scope_id: str) -> str:
     return f"host:{scope_id}"
 
 
-class Recalled(NamedTuple):
+class RecordedUsage(NamedTuple):
     """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile;
     whether its own limits are those of every session; and how often in a row its model had failed, when that was told
     last and no turn has succeeded since."""
@@ -44,14 +44,14 @@ class Recalled(NamedTuple):
     spent: tuple[Spent, int] | None = None
     """What of it is spent, and the record that says so."""
 
-    def take(self, told: Mapping[str, Any]) -> Recalled:
+    def take(self, told: Mapping[str, Any]) -> RecordedUsage:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
         scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
-        return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
+        return RecordedUsage(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
 
-    def counting(self, used: Mapping[str, Amounts]) -> Recalled:
+    def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
         """The same, with at least that *used* of its scopes, by their ids."""
         return self._replace(scopes=[_counting(one, used) for one in self.scopes])
 
@@ -62,7 +62,7 @@ def _counting(scope: Mapping[str, Any], used: Mapping[str, Amounts]) -> Mapping[
     return {**scope, "used": msgspec.convert(scope["used"], Amounts).at_least(least).told}
 
 
-class Allowance(NamedTuple):
+class BudgetGrant(NamedTuple):
     """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
 
     budget: Budget | None = None
@@ -70,7 +70,7 @@ class Allowance(NamedTuple):
     patience: Patience = Patience.DEFAULT
 
 
-NO_ALLOWANCE = Allowance()
+NO_GRANT = BudgetGrant()
 LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPAWNING, Session.COOLING_DOWN})
 """The states of a session, while it has a request, in which it is ours to have an agent work on that."""
 
@@ -138,7 +138,7 @@ class MonitorRegistry:
                 scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
-    def oversee(self, work: LiveSession, rules: MonitorSettings, given: Allowance) -> None:
+    def oversee(self, work: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
         """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
         above = given.within
         if above is None and work.parent is not None and work.parent.watch is not None:
@@ -147,14 +147,14 @@ class MonitorRegistry:
         scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
         self._watch(work, rules, scope, given.patience)
 
-    def note_budget(self, work: LiveSession, given: Allowance, cause: Cause) -> None:
+    def note_budget(self, work: LiveSession, given: BudgetGrant, cause: Cause) -> None:
         """Say in its log what bounds a session, if something does."""
         scope = self._scope_of(work)
         if scope is not None or given.patience is not Patience.DEFAULT:
             told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
             self._registry.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
-    def revive(self, work: LiveSession, rules: MonitorSettings, recalled: Recalled) -> None:
+    def revive(self, work: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
         bound it, those do that there are now; where there are none any more, it still counts in its scope."""
         watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)

@@ -33,9 +33,9 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["PermissionRequests", "Served"]
+__all__ = ["PermissionRequests", "ServiceDecided"]
 
-Served = Callable[[str], None]
+ServiceDecided = Callable[[str], None]
 """Hears why a service is not done; ``""``: it is to be done."""
 
 _ALLOW: Final = "allow"
@@ -61,7 +61,7 @@ class PermissionRequests:
         self._codec, self._agent_io = codec, agent_io
         self._asked = 0
         self._open: dict[str, tuple[int, PermissionAsked, bool]] = {}
-        self._services: dict[str, Served] = {}
+        self._services: dict[str, ServiceDecided] = {}
         """Those of the open ones that are about a service, by their request's id."""
         self._allowed: dict[str, tuple[PermissionAsked, bool]] = {}
         """What the agent has asked for and was allowed, by its request's id; and whether for good."""
@@ -100,7 +100,7 @@ class PermissionRequests:
             return Ruling(settled, "settled before, for this session")
         return by_policy(self._work.profile.permissions, wish, self._directory)
 
-    def serve(self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: Served) -> str | None:
+    def serve(self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided) -> str | None:
         """Decide whether *wish* is done for the agent: why not, ``""`` where it is; ``None``: a human decides, and
         *served* is told."""
         decided = self._ruling(wish, service_ruling)

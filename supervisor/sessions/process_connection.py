@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 
 from actors import ActorStopped
-from supervisor.aborts.tool_calls import CallEnds
+from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -60,7 +60,7 @@ from supervisor.ports import (
 )
 from supervisor.ports.input_limits import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_S
 from supervisor.runtime.agent_io import AgentIO
-from supervisor.runtime.availability import PatientHost, outlast_shortage
+from supervisor.runtime.availability import RetryingProcessHost, outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome
@@ -99,7 +99,7 @@ class ProcessConnection(AgentConnection):
         incarnation: int,
         *,
         codec: Codec,
-        host: PatientHost,
+        host: RetryingProcessHost,
         launch: Launch,
         delegate: Delegate,
         files: AgentFiles,
@@ -120,7 +120,9 @@ class ProcessConnection(AgentConnection):
         self._agent_io = AgentIO()
         self._asking = PermissionRequests(registry, work, launch.cwd, codec, self._agent_io)
         self._terminals = Terminals(registry, work, host, launch, codec, self._agent_io, self._asking)
-        self._ends = CallEnds(registry, work, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io)
+        self._ends = ToolCallTerminations(
+            registry, work, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io
+        )
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}

@@ -31,7 +31,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.model_error_monitor import ModelErrorMonitor
 
-__all__ = ["BUDGETED", "MonitorSettings", "Overseeing", "SessionMonitor"]
+__all__ = ["BUDGETED", "MonitorOwner", "MonitorSettings", "SessionMonitor"]
 
 BUDGETED: Final = "Budgeted"
 """The fact that says in which scopes a session counts, and with which limits."""
@@ -71,7 +71,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the turn may use that hands back; of tokens and money by default a tenth of the limit."""
 
 
-class Overseeing(Protocol):
+class MonitorOwner(Protocol):
     """What a watch needs of who has all of them."""
 
     def turn_began(self, watch: SessionMonitor) -> None: ...
@@ -87,7 +87,7 @@ class Overseeing(Protocol):
         ...
 
 
-class _HandBack(Enum):
+class _HandBackPhase(Enum):
     """How far a session is that has spent its budget."""
 
     NONE = "none"
@@ -108,7 +108,7 @@ class SessionMonitor:
         self,
         registry: EntityRegistry,
         work: LiveSession,
-        monitors: Overseeing,
+        monitors: MonitorOwner,
         rules: MonitorSettings,
         scope: Scope | None,
         patience: Patience,
@@ -131,7 +131,7 @@ class SessionMonitor:
         """Until when the time of the turn that runs has been counted."""
         self._wall: Timer | None = None
         self._under_way = False
-        self._hand_back = _HandBack.NONE
+        self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[Spent, int] | None = None
         """What is spent, and the record that says so."""
         self._recalled = False
@@ -158,7 +158,7 @@ class SessionMonitor:
     def recall_spent(self, spent: Spent, because: int) -> None:
         """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back, unless the
         limits that hold then are larger."""
-        self._spent, self._hand_back, self._recalled = (spent, because), _HandBack.ASKED, True
+        self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
 
     # ------------------------------------------------------------------ a turn
     def asked(self) -> None:
@@ -178,14 +178,14 @@ class SessionMonitor:
         self._give_back()
         self._turn_id, self._records = turn_id, 0
         if self._recalled and self._spent is not None and not self._is_spent(self._spent[0]):
-            self._hand_back = _HandBack.NONE
+            self._hand_back = _HandBackPhase.NONE
         self._recalled = False
         match self._hand_back:
-            case _HandBack.NONE:
+            case _HandBackPhase.NONE:
                 self._lease_turn(turn_id)
-            case _HandBack.ASKED:
+            case _HandBackPhase.ASKED:
                 self._begin_hand_back()
-            case _HandBack.BEGUN:
+            case _HandBackPhase.BEGUN:
                 self._abort_spent()
         self._use(Amounts(turns=1))
         self._record_use()
@@ -231,7 +231,7 @@ class SessionMonitor:
         self._give_back()
         self._record_use(last=True)
         opened, self._opened = self._opened, []
-        if self._hand_back is _HandBack.BEGUN:
+        if self._hand_back is _HandBackPhase.BEGUN:
             self._abort_spent()
             return
         for turn_id in opened:
@@ -253,7 +253,7 @@ class SessionMonitor:
         if self._lease is None and self.scope is None:
             self._calls += 1
             return True
-        if self._hand_back in (_HandBack.ASKED, _HandBack.OVER):
+        if self._hand_back in (_HandBackPhase.ASKED, _HandBackPhase.OVER):
             return False
         if self._lease is not None and (spent := self._lease.lack("tool_calls")) is not None:
             self._exhaust(spent)
@@ -289,7 +289,7 @@ class SessionMonitor:
     def _set_wall(self) -> None:
         """Look again when the time that is leased has passed."""
         held_s = self._lease.held("wall_s") if self._lease is not None else inf
-        if held_s != inf and self._hand_back in (_HandBack.NONE, _HandBack.BEGUN):
+        if held_s != inf and self._hand_back in (_HandBackPhase.NONE, _HandBackPhase.BEGUN):
             self._wall = self._registry.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
 
     def _wall_due(self, timer: Timer) -> None:
@@ -310,11 +310,11 @@ class SessionMonitor:
         has ended is for the next one to hear."""
         if not self._under_way:
             return
-        if self._hand_back is _HandBack.BEGUN:
+        if self._hand_back is _HandBackPhase.BEGUN:
             self._abort_spent(f"; handing back took too much: {spent.words}")
-        elif self._hand_back is _HandBack.NONE:
+        elif self._hand_back is _HandBackPhase.NONE:
             because = self._note_spent(spent)
-            self._hand_back, self._told = _HandBack.ASKED, True
+            self._hand_back, self._told = _HandBackPhase.ASKED, True
             self._tell(f"{_WISH}{self._turn_id}", ASKED.format(words=spent.words), because)
 
     def _note_spent(self, spent: Spent) -> int:
@@ -330,7 +330,7 @@ class SessionMonitor:
     def _begin_hand_back(self) -> None:
         """The turn that begins is the one that hands back, with a budget of its own."""
         self._give_back()
-        self._hand_back = _HandBack.BEGUN
+        self._hand_back = _HandBackPhase.BEGUN
         above = self.scope or Scope("", "", self.rules.turn)
         budget = hand_back_budget(self.rules.hand_back, above)
         self._lease = Lease(Scope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
@@ -338,28 +338,28 @@ class SessionMonitor:
 
     def still_meant(self, messages: Sequence[Message]) -> list[Message]:
         """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
-        spent = self._spent if self._hand_back is not _HandBack.NONE else None
+        spent = self._spent if self._hand_back is not _HandBackPhase.NONE else None
         asked = ASKED.format(words=spent[0].words) if spent is not None else None
         return [one for one in messages if not one.id.startswith(_WISH) or one.text == asked]
 
     def prompted(self, prompt: str) -> str:
         """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier
         supervisor may."""
-        if self._hand_back is not _HandBack.BEGUN or self._told or self._spent is None:
+        if self._hand_back is not _HandBackPhase.BEGUN or self._told or self._spent is None:
             return prompt
         asked = ASKED.format(words=self._spent[0].words)
         return prompt if asked in prompt else f"{prompt}\n\n{asked}"
 
     def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
-        if self._hand_back is not _HandBack.OVER:
-            self._hand_back = _HandBack.OVER
+        if self._hand_back is not _HandBackPhase.OVER:
+            self._hand_back = _HandBackPhase.OVER
             self._monitors.order(self.work.session_id, reason, actor, because, blamed)
 
     # ------------------------------------------------------------------ circles
     def called(self, call: Seen) -> None:
         """A call of its agent is over."""
         repeated = self._loops.take(call)
-        if repeated is not None and self._hand_back is _HandBack.NONE:
+        if repeated is not None and self._hand_back is _HandBackPhase.NONE:
             self._repeats(repeated)
 
     def _repeats(self, repeated: Repeated) -> None:

@@ -24,7 +24,7 @@ from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.recovery.restore import WHY, end_work
-from supervisor.recovery.resumable import Interrupted, continued, grown
+from supervisor.recovery.resumable import InterruptedTask, continued, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
@@ -50,7 +50,7 @@ class PlanRecovery:
     def __init__(self, load: PlanRun, closing: CompletionPipeline, execution: Execution) -> None:
         self._load, self._closing, self._execution = load, closing, execution
         self._sup = load.sup
-        self._left: Mapping[str, Interrupted] = {}
+        self._left: Mapping[str, InterruptedTask] = {}
         self._taken: set[str] = set()
         self._cases: list[TaskExecution] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
@@ -131,7 +131,7 @@ class PlanRecovery:
         self._load.budget = msgspec.structs.replace(self._load.budget, spent=spent)
 
     @property
-    def unmerged(self) -> Mapping[str, Interrupted]:
+    def unmerged(self) -> Mapping[str, InterruptedTask]:
         """What was closed with its work on its branch, as the whole was given up: nobody lived to end that."""
         return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.is_unmerged}
 
@@ -169,7 +169,7 @@ class PlanRecovery:
             self._cases.append(case)
         return True
 
-    def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
+    def _alive(self, kind: Kind, left: InterruptedTask) -> Entity | None:
         """The newest of that kind that belongs to the task, unless that is over. Earlier runs, whose circuits are open,
         rest for good: they say nothing of the try that was under way."""
         row = self._last.get((kind, left.entity_id))
@@ -228,7 +228,7 @@ class PlanRecovery:
             case.judged = msgspec.json.decode(row.data, type=RunData).judged
         await self._closing.accept(case)
 
-    def _settled_before(self, left: Interrupted) -> TaskResult:
+    def _settled_before(self, left: InterruptedTask) -> TaskResult:
         """What became of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:

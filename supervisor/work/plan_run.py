@@ -27,7 +27,7 @@ from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.live_session import OwnTask
+from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
@@ -300,7 +300,7 @@ class PlanRun:
         work = self.sup.registry.works.get(case.session_id)
         if work is not None and self.block is not None:
             split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
-            work.own_task = OwnTask(case.name, split, self.block, state_dir)
+            work.own_task = AssignedTask(case.name, split, self.block, state_dir)
 
     # ------------------------------------------------------------------ ends
     def settle(self, case: TaskExecution, outcome: str, error: str) -> None:

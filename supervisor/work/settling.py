@@ -21,7 +21,7 @@ from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.task_run import Run, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import Link, LiveSession
+from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["settle"]
@@ -51,7 +51,7 @@ async def settle(sup: Supervisor, case: TaskExecution) -> None:
 class _Settling:
     """The wait for the processes of one turn."""
 
-    def __init__(self, sup: Supervisor, case: TaskExecution, work: LiveSession, connection: Link) -> None:
+    def __init__(self, sup: Supervisor, case: TaskExecution, work: LiveSession, connection: Connection) -> None:
         self._sup, self._case, self._connection = sup, case, connection
         self._timers = sup.registry.system.timers
         self._settle_s = sup.registry.entity(case.session_id).data.limits.settle_s

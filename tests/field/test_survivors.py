@@ -99,7 +99,7 @@ def test_each_call_has_the_processes_that_may_be_its_own() -> None:
     work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(servers=()), cause=None)
     wire: Any = SimpleNamespace(process=Shim((seen(AGENT, 1), seen(101, 510, session=AGENT))))
     calls = {"k1": "c1", "k2": "c2"}
-    ends = tool_calls.CallEnds(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
+    ends = tool_calls.ToolCallTerminations(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
     for call in calls:
         assert anyio.run(ends.before_result, call) is False
     assert [(one.owner, one.survivors) for one in work.fates] == [("c1", "unknown"), ("c2", "unknown")]
