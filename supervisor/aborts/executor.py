@@ -57,7 +57,7 @@ class _AbortedNode:
     """One node that was told to end, and what it takes to see that it did."""
 
     node: PlannedNode
-    work: LiveSession
+    session: LiveSession
     fates_before: int
     how: str = ""
     connection: Connection | None = None
@@ -67,7 +67,7 @@ class _AbortedNode:
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
         """What became of its processes since; of those of *owner*, where it is given."""
-        return [fate for fate in self.work.fates[self.fates_before :] if owner in (None, fate.owner)]
+        return [fate for fate in self.session.fates[self.fates_before :] if owner in (None, fate.owner)]
 
     @property
     def waited_for(self) -> bool:
@@ -130,8 +130,8 @@ class AbortExecutor:
         if plan.crossings:
             causes = self._record(wish, within_s)
         self._join(wish, causes, now, within_s)
-        work = self._registry.works.get(plan.ending[0].id) if plan.ending else None
-        return work.asked.abort_id if work is not None and work.asked is not None else None
+        session = self._registry.sessions.get(plan.ending[0].id) if plan.ending else None
+        return session.asked.abort_id if session is not None and session.asked is not None else None
 
     def _new_id(self) -> str:
         return f"abort-{self._registry.journal_writer.last_seq + 1}"
@@ -193,17 +193,17 @@ class AbortExecutor:
     ) -> _AbortedNode:
         if node.kind == "tool":
             return self._end_tool(node, wish, cause)
-        work = self._registry.works[node.id]
-        sent = _AbortedNode(node, work, len(work.fates), self._how(work))
+        session = self._registry.sessions[node.id]
+        sent = _AbortedNode(node, session, len(session.fates), self._how(session))
         bound_s = node.due.kill_s if node.due is not None else None
         if within_s is not None:
             bound_s = within_s if bound_s is None else min(bound_s, within_s)
         self._registry.end(node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s)
         return sent
 
-    def _how(self, work: LiveSession) -> str:
+    def _how(self, session: LiveSession) -> str:
         """An abort of a session ends it, but not what its turn has achieved before."""
-        turn_id = self._registry.entity(work.session_id).data.turn_id
+        turn_id = self._registry.entity(session.session_id).data.turn_id
         turn = self._registry.entities.get(turn_id)
         return f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
 
@@ -216,23 +216,23 @@ class AbortExecutor:
     def _end_tool(self, node: PlannedNode, wish: _AbortRequest, cause: Cause) -> _AbortedNode:
         turn_id, _, number = node.id.rpartition(":c")
         turn = self._registry.entity(turn_id)
-        work = self._registry.works[turn.data.session_id]
+        session = self._registry.sessions[turn.data.session_id]
         call = next(call for call in turn.data.open if call.number == int(number))
-        sent = _AbortedNode(node, work, len(work.fates), connection=work.connection)
-        started = any(child.started_by == node.id for child in self._registry.children_of(work.session_id))
-        assert work.connection is not None, "a call that is open has a link"
-        if started or work.connection.runs(call.call_id):
+        sent = _AbortedNode(node, session, len(session.fates), connection=session.connection)
+        started = any(child.started_by == node.id for child in self._registry.children_of(session.session_id))
+        assert session.connection is not None, "a call that is open has a link"
+        if started or session.connection.runs(call.call_id):
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=wish.reason, abort_id=wish.abort_id
             )
-            work.connection.abandon_call(call.call_id)
+            session.connection.abandon_call(call.call_id)
             self._registry.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return sent
-        work.connection.abort_own_call(call.call_id, wish.reason, wish.abort_id)
-        if self._ends_with_another(call, turn.data, work.connection, wish):
+        session.connection.abort_own_call(call.call_id, wish.reason, wish.abort_id)
+        if self._ends_with_another(call, turn.data, session.connection, wish):
             sent.how = ENDED_WITHIN
             return sent
-        sent.how = work.connection.end_call(
+        sent.how = session.connection.end_call(
             call.call_id, lambda why: self._interrupt(sent, call, wish, cause, f": {why}")
         )
         if not sent.how:
@@ -257,19 +257,19 @@ class AbortExecutor:
         because = cause._replace(seq=self._registry.journal_writer.last_seq)
         text = f"The tool call {call.call_id} was aborted ({wish.reason}). Go on without its result."
         message = UrgentMessage(message_id=f"abort of {sent.node.id}", sender="supervisor", text=text)
-        self._registry.tell(sent.work.session_id, message, cause=because)
+        self._registry.tell(sent.session.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ joining
     async def _joined(self, sent: _AbortedNode, began: float) -> NodeReceipt:
-        node, work = sent.node, sent.work
+        node, session = sent.node, sent.session
         if node.kind == "tool":
             return await self._tool_joined(sent, began)
         if node.mode is CancelMode.WAIT_REQUESTED:
-            await work.heard.wait()
-        if not sent.waited_for and work.report is None:
+            await session.heard.wait()
+        if not sent.waited_for and session.report is None:
             return NodeReceipt(id=node.id, kind=node.kind, outcome="requested", how=f"its cancel mode is {node.mode}")
-        await work.over.wait()
-        report = work.report
+        await session.over.wait()
+        report = session.report
         if report is None:
             return NodeReceipt(id=node.id, kind=node.kind, outcome="ended", how="its actor crashed")
         return NodeReceipt(
@@ -293,7 +293,7 @@ class AbortExecutor:
             if (
                 one.node.kind == "session"
                 and one.waited_for
-                and not await journal_writer.disk.unless_down(one.work.ended)
+                and not await journal_writer.disk.unless_down(one.session.ended)
             ):
                 return False
         calls = [one.node.id for one in sent if one.node.kind == "tool"]
@@ -372,14 +372,14 @@ def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _AbortRequest, now
 def _heads(registry: EntityRegistry, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
     ids = {one.id for one in ending}
     for one in ending:
-        work = registry.works.get(one.id)
-        if work is not None and work.parent_id not in ids:
+        session = registry.sessions.get(one.id)
+        if session is not None and session.parent_id not in ids:
             yield one
 
 
 def _is_over(sent: _AbortedNode) -> bool:
     """Its end is known, so that nobody waits for it."""
-    return sent.node.kind == "session" and sent.work.over.is_set()
+    return sent.node.kind == "session" and sent.session.over.is_set()
 
 
 def _fates(sent: list[_AbortedNode]) -> tuple[ProcessFate, ...]:

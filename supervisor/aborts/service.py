@@ -96,8 +96,8 @@ class AbortService:
 
     def _survivors_of(self, call: str) -> Survivors:
         """Sum up what is left of a call that has ended, in a session that may go on: its processes may live."""
-        work = self._registry.works.get(call.partition(":")[0])
-        last = {one.pid: one.survivors for one in work.fates if one.owner == call} if work is not None else {}
+        session = self._registry.sessions.get(call.partition(":")[0])
+        last = {one.pid: one.survivors for one in session.fates if one.owner == call} if session is not None else {}
         return total_survivors(last.values())
 
     def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
@@ -117,9 +117,9 @@ class AbortService:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
         joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
         survivors, recorded = list[Survivors](), True
-        for work in [self._registry.works[one.id] for one in plan.ending if one.id in self._registry.works]:
-            recorded = await self._over(work) and recorded
-            survivors.append(work.report.survivors if work.report is not None else "unknown")
+        for session in [self._registry.sessions[one.id] for one in plan.ending if one.id in self._registry.sessions]:
+            recorded = await self._over(session) and recorded
+            survivors.append(session.report.survivors if session.report is not None else "unknown")
         return Receipt(
             abort_id="",
             target=plan.target,

@@ -64,7 +64,7 @@ class ToolCallTerminations:
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         agent_id: str,
         calls: Mapping[str, str],
         aborted: Container[str],
@@ -72,7 +72,7 @@ class ToolCallTerminations:
         agent_io: AgentIO,
     ) -> None:
         self._registry = registry
-        self._work = work
+        self._session = session
         self._agent_id = agent_id
         self._calls = calls
         self._aborted = aborted
@@ -147,7 +147,7 @@ class ToolCallTerminations:
         self._ending[call_id] = _CallTermination(how, [kept])
         self._agent_io.put(outs or ())
         try:
-            self._work.start(ctx, self._see_to_end, call_id, outs is not None)
+            self._session.start(ctx, self._see_to_end, call_id, outs is not None)
         except ActorStopped:
             return ""
         return how
@@ -155,7 +155,7 @@ class ToolCallTerminations:
     async def _see_to_end(self, call_id: str, asked: bool) -> None:
         """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
         its own process, and wait for those that this has started."""
-        within_s, timers = self._work.policy.ladder.request_s, self._registry.system.timers
+        within_s, timers = self._session.policy.ladder.request_s, self._registry.system.timers
         if asked:
             with timers.limit(min(ASKED_S, within_s)):
                 await anyio.sleep_forever()
@@ -180,7 +180,7 @@ class ToolCallTerminations:
             return False
         async with self._looking:
             found = await end_processes(
-                process, self._span, self._registry.system.timers, servers=self._work.profile.servers
+                process, self._span, self._registry.system.timers, servers=self._session.profile.servers
             )
         self._note_killed(tool_id, found)
         return bool(found.killed)
@@ -194,14 +194,14 @@ class ToolCallTerminations:
             linger_s = LINGER_S if not self._left else 0.0  # what has outlived that once is waited for no more
             span = self._span._replace(alone=alone)
             found = await end_processes(
-                process, span, self._registry.system.timers, linger_s, self._work.profile.servers
+                process, span, self._registry.system.timers, linger_s, self._session.profile.servers
             )
         self._note_killed(tool_id, found)
         if process.pid in found.alive:
             self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
         if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
             told = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
-            self._registry.note_in_turn(self._work, "CallProcessesLeft", told)
+            self._registry.note_in_turn(self._session, "CallProcessesLeft", told)
         for pid in may_live:
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="", killed=0, survivors="unknown"))
         return not (found.left or found.may_live)
@@ -209,13 +209,13 @@ class ToolCallTerminations:
     def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
             told = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
-            self._registry.note_in_turn(self._work, "CallProcessesKilled", told)
+            self._registry.note_in_turn(self._session, "CallProcessesKilled", told)
         for pid in found.killed:
             left = pid in found.left
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(left)))
 
     def _keep(self, fate: ProcessFate) -> None:
-        self._work.fates.append(fate)
+        self._session.fates.append(fate)
         if fate.survivors:
             self._left[fate.owner, fate.pid] = None
 
@@ -229,10 +229,10 @@ class ToolCallTerminations:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
             told = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
-            self._registry.note(self._agent_id, "CallProcessesEnded", self._work.cause, told)
-        for number, fate in enumerate(self._work.fates):
+            self._registry.note(self._agent_id, "CallProcessesEnded", self._session.cause, told)
+        for number, fate in enumerate(self._session.fates):
             if fate.survivors and (fate.owner, fate.pid) in found:
-                self._work.fates[number] = msgspec.structs.replace(fate, survivors=0)
+                self._session.fates[number] = msgspec.structs.replace(fate, survivors=0)
 
 
 class KilledProcesses(NamedTuple):

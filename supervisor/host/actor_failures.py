@@ -58,23 +58,23 @@ class ActorFailures:
     def _crashed(self, actor_id: str, error: BaseException) -> None:
         """An actor of ours has a bug. Its session ends, with all below it, and whoever waits for that is answered."""
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
-        work, entity = self._registry.works.get(actor_id), self._registry.entities.get(actor_id)
-        if work is not None:
+        session, entity = self._registry.sessions.get(actor_id), self._registry.entities.get(actor_id)
+        if session is not None:
             cause = KERNEL
             with suppress(TypeError):  # what it knew may be what is broken
                 if entity is not None:
                     cause = KERNEL._replace(seq=entity.note(LOST, KERNEL, {"error": repr(error)}).seq)
-            self._lost(work, f"the session's actor crashed: {error!r}", cause)
+            self._lost(session, f"the session's actor crashed: {error!r}", cause)
         elif entity is not None:
             self._registry.forget(entity)
             if entity.parent_id is not None:
                 words = f"the actor of {actor_id} crashed: {error!r}"
                 self._registry.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
 
-    def _lost(self, work: LiveSession, why: str, cause: Cause) -> None:
+    def _lost(self, session: LiveSession, why: str, cause: Cause) -> None:
         """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
         journal stops it: who waited for it was told so. Who may outlive the session does."""
-        lost = [work]
+        lost = [session]
         for one in lost:  # it grows as it is read: parents first
             one.ending = one.told = True
             lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
@@ -83,10 +83,10 @@ class ActorFailures:
             for below in [
                 self._registry.entities.get(below) for below in self._registry.system.children(one.session_id)
             ]:
-                if below is not None and below.id not in self._registry.works:
+                if below is not None and below.id not in self._registry.sessions:
                     self._registry.forget(below)
             self._registry.bury(one.session_id)
-            words = why if one is work else f"its parent was lost: {why}"
+            words = why if one is session else f"its parent was lost: {why}"
             self._prompting.lost(one.session_id, Outcome("failed", words, ""))
 
     def _part_with_children(self, lost: LiveSession, cause: Cause) -> None:

@@ -103,14 +103,14 @@ class ConnectionFactory:
         self._files = files
         self._codec_of = codec_of
 
-    def __call__(self, work: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Connection:
-        profile = work.profile
+    def __call__(self, session: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Connection:
+        profile = session.profile
         if profile.function is not None:
             return FunctionLink(
-                self._registry, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
+                self._registry, session, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
-        resume_id, interrupted = work.resume_id, work.interrupted
-        work.resume_id, work.interrupted = None, False  # it is tried once
+        resume_id, interrupted = session.resume_id, session.interrupted
+        session.resume_id, session.interrupted = None, False  # it is tried once
         host = self._host
         try:
             codec = self._codec_of(profile)()
@@ -123,17 +123,17 @@ class ConnectionFactory:
             )
         return ProcessConnection(
             self._registry,
-            work,
+            session,
             agent_id,
             incarnation,
             codec=codec,
             host=host,
             launch=Launch(
                 argv=argv,
-                cwd=work.directory,
-                env={**profile.env, **work.variables},
+                cwd=session.directory,
+                env={**profile.env, **session.variables},
                 spare=agent_spare(),
-                session=work.session_id,
+                session=session.session_id,
             ),
             delegate=self._delegate,
             files=self._files,

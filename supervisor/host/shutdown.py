@@ -58,17 +58,17 @@ class Shutdown:
         """The journal is lost."""
 
     # ------------------------------------------------------------------ one session
-    async def ended(self, work: LiveSession) -> None:
+    async def ended(self, session: LiveSession) -> None:
         """Wait for a session's last record, which a journal that has failed will never hold.
 
         Raises:
             JournalError: the journal has failed.
         """
-        await first_of(work.ended, self.failed)
-        if self.failure is not None and not work.ended.is_set():
+        await first_of(session.ended, self.failed)
+        if self.failure is not None and not session.ended.is_set():
             raise self.failure
 
-    async def over(self, work: LiveSession) -> bool:
+    async def over(self, session: LiveSession) -> bool:
         """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
         record is durable.
 
@@ -76,14 +76,14 @@ class Shutdown:
             JournalError: the journal has failed.
         """
         disk = self._registry.journal_writer.disk
-        while not work.ended.is_set() and self.failure is None:
+        while not session.ended.is_set() and self.failure is None:
             if disk.outage is None:
-                await first_of(work.ended, self.failed, disk.down)
-            elif not work.over.is_set():
-                await first_of(work.over, work.ended, self.failed, disk.up)
+                await first_of(session.ended, self.failed, disk.down)
+            elif not session.over.is_set():
+                await first_of(session.over, session.ended, self.failed, disk.up)
             else:
                 return False
-        if self.failure is not None and not work.ended.is_set():
+        if self.failure is not None and not session.ended.is_set():
             raise self.failure
         return True
 
@@ -111,16 +111,16 @@ class Shutdown:
 
     def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
         """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
-        for work in reversed(list(self._registry.works.values())):
+        for session in reversed(list(self._registry.sessions.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-            self._registry.end(work.session_id, stop, cause=Cause(actor=actor))
+            self._registry.end(session.session_id, stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
         """Tell every root session that its work is done."""
-        for work in list(self._registry.works.values()):
-            if work.root_id == work.session_id:
+        for session in list(self._registry.sessions.values()):
+            if session.root_id == session.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self._registry.end(work.session_id, stop, cause=Cause(actor="host"))
+                self._registry.end(session.session_id, stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""
@@ -160,9 +160,9 @@ class Shutdown:
 
     async def _last_records(self) -> None:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
-        works, disk = self._registry.works, self._registry.journal_writer.disk
-        bound_s = max((work.policy.ladder.total_s for work in works.values()), default=0.0)
-        while works and self.failure is None:
+        sessions, disk = self._registry.sessions, self._registry.journal_writer.disk
+        bound_s = max((session.policy.ladder.total_s for session in sessions.values()), default=0.0)
+        while sessions and self.failure is None:
             outages = disk.outages
             with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
                 await self._next_end()
@@ -172,15 +172,15 @@ class Shutdown:
                 self._registry.journal_writer.abandon()
         if self.failure is not None and not self._system.broken:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
-                for work in list(works.values()):
-                    await work.quiet()
+                for session in list(sessions.values()):
+                    await session.quiet()
 
     async def _next_end(self) -> None:
         """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
-        disk, works = self._registry.journal_writer.disk, list(self._registry.works.values())
-        alive = next((work for work in works if not work.over.is_set()), None)
+        disk, sessions = self._registry.journal_writer.disk, list(self._registry.sessions.values())
+        alive = next((session for session in sessions if not session.over.is_set()), None)
         if disk.outage is None:
-            await first_of(works[0].ended, self.failed, disk.down)
+            await first_of(sessions[0].ended, self.failed, disk.down)
         elif alive is not None:
             await first_of(alive.over, alive.ended, self.failed, disk.up)
         elif not await self._recovers_soon():

@@ -159,7 +159,7 @@ class Supervisor:
             self._endings,
             admit=self._admit,
             ended=self._shutdown.ended,
-            revived=lambda work, past: self.monitors.revive(work, self.settings.oversight, past.budget),
+            revived=lambda session, past: self.monitors.revive(session, self.settings.oversight, past.budget),
             inherit=self._prompting.inherit,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
@@ -286,7 +286,7 @@ class Supervisor:
 
     def sessions(self) -> list[Session]:
         """The sessions that are alive, oldest first: also those of an earlier supervisor that go on."""
-        return [Session(self, session_id) for session_id in self.registry.works]
+        return [Session(self, session_id) for session_id in self.registry.sessions]
 
     async def result_of(self, session_id: str) -> TurnResult | None:
         """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none."""
@@ -299,7 +299,7 @@ class Supervisor:
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
-            return self.registry.work(parent).profile
+            return self.registry.session(parent).profile
         if isinstance(agent, str):
             profile = self._agents.get(agent)
             if profile is None:
@@ -324,7 +324,7 @@ class Supervisor:
         place: WorkspaceSpec = NO_WORKSPACE,
     ) -> str:
         _check_name(name)
-        above = self.registry.work(parent) if parent is not None else None
+        above = self.registry.session(parent) if parent is not None else None
         if above is not None and (above.ending or above.told):
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
         if started_by is not None and not self.registry.is_open(started_by):
@@ -334,9 +334,9 @@ class Supervisor:
         session_id = self.registry.names.new(name) if above is None else self._child_id(above, name)
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
-        work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
-        work.place = place
-        self.monitors.oversee(work, self.settings.oversight, allowance)
+        session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
+        session.place = place
+        self.monitors.oversee(session, self.settings.oversight, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.registry.birth(
@@ -350,12 +350,12 @@ class Supervisor:
                 contained=contained,
             )
         except ActorError as error:
-            self.registry.dismiss(work)
+            self.registry.dismiss(session)
             raise Refused(f"session {name!r} is not started: {error}") from error
         if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_WORKSPACE:
             placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
             self.registry.note(session_id, PLACED, cause, placed)
-        self.monitors.note_budget(work, allowance, cause)
+        self.monitors.note_budget(session, allowance, cause)
         return session_id
 
     def _admit(
@@ -367,7 +367,7 @@ class Supervisor:
         started_by: str | None,
         mode: CancelMode,
     ) -> LiveSession:
-        work = LiveSession(
+        session = LiveSession(
             self.registry,
             session_id=session_id,
             parent=above,
@@ -377,10 +377,10 @@ class Supervisor:
             transcript=RedactingTranscript(self._transcript_of(session_id), self.journal_writer),
             mode=mode,
         )
-        work.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
-        self.registry.admit(work)
-        self.janitor.follow(work)
-        return work
+        session.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
+        self.registry.admit(session)
+        self.janitor.follow(session)
+        return session
 
     def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
         self.registry.note(task_id, name, cause, told, reason=reason)
@@ -424,7 +424,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.monitors.left_of(self.registry.work(session_id))
+        return self.monitors.left_of(self.registry.session(session_id))
 
     def used_by(self, session_id: str) -> Amounts:
         """What the agents of a session have used so far, without those of its child sessions.
@@ -432,7 +432,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.monitors.used_by(self.registry.work(session_id))
+        return self.monitors.used_by(self.registry.session(session_id))
 
     # ------------------------------------------------------------------ what an earlier one left
     async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
@@ -459,8 +459,8 @@ class Supervisor:
 
     def _see_child_out(self, session_id: str) -> None:
         """A child session that was delegated is closed when its prompts are answered: who asked for it is gone."""
-        work, ctx = self.registry.works.get(session_id), self._system.context(JANITOR)
-        if work is not None and work.started_by is not None and ctx is not None:
+        session, ctx = self.registry.sessions.get(session_id), self._system.context(JANITOR)
+        if session is not None and session.started_by is not None and ctx is not None:
             ctx.start_task(self._close_answered, session_id, name=f"child {session_id}")
 
     async def _close_answered(self, session_id: str) -> None:
@@ -482,7 +482,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
         """
-        self.registry.work(session_id)
+        self.registry.session(session_id)
         _check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
@@ -499,7 +499,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended.
         """
-        self.registry.work(session_id)
+        self.registry.session(session_id)
         _check_text("prompt", prompt)
         return await self._prompting.outcome_of(session_id, prompt, cause, once=once, limit=limit)
 
@@ -518,7 +518,7 @@ class Supervisor:
                 the journal cannot be written now.
         """
         point = _point(urgent, at)
-        self.registry.work(session_id)
+        self.registry.session(session_id)
         _check_text("text", text)
         _check_type("sender", sender, str)
         self._check_disk(f"a message for {session_id}")
@@ -563,16 +563,16 @@ class Supervisor:
 
     def reach_of(self, caller: Caller) -> Reach:
         """What *caller* may ask for: a session below another one, no more than either's plan lets it."""
-        work = self.registry.works.get(caller.session)
-        if work is None:
+        session = self.registry.sessions.get(caller.session)
+        if session is None:
             return NOWHERE
-        own = work.own_task
+        own = session.own_task
         splits = frozenset({own.name, f"{Kind.TASK}:{own.name}"} if own is not None and own.split is not None else ())
-        sessions, operates = [work], frozenset(work.profile.operates)
+        sessions, operates = [session], frozenset(session.profile.operates)
         for one in sessions:  # the list grows as we walk along it
             sessions += one.children.values()
-        while (work := work.parent) is not None:
-            operates &= frozenset(work.profile.operates)
+        while (session := session.parent) is not None:
+            operates &= frozenset(session.profile.operates)
         return Reach(frozenset(one.session_id for one in sessions), splits, operates)
 
     def note_refused(self, caller: Caller, asked: str, why: str) -> None:
@@ -605,15 +605,17 @@ class Supervisor:
             Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
             McpError: the server could not be started, or did not answer in time, and was given up.
         """
-        work, ctx = self.registry.work(session_id), self._system.context(session_id)
+        session, ctx = self.registry.session(session_id), self._system.context(session_id)
         self._check_disk(f"an MCP server for {session_id}")
         server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
         self._environments.append(server.env)
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
-        launch = Launch(argv=server.command, cwd=work.directory, env={**clean_env(), **server.env}, session=session_id)
-        resource = McpResource(self.registry, self._processes, work, server, launch, start_s)
-        if ctx is None or work.told or work.ending:
+        launch = Launch(
+            argv=server.command, cwd=session.directory, env={**clean_env(), **server.env}, session=session_id
+        )
+        resource = McpResource(self.registry, self._processes, session, server, launch, start_s)
+        if ctx is None or session.told or session.ending:
             raise Refused(f"{session_id} is ending: it has no server {name!r} any more")
         resource.begin(ctx)
         try:
@@ -627,7 +629,7 @@ class Supervisor:
 
     def _delegate(
         self,
-        work: LiveSession,
+        session: LiveSession,
         name: str,
         prompt: str,
         agent: str | None,
@@ -640,8 +642,8 @@ class Supervisor:
         ctx = self._janitor
         try:
             _check_text("prompt", prompt)
-            profile = self._profile(agent, work.session_id)
-            child_id = self._start(name, profile, work.session_id, None, started_by, cause, mode)
+            profile = self._profile(agent, session.session_id)
+            child_id = self._start(name, profile, session.session_id, None, started_by, cause, mode)
         except (ValueError, Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return
@@ -754,12 +756,12 @@ class Supervisor:
             JournalError: the journal was lost meanwhile; the session was ended all the same.
         """
         _check_type("reason", reason, str)
-        work = self.registry.works.get(session_id)
-        if work is None:
+        session = self.registry.sessions.get(session_id)
+        if session is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
         self.registry.end(session_id, stop, cause=cause)
-        await self._shutdown.ended(work)
+        await self._shutdown.ended(session)
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
         """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.
@@ -833,8 +835,8 @@ class Supervisor:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
         await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
         await self.janitor.rest()
-        for work in self.registry.works.values():  # whose last record was lost
-            work.transcript.close()
+        for session in self.registry.sessions.values():  # whose last record was lost
+            session.transcript.close()
 
     # ------------------------------------------------------------------ looking
     def state_of(self, entity_id: str) -> str:

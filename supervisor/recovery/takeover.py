@@ -125,15 +125,15 @@ class Takeover:
         self, heir: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
     ) -> LiveSession:
         data = msgspec.json.decode(row.data, type=SessionData)
-        above = self._registry.works.get(row.parent_id or "")
+        above = self._registry.sessions.get(row.parent_id or "")
         profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
         policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
-        work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
-        work.requests, work.crashes = past.requests, past.crashes
-        work.directory, work.place = past.directory or work.directory, past.place
-        self._revived(work, past)
-        work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
-        return work
+        session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
+        session.requests, session.crashes = past.requests, past.crashes
+        session.directory, session.place = past.directory or session.directory, past.place
+        self._revived(session, past)
+        session.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
+        return session
 
 
 def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
@@ -176,10 +176,10 @@ class _TakeoverPolicy(NamedTuple):
 
     def _is_among(self, session_id: str) -> bool:
         """Whether it is wanted, or one above it is; nobody below what is left over goes on."""
-        work, found = self.registry.works.get(session_id), self.among is None
-        while work is not None and work.session_id not in self.left_over:
-            found, work = found or self._is_wanted(work.session_id), work.parent
-        return found and work is None
+        session, found = self.registry.sessions.get(session_id), self.among is None
+        while session is not None and session.session_id not in self.left_over:
+            found, session = found or self._is_wanted(session.session_id), session.parent
+        return found and session is None
 
     def _is_wanted(self, entity_id: str) -> bool:
         return entity_id not in self.left_over and (self.among is None or entity_id in self.among)

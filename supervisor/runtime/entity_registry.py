@@ -56,12 +56,12 @@ class EntityRegistry:
         self.journal_writer = journal_writer
         self.names = names
         self.entities: dict[str, Entity] = {}
-        self.works: dict[str, LiveSession] = {}
-        self.on_rest: Callable[[LiveSession], None] = lambda work: None
+        self.sessions: dict[str, LiveSession] = {}
+        self.on_rest: Callable[[LiveSession], None] = lambda session: None
         """Called when nothing works for a session any more."""
-        self.on_recorded: Callable[[LiveSession], None] = lambda work: None
+        self.on_recorded: Callable[[LiveSession], None] = lambda session: None
         """Called when everything below a session has its last record."""
-        self.on_pressed: Callable[[LiveSession], None] = lambda work: None
+        self.on_pressed: Callable[[LiveSession], None] = lambda session: None
         """Called when the end of a session has become more urgent."""
         journal_writer.disk.down.then(self.hold_deadlines)
 
@@ -96,7 +96,7 @@ class EntityRegistry:
         else:
             self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
         self.entities[entity.id] = entity
-        above = self.works.get(parent_id) if parent_id is not None else None
+        above = self.sessions.get(parent_id) if parent_id is not None else None
         if above is not None:
             self._count_in(above, entity)
 
@@ -115,33 +115,33 @@ class EntityRegistry:
         if above.unrecorded == 0 and above.over.is_set():
             self.on_recorded(above)
 
-    def admit(self, work: LiveSession) -> None:
+    def admit(self, session: LiveSession) -> None:
         """A session is about to be born."""
-        self.works[work.session_id] = work
-        work.join()
+        self.sessions[session.session_id] = session
+        session.join()
 
-    def dismiss(self, work: LiveSession) -> None:
+    def dismiss(self, session: LiveSession) -> None:
         """It has ended, or was not born."""
-        del self.works[work.session_id]
-        self.names.forget(work.session_id)
-        work.heard.set()
-        work.leave()
-        if work.parent is not None:
-            del work.parent.children[work.session_id]
+        del self.sessions[session.session_id]
+        self.names.forget(session.session_id)
+        session.heard.set()
+        session.leave()
+        if session.parent is not None:
+            del session.parent.children[session.session_id]
 
     def revive(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
         """Take in an entity that an earlier supervisor left in the journal: as if born now, but for its record."""
-        self._place(entity, home, contained and entity.parent_id in self.works)
+        self._place(entity, home, contained and entity.parent_id in self.sessions)
 
     def bury(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""
         entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
-        work = self.works.get(entity_id)
-        if work is not None:
-            self.dismiss(work)
-            work.transcript.close()
-            work.ended.set()
+        session = self.sessions.get(entity_id)
+        if session is not None:
+            self.dismiss(session)
+            session.transcript.close()
+            session.ended.set()
         if entity is not None:
             self.lose(entity)
 
@@ -152,7 +152,7 @@ class EntityRegistry:
 
     def lose(self, entity: Entity) -> None:
         """Nothing more will be heard of it: its session does not wait for its last record."""
-        above = self.works.get(entity.parent_id) if entity.parent_id is not None else None
+        above = self.sessions.get(entity.parent_id) if entity.parent_id is not None else None
         if above is not None:
             above.turns.pop(entity.id, None)
         entity.leave()
@@ -185,8 +185,8 @@ class EntityRegistry:
 
     def hears(self, entity_id: str, event: Event) -> bool:
         """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
-        work = self.works.get(entity_id)
-        ending = work is not None and (work.told or work.ending)
+        session = self.sessions.get(entity_id)
+        ending = session is not None and (session.told or session.ending)
         return not ending or type(event) in HEARD_LAST
 
     def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
@@ -195,25 +195,25 @@ class EntityRegistry:
         The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
         Every further abort is recorded.
         """
-        work, entity = self.works.get(session_id), self.entities.get(session_id)
-        if work is None or entity is None or entity.ended:
+        session, entity = self.sessions.get(session_id), self.entities.get(session_id)
+        if session is None or entity is None or entity.ended:
             return Joined.JOINED  # its last record is written
-        wish, before = self._wish(work, stop, within_s), work.asked
-        work.asked, joined = merged(before, wish)
-        if joined is Joined.BEGAN and not work.told:
-            work.told, work.told_by = True, cause.seq
+        wish, before = self._wish(session, stop, within_s), session.asked
+        session.asked, joined = merged(before, wish)
+        if joined is Joined.BEGAN and not session.told:
+            session.told, session.told_by = True, cause.seq
             self.tell(session_id, stop, cause=cause)
             return joined
-        if stop.now and not work.hurried and not work.over.is_set():
+        if stop.now and not session.hurried and not session.over.is_set():
             self.tell(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
-            self._note_joined(work, before, stop, cause)
+            self._note_joined(session, before, stop, cause)
         if joined is Joined.RAISED:
-            self.on_pressed(work)
+            self.on_pressed(session)
         return joined
 
-    def _wish(self, work: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
-        ladder = work.policy.ladder
+    def _wish(self, session: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
+        ladder = session.policy.ladder
         bound_s = ladder.kill_s if stop.now else ladder.total_s
         return AbortState(
             abort_id=stop.abort_id,
@@ -223,8 +223,8 @@ class EntityRegistry:
             deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 
-    def _note_joined(self, work: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
-        entity = self.entities.get(work.session_id)
+    def _note_joined(self, session: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
+        entity = self.entities.get(session.session_id)
         if entity is None or entity.ended:
             return
         told = {"joined": first.abort_id, "first_reason": first.reason}
@@ -244,10 +244,10 @@ class EntityRegistry:
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
             entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
-    def _surviving(self, work: LiveSession | None) -> LiveSession | None:
-        while work is not None and (work.told or work.ending):
-            work = work.parent
-        return work
+    def _surviving(self, session: LiveSession | None) -> LiveSession | None:
+        while session is not None and (session.told or session.ending):
+            session = session.parent
+        return session
 
     async def post(
         self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False
@@ -294,15 +294,15 @@ class EntityRegistry:
         if entity is not None:
             entity.note(name, cause, metadata, **described)
 
-    def note_in_turn(self, work: LiveSession, name: str, metadata: dict[str, Any]) -> None:
+    def note_in_turn(self, session: LiveSession, name: str, metadata: dict[str, Any]) -> None:
         """Record a fact about the turn that a session's agent works on, if it works on one."""
-        turn_id = work.connection.turn_id if work.connection is not None else None
+        turn_id = session.connection.turn_id if session.connection is not None else None
         if turn_id is not None:
-            self.note(turn_id, name, work.cause, metadata)
+            self.note(turn_id, name, session.cause, metadata)
 
-    def write(self, work: LiveSession, source: str, text: str) -> None:
+    def write(self, session: LiveSession, source: str, text: str) -> None:
         """Into the transcript of a session: who says it, and what."""
-        work.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
+        session.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
         """Cancel everything that runs in an actor's scope."""
@@ -317,16 +317,16 @@ class EntityRegistry:
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
-    def work(self, session_id: str) -> LiveSession:
+    def session(self, session_id: str) -> LiveSession:
         """The living session of that id.
 
         Raises:
             NoSuchEntity: there is none.
         """
-        work = self.works.get(session_id)
-        if work is None:
+        session = self.sessions.get(session_id)
+        if session is None:
             raise NoSuchEntity(session_id)
-        return work
+        return session
 
     def entity(self, entity_id: str) -> Entity:
         """The living entity of that id.
@@ -341,15 +341,15 @@ class EntityRegistry:
 
     def children_of(self, session_id: str) -> list[LiveSession]:
         """The child sessions that are alive, oldest first."""
-        work = self.works.get(session_id)
-        return list(work.children.values()) if work is not None else []
+        session = self.sessions.get(session_id)
+        return list(session.children.values()) if session is not None else []
 
     def nodes(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
         """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
 
         A view, made as it is read: it is good until something is awaited.
         """
-        return AbortTreeView(self.works, self.entities, hurry=hurry)
+        return AbortTreeView(self.sessions, self.entities, hurry=hurry)
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
         """The living entities in the journal's form; their *data* costs the most, and can be left out."""

@@ -41,7 +41,7 @@ class Delegate(Protocol):
 
     def __call__(
         self,
-        work: LiveSession,
+        session: LiveSession,
         name: str,
         prompt: str,
         agent: str | None,
@@ -75,9 +75,9 @@ class _AbortedCall(NamedTuple):
 class AgentConnection:
     """What every link does the same way: report."""
 
-    def __init__(self, registry: EntityRegistry, work: LiveSession, agent_id: str, incarnation: int) -> None:
+    def __init__(self, registry: EntityRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
         self.registry = registry
-        self.work = work
+        self.session = session
         self.agent_id = agent_id
         self.ended = OneShotEvent()
         self.is_ready = False
@@ -120,10 +120,10 @@ class AgentConnection:
 
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
-        self.registry.tell(entity_id, event, cause=self.work.cause)
+        self.registry.tell(entity_id, event, cause=self.session.cause)
 
     def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
-        return self.registry.report(entity_id, event, cause=self.work.cause)
+        return self.registry.report(entity_id, event, cause=self.session.cause)
 
     # ------------------------------------------------------------------ the session's start
     def _report_ready(self, info: str) -> None:
@@ -135,13 +135,13 @@ class AgentConnection:
         """The agent is ready for the prompt of this incarnation."""
         self._incarnation = incarnation
         self._assigned = True
-        session = self.registry.entities.get(self.work.session_id)
+        session = self.registry.entities.get(self.session.session_id)
         if session is not None:
             started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
-            self._tell(self.work.session_id, started)
+            self._tell(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
-        self._tell(self.work.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+        self._tell(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
@@ -159,9 +159,9 @@ class AgentConnection:
         self._delegations.clear()
         self._causes.clear()
         self._numbers = 0
-        self.work.text = self.work.said
-        if self.work.watch is not None:
-            self.work.watch.turn_began()
+        self.session.text = self.session.said
+        if self.session.watch is not None:
+            self.session.watch.turn_began()
         if self._over or self._dying:
             self._conclude("error", "the agent is gone")
             return False
@@ -216,18 +216,18 @@ class AgentConnection:
             intent=self._intent,
             problem=problem,
             http_status=http_status,
-            text=self.work.text,
+            text=self.session.text,
         )
-        if verdict is not self._intent and self.work.watch is not None:
-            verdict = self.work.watch.model.judged(verdict)
+        if verdict is not self._intent and self.session.watch is not None:
+            verdict = self.session.watch.model.judged(verdict)
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
-            self.work.said = self.work.text
+            self.session.said = self.session.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
-        if self.work.watch is not None:
-            self.work.watch.turn_ended()
+        if self.session.watch is not None:
+            self.session.watch.turn_ended()
         self._release()
 
     # ------------------------------------------------------------------ tool calls
@@ -237,7 +237,7 @@ class AgentConnection:
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
             return None
-        if self.work.watch is not None and not self.work.watch.may_call():
+        if self.session.watch is not None and not self.session.watch.may_call():
             return None
         self._numbers += 1
         number, above = self._numbers, self._calls.get(parent)
@@ -268,8 +268,8 @@ class AgentConnection:
         that was abandoned has its one result from whoever abandoned it, once that is durable; this word is too late."""
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
-        if opened is not None and turn_id is not None and intent is None and self.work.watch is not None:
-            self.work.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
+        if opened is not None and turn_id is not None and intent is None and self.session.watch is not None:
+            self.session.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
         tool_id = self._calls.get(call_id)
         self._drop_call(call_id)
         if turn_id is None:
@@ -283,7 +283,7 @@ class AgentConnection:
         elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
             # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
             because, completed = None, _AbortedCall(intent.error, self._abort_id).result(call_id, outcome)
-        cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
+        cause = self.session.cause if because is None else self.session.cause._replace(seq=because)
         await self.registry.report(turn_id, completed, cause=cause)
 
     # ------------------------------------------------------------------ what it is told within a turn
@@ -292,7 +292,7 @@ class AgentConnection:
         self._not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
 
     def _not_steered(self, message_id: str, incarnation: int, why: str) -> None:
-        self._tell(self.work.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
+        self._tell(self.session.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
 
     # ------------------------------------------------------------------ permissions
     def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
@@ -322,7 +322,7 @@ class AgentConnection:
 
     def _delegates(self, call_id: str) -> bool:
         tool_id = self._calls.get(call_id)
-        return any(child.started_by == tool_id for child in self.registry.children_of(self.work.session_id))
+        return any(child.started_by == tool_id for child in self.registry.children_of(self.session.session_id))
 
     def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """*answer*, of which only the first call counts: the child's end, or that nobody waits for it any more."""

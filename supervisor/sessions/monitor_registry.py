@@ -138,27 +138,27 @@ class MonitorRegistry:
                 scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
-    def oversee(self, work: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
+    def oversee(self, session: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
         """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
         above = given.within
-        if above is None and work.parent is not None and work.parent.watch is not None:
-            above = work.parent.watch.scope
+        if above is None and session.parent is not None and session.parent.watch is not None:
+            above = session.parent.watch.scope
         budget = given.budget if given.budget is not None else rules.session
-        scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
-        self._watch(work, rules, scope, given.patience)
+        scope = self.scope(session.session_id, f"session {session.session_id}", budget, above)
+        self._watch(session, rules, scope, given.patience)
 
-    def note_budget(self, work: LiveSession, given: BudgetGrant, cause: Cause) -> None:
+    def note_budget(self, session: LiveSession, given: BudgetGrant, cause: Cause) -> None:
         """Say in its log what bounds a session, if something does."""
-        scope = self._scope_of(work)
+        scope = self._scope_of(session)
         if scope is not None or given.patience is not Patience.DEFAULT:
             told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
-            self._registry.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
+            self._registry.note(session.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
-    def revive(self, work: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
+    def revive(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
         bound it, those do that there are now; where there are none any more, it still counts in its scope."""
-        watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
-        own = self._scopes.get(work.session_id)
+        watch = self._watch(session, rules, self.recall(recalled.scopes), recalled.patience)
+        own = self._scopes.get(session.session_id)
         if recalled.common and own is not None:
             own.bound(rules.session)
         watch.recall(recalled.used)
@@ -166,42 +166,42 @@ class MonitorRegistry:
             watch.recall_spent(*recalled.spent)
         watch.model.record.in_a_row = recalled.troubles
 
-    def left_of(self, work: LiveSession) -> Budget:
+    def left_of(self, session: LiveSession) -> Budget:
         """What a session may still use."""
-        scope = self._scope_of(work)
+        scope = self._scope_of(session)
         if scope is None:
             return Budget()
         left = {name: scope.left(name) or 0 for name in scope.measures}
         whole = {name: int(one) if name in WHOLE else one for name, one in left.items()}
         return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
 
-    def used_by(self, work: LiveSession) -> Amounts:
+    def used_by(self, session: LiveSession) -> Amounts:
         """What the agents of a session have used."""
-        return work.watch.used if work.watch is not None else Amounts()
+        return session.watch.used if session.watch is not None else Amounts()
 
-    def _scope_of(self, work: LiveSession) -> Scope | None:
-        return work.watch.scope if work.watch is not None else None
+    def _scope_of(self, session: LiveSession) -> Scope | None:
+        return session.watch.scope if session.watch is not None else None
 
     def _watch(
-        self, work: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
+        self, session: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
     ) -> SessionMonitor:
-        watch = work.watch = SessionMonitor(self._registry, work, self, rules, scope, patience)
-        work.over.then(lambda: self._ended(watch))
+        watch = session.watch = SessionMonitor(self._registry, session, self, rules, scope, patience)
+        session.over.then(lambda: self._ended(watch))
         return watch
 
     def _ended(self, watch: SessionMonitor) -> None:
         watch.ended()
-        self.close(watch.work.session_id)
+        self.close(watch.session.session_id)
 
     # ------------------------------------------------------------------ snapshots
     def turn_began(self, watch: SessionMonitor) -> None:
-        self._running[watch.work.session_id] = watch
+        self._running[watch.session.session_id] = watch
         every_s = watch.rules.liveness.snapshot_s
         if every_s and every_s not in self._news:
             self._look_later(every_s)
 
     def turn_ended(self, watch: SessionMonitor) -> None:
-        self._running.pop(watch.work.session_id, None)
+        self._running.pop(watch.session.session_id, None)
 
     def _look_later(self, every_s: float) -> None:
         self._news[every_s] = set()
@@ -214,7 +214,7 @@ class MonitorRegistry:
         moved = self._news.pop(every_s)
         watches = [one for one in self._running.values() if one.rules.liveness.snapshot_s == every_s]
         for watch in watches:
-            watch.snapshot(watch.work.session_id in moved)
+            watch.snapshot(watch.session.session_id in moved)
         if watches:
             self._look_later(every_s)
 
@@ -222,17 +222,17 @@ class MonitorRegistry:
         """The sessions whose agent has moved since the last time, and those that wait for one of them, or for one that
         is being launched: that has bounds of its own."""
         moved: set[str] = set()
-        for work in self._registry.works.values():
-            if not (work.moved or work.turns or work.parent is not None):
+        for session in self._registry.sessions.values():
+            if not (session.moved or session.turns or session.parent is not None):
                 continue  # most of a large host is idle
-            moves = (work.watch is not None and work.watch.has_moved()) or self._is_launched(work)
-            above: LiveSession | None = work if moves else None
+            moves = (session.watch is not None and session.watch.has_moved()) or self._is_launched(session)
+            above: LiveSession | None = session if moves else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)
                 above = above.parent
         return moved
 
-    def _is_launched(self, work: LiveSession) -> bool:
+    def _is_launched(self, session: LiveSession) -> bool:
         """Somebody below another session was asked for something, and has no agent for it yet."""
-        entity = self._registry.entities.get(work.session_id) if work.parent is not None else None
+        entity = self._registry.entities.get(session.session_id) if session.parent is not None else None
         return entity is not None and entity.state in LAUNCHED and entity.data.current is not None

@@ -60,7 +60,7 @@ class PendingRequests:
     @property
     def unanswered(self) -> bool:
         """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
-        sessions = (self._registry.entities.get(session_id) for session_id in self._registry.works)
+        sessions = (self._registry.entities.get(session_id) for session_id in self._registry.sessions)
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
@@ -85,14 +85,14 @@ class PendingRequests:
     async def _request(
         self, session_id: str, prompt: str, answer: Answer, cause: Cause, *, once: bool, limit: TimeLimit
     ) -> None:
-        work = self._registry.work(session_id)
+        session = self._registry.session(session_id)
         data: SessionData = self._registry.entity(session_id).data
         has = {one.id for one in (*data.queue, data.current) if one is not None}
-        await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
-        work.requests += 1
-        request_id = f"{session_id}:r{work.requests}"
+        await self._check_waiting(session_id, "prompts", len(data.queue) + len(session.asking.keys() - has))
+        session.requests += 1
+        request_id = f"{session_id}:r{session.requests}"
         self._waiting[request_id] = [answer]
-        work.asking[request_id] = None
+        session.asking[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
             await self._registry.post(session_id, requested, cause=cause, withdraws=True)
@@ -102,7 +102,7 @@ class PendingRequests:
                 self._taken(session_id, once=once)  # else it is as if it had never been asked
             raise
         finally:
-            del work.asking[request_id]
+            del session.asking[request_id]
         self._taken(session_id, once=once)
 
     def _taken(self, session_id: str, *, once: bool) -> None:
@@ -192,27 +192,27 @@ class PendingRequests:
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or as many messages as may be wait for it already.
         """
-        work = self._registry.work(session_id)
+        session = self._registry.session(session_id)
         has = {one.id for one in self._registry.entity(session_id).data.inbox}
-        await self._check_waiting(session_id, "messages", len(has | work.sending.keys()))
+        await self._check_waiting(session_id, "messages", len(has | session.sending.keys()))
         self._messages += 1
         message_id = f"m{self._generation}.{self._messages}"
-        event = _message(work, message_id, sender, text, urgent)
+        event = _message(session, message_id, sender, text, urgent)
         lane = Lane.NORMAL if urgent is None else Lane.URGENT
-        work.sending[message_id] = None
+        session.sending[message_id] = None
         try:
             await self._registry.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
         finally:
-            del work.sending[message_id]
+            del session.sending[message_id]
         return message_id
 
 
 def _message(
-    work: LiveSession, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
+    session: LiveSession, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
 ) -> UrgentMessage | MessageReceived:
     if urgent is None:
         return MessageReceived(message_id=message_id, sender=sender, text=text)
-    steer = work.connection is not None and work.connection.steers
+    steer = session.connection is not None and session.connection.steers
     return UrgentMessage(message_id=message_id, sender=sender, text=text, point=urgent, steer=steer)
 
 

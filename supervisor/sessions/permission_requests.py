@@ -53,10 +53,10 @@ class PermissionRequests:
     """
 
     def __init__(
-        self, registry: EntityRegistry, work: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
+        self, registry: EntityRegistry, session: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
     ) -> None:
         self._registry = registry
-        self._work = work
+        self._session = session
         self._directory = directory
         self._codec, self._agent_io = codec, agent_io
         self._asked = 0
@@ -94,11 +94,11 @@ class PermissionRequests:
         self._registry.tell(turn_id, self._requested(asked, decided, choice), cause=cause)
 
     def _ruling(self, wish: Wish, by_policy: Callable[[PermissionPolicy, Wish, str], Ruling]) -> Ruling:
-        if why := call_refusal(self._work.rights, wish.kind):
+        if why := call_refusal(self._session.rights, wish.kind):
             return Ruling(Decision.DENY, why)
-        if (settled := self._work.settled.get(wish)) is not None:
+        if (settled := self._session.settled.get(wish)) is not None:
             return Ruling(settled, "settled before, for this session")
-        return by_policy(self._work.profile.permissions, wish, self._directory)
+        return by_policy(self._session.profile.permissions, wish, self._directory)
 
     def serve(self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided) -> str | None:
         """Decide whether *wish* is done for the agent: why not, ``""`` where it is; ``None``: a human decides, and
@@ -139,7 +139,7 @@ class PermissionRequests:
             paths=asked.paths,
             options=asked.options,
             asked=decided.decision is Decision.ASK,
-            within_s=self._work.profile.permissions.answer_within_s,
+            within_s=self._session.profile.permissions.answer_within_s,
             decision=decided.decision.value,
             option=choice.option,
             kind=choice.kind,
@@ -148,13 +148,13 @@ class PermissionRequests:
 
     def _note(self, asked: PermissionAsked, choice: Choice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
-        self._registry.note(self._work.session_id, "PermissionAnswered", cause, told)
+        self._registry.note(self._session.session_id, "PermissionAnswered", cause, told)
 
     def answer(self, request_id: str, option: str | None) -> None:
         """The answer is on record: tell the agent, unless it waits no more."""
         _, asked, by_person = self._open.pop(request_id, (0, None, False))
         if asked is not None:
-            self._work.moved = True
+            self._session.moved = True
             kind = dict(asked.options).get(option or "", "")
             # A rule has looked at the title, which is the agent's own word: only what a person has allowed covers more.
             if kind.startswith("allow") and by_person and request_id not in self._services:

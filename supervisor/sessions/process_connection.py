@@ -94,7 +94,7 @@ class ProcessConnection(AgentConnection):
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         agent_id: str,
         incarnation: int,
         *,
@@ -106,7 +106,7 @@ class ProcessConnection(AgentConnection):
         resume_id: str | None = None,
         interrupted: bool = False,
     ) -> None:
-        super().__init__(registry, work, agent_id, incarnation)
+        super().__init__(registry, session, agent_id, incarnation)
         self._codec = codec
         self._host = host
         self._launch = launch
@@ -118,16 +118,16 @@ class ProcessConnection(AgentConnection):
         self._steered: deque[str] = deque()
         """The messages that it was told in this turn, and has not taken up."""
         self._agent_io = AgentIO()
-        self._asking = PermissionRequests(registry, work, launch.cwd, codec, self._agent_io)
-        self._terminals = Terminals(registry, work, host, launch, codec, self._agent_io, self._asking)
+        self._asking = PermissionRequests(registry, session, launch.cwd, codec, self._agent_io)
+        self._terminals = Terminals(registry, session, host, launch, codec, self._agent_io, self._asking)
         self._ends = ToolCallTerminations(
-            registry, work, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io
+            registry, session, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io
         )
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}
         """The calls that the agent says it has stopped, while others of an interrupted turn are open."""
-        self._compacting = CompactionTracker(registry, work)
+        self._compacting = CompactionTracker(registry, session)
         self._given, self._killed = OneShotEvent(), OneShotEvent()
         self._since: int | None = None
         """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
@@ -167,7 +167,7 @@ class ProcessConnection(AgentConnection):
         if self._note_intent(turn_id, intent, abort_id):
             self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs(call)), None)
             self._agent_io.put(self._codec.interrupt())
-            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.work.cause)
+            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.session.cause)
 
     def finish(self) -> None:
         self._finishing = True
@@ -204,7 +204,7 @@ class ProcessConnection(AgentConnection):
         if process is None or self._since is None:
             return ()
         seen = await process.look()
-        return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.work.profile.servers)
+        return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.session.profile.servers)
 
     def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
         if (process := self._agent_io.process) is not None:
@@ -219,7 +219,7 @@ class ProcessConnection(AgentConnection):
         exited = AgentExited(reason="it was cancelled before it started", ended_by="kill")
         process: Process | None = None
         try:
-            ladder, quirks = self.work.policy.ladder, self.work.profile.quirks
+            ladder, quirks = self.session.policy.ladder, self.session.profile.quirks
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
             async with self._host.spawn(
                 self._launch,
@@ -247,18 +247,18 @@ class ProcessConnection(AgentConnection):
     def _patience_s(self) -> float:
         """How long the launch waits for descriptors: the session's deadline for a launch must not end that wait, since
         it would be charged. Its session goes on to wait in its own way."""
-        limits = self.registry.entity(self.work.session_id).data.limits
+        limits = self.registry.entity(self.session.session_id).data.limits
         return min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
 
     def _report_put_off(self, error: SpawnShortage) -> None:
         """The launch is made anew, charged to nobody; the next agent takes up the conversation that this one had."""
-        self.work.resume_id, self.work.interrupted = self._resume_id, self._interrupted
+        self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
         words = f"waits for {error.lacks}: {error}"
         verdict = Verdict(exit=Exit.ERROR, error=words, transition_reason=TransitionReason.SHORTAGE)
         self._report_not_started(verdict)
 
     def _fate(self, report: ProcessReport) -> AgentExited:
-        self.work.account(self.agent_id, report)
+        self.session.account(self.agent_id, report)
         if report.survivors == 0:
             self._ends.all_ended()
         intent = self._intent
@@ -281,7 +281,7 @@ class ProcessConnection(AgentConnection):
             process.kill()
         self._tell(self.agent_id, AgentStarted(pid=process.pid))
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
-        await self._report(self.work.session_id, launched)
+        await self._report(self.session.session_id, launched)
         async with anyio.create_task_group() as group:
             self._agent_io.open(group, process, self._hear)
             group.start_soon(self._read_errors, process)
@@ -311,7 +311,7 @@ class ProcessConnection(AgentConnection):
 
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
-            self.work.stir()
+            self.session.stir()
             self._ends.received(process.written_between)
             for part in self._parts(data):
                 if not await self._room():
@@ -355,9 +355,9 @@ class ProcessConnection(AgentConnection):
     async def _read_errors(self, process: Process) -> None:
         said = ""  # a line may come in pieces
         while data := await process.receive_err():
-            self.work.stir()
+            self.session.stir()
             text = data.decode(errors="replace")
-            self.registry.write(self.work, "stderr", text)
+            self.registry.write(self.session, "stderr", text)
             said = f"{said}{text}"[-LAST_WORDS_CHARS:]
             self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
         self._complained.set()
@@ -366,10 +366,10 @@ class ProcessConnection(AgentConnection):
     async def _hear(self, out: Out) -> None:
         if not await self._room():
             return
-        if self.turn_id is not None and self.work.watch is not None:
-            self.work.watch.model.hear(out)
+        if self.turn_id is not None and self.session.watch is not None:
+            self.session.watch.model.hear(out)
             if self._intent is None and _is_sign(out):
-                self.work.moved = True
+                self.session.moved = True
         match out:
             case Ready():
                 await self._ready(out)
@@ -391,7 +391,7 @@ class ProcessConnection(AgentConnection):
             case TerminalKilled(terminal_id):
                 self._terminals.end(terminal_id)
             case PermissionAsked():
-                if why := self._asking.ask(out, self.turn_id, self.work.cause):
+                if why := self._asking.ask(out, self.turn_id, self.session.cause):
                     self._malformed(why)
             case FileAsked():
                 await self._serve_file(out)
@@ -402,7 +402,7 @@ class ProcessConnection(AgentConnection):
             case Compaction():
                 await self._compact(out)
             case ModelTrouble():
-                self.registry.write(self.work, "log", f"its model failed ({out.problem}): {out.words}\n")
+                self.registry.write(self.session, "log", f"its model failed ({out.problem}): {out.words}\n")
             case CallKept(call_id, why):
                 self._ends.kept(call_id, why)
             case TurnEnded():
@@ -437,22 +437,22 @@ class ProcessConnection(AgentConnection):
             self._conversation = resume_id
             await self._report(self.agent_id, AgentNamed(resume_id=resume_id))
         if self._codec.one_shot:
-            self.work.resume_id = resume_id
+            self.session.resume_id = resume_id
 
     def _heard_message(self) -> None:
         """It has taken up the oldest of what it was told; after its turn that means nothing any more."""
         if self._steered and self.turn_id is not None:
             heard = MessageHeard(incarnation=self._incarnation, message_id=self._steered.popleft())
-            self._tell(self.work.session_id, heard)
+            self._tell(self.session.session_id, heard)
 
     def _hear_text(self, kind: str, text: str) -> None:
         if kind == "message":
-            self.work.say(text)
-        self.registry.write(self.work, kind, text)
+            self.session.say(text)
+        self.registry.write(self.session, kind, text)
 
     def _hear_usage(self, usage: Usage) -> None:
         """Also after the end of a turn: an agent says with its last word what that turn has used."""
-        if self.work.watch is not None:
+        if self.session.watch is not None:
             amounts = Amounts(
                 input_tokens=usage.input_tokens,
                 output_tokens=usage.output_tokens,
@@ -460,7 +460,7 @@ class ProcessConnection(AgentConnection):
                 cached_tokens=usage.cached_tokens,
                 requests=usage.requests,
             )
-            self.work.watch.reported(amounts, usage.used)
+            self.session.watch.reported(amounts, usage.used)
 
     async def _compact(self, compaction: Compaction) -> None:
         if self.turn_id is None:
@@ -513,7 +513,7 @@ class ProcessConnection(AgentConnection):
         http_status: int | None = None,
     ) -> None:
         if self.turn_id is not None:
-            self._asking.withdraw(self.turn_id, "its turn is over", self.work.cause)
+            self._asking.withdraw(self.turn_id, "its turn is over", self.session.cause)
         super()._conclude(stop, error, status, problem=problem, http_status=http_status)
 
     async def _turn_ended(self, ended: TurnEnded) -> None:
@@ -524,7 +524,7 @@ class ProcessConnection(AgentConnection):
         error = ended.error
         if ended.stop == "error" and self._gone and self._complaint:
             error = f"{error}; its last words: {self._complaint}"
-        if ended.stop == "cancelled" and self._numbers and self.work.profile.quirks.cancel_leaves_tool:
+        if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             self._end_with_its_tools()
         self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
         if self._finishing:
@@ -533,7 +533,7 @@ class ProcessConnection(AgentConnection):
     def _end_with_its_tools(self) -> None:
         """It answered a cancel, and what its calls had started goes on: that ends with the agent. The next one takes up
         the conversation, where it can be loaded."""
-        self.work.resume_id = self._conversation
+        self.session.resume_id = self._conversation
         words = "a cancel leaves its tools running: it was ended with them"
         self.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
@@ -560,9 +560,9 @@ class ProcessConnection(AgentConnection):
             ctx = self.registry.system.context(self.agent_id)
             if ctx is not None:
                 with suppress(ActorStopped):  # nobody is there any more to be told
-                    self.work.start(ctx, self._do_with_file, asked, why)
+                    self.session.start(ctx, self._do_with_file, asked, why)
 
-        why = self._asking.serve(wish, asked.text or "", self.turn_id, self.work.cause, answered)
+        why = self._asking.serve(wish, asked.text or "", self.turn_id, self.session.cause, answered)
         if why is not None:
             await self._do_with_file(asked, why)
 
@@ -576,7 +576,7 @@ class ProcessConnection(AgentConnection):
         except OSError as error:
             why = str(error)
             if isinstance(error, FileRefused):
-                self.registry.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
+                self.registry.note_in_turn(self.session, "FileRefused", {"path": asked.path, "why": why})
         self._agent_io.put(self._codec.file_answered(asked.request_id, text, why))
 
     async def _with_file(self, path: str, text: str | None) -> str:
@@ -587,9 +587,9 @@ class ProcessConnection(AgentConnection):
 
     def _serve_child(self, asked: ChildAsked) -> None:
         """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
-        wish = Wish(title=f"{asked.agent or self.work.profile.name} {asked.name}", tool="_supervisor/session/run")
+        wish = Wish(title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run")
         start = partial(self._start_child, asked)
-        why = self._asking.serve(wish, asked.prompt, self.turn_id, self.work.cause, start)
+        why = self._asking.serve(wish, asked.prompt, self.turn_id, self.session.cause, start)
         if why is not None:
             start(why)
 
@@ -604,17 +604,17 @@ class ProcessConnection(AgentConnection):
                 self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error)
             )
 
-        if not why and len(self.work.children) >= CHILDREN_MAX:
-            why = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
+        if not why and len(self.session.children) >= CHILDREN_MAX:
+            why = f"{self.session.session_id} has {len(self.session.children)} child sessions; wait until one has ended"
         if why:
             self.registry.note_in_turn(
-                self.work, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why}
+                self.session, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why}
             )
             answer(Outcome("failed", why, ""))
             return
-        cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
+        cause = Cause(self._causes.get(started_by or ""), None, self.session.session_id)
         once = self._delegated(call_id, answer)
-        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+        self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
 
 
 def _lines(data: bytes) -> Iterable[bytes]:

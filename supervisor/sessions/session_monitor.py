@@ -107,7 +107,7 @@ class SessionMonitor:
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         monitors: MonitorOwner,
         rules: MonitorSettings,
         scope: Scope | None,
@@ -115,7 +115,7 @@ class SessionMonitor:
     ) -> None:
         self._registry = registry
         self._monitors = monitors
-        self.work = work
+        self.session = session
         self.rules = rules
         self.scope = scope
         self.patience = patience
@@ -141,7 +141,7 @@ class SessionMonitor:
         self._loops = Loops(rules.loops)
         self._stall = Stall()
         self.model = ModelErrorMonitor(
-            registry, rules.model, self._note, lambda one: monitors.model_failed(work.session_id, one)
+            registry, rules.model, self._note, lambda one: monitors.model_failed(session.session_id, one)
         )
 
     @property
@@ -353,7 +353,7 @@ class SessionMonitor:
     def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
         if self._hand_back is not _HandBackPhase.OVER:
             self._hand_back = _HandBackPhase.OVER
-            self._monitors.order(self.work.session_id, reason, actor, because, blamed)
+            self._monitors.order(self.session.session_id, reason, actor, because, blamed)
 
     # ------------------------------------------------------------------ circles
     def called(self, call: Seen) -> None:
@@ -373,11 +373,11 @@ class SessionMonitor:
     def stir(self) -> None:
         """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
         if not self._stall.stepped:
-            self.work.moved = True
+            self.session.moved = True
 
     def has_moved(self) -> bool:
         """Whether something came from its agent since this was asked last."""
-        moved, self.work.moved = self.work.moved, False
+        moved, self.session.moved = self.session.moved, False
         if moved:
             return True
         turn = self._registry.entities.get(self._turn_id)
@@ -401,7 +401,7 @@ class SessionMonitor:
         more_s = (turn.data.most_s or 0.0) - turn.data.due_s
         if turn.data.verdict is None and more_s >= EXTENSION_LEAST_S:
             seen = ProgressSeen(left_s=left_s)
-            self._registry.tell(self._turn_id, seen, cause=Cause(self.work.because, None, "supervisor"))
+            self._registry.tell(self._turn_id, seen, cause=Cause(self.session.because, None, "supervisor"))
 
     @property
     def _patience(self) -> Patience:
@@ -426,12 +426,12 @@ class SessionMonitor:
     # ------------------------------------------------------------------ what is said
     def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
         message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
-        self._registry.tell(self.work.session_id, message, cause=Cause(because, None, "supervisor"))
+        self._registry.tell(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
 
     def _note(self, name: str, metadata: dict[str, Any], reason: str) -> int:
         """A fact in the log of the session; its number."""
-        cause = Cause(self.work.because, None, self.work.profile.adapter)
-        entity = self._registry.entities.get(self.work.session_id)
+        cause = Cause(self.session.because, None, self.session.profile.adapter)
+        entity = self._registry.entities.get(self.session.session_id)
         if entity is None or entity.ended:
             return self._registry.journal_writer.last_seq
         severity = Severity.INFO if name == USAGE else Severity.WARNING

@@ -243,7 +243,7 @@ class Execution:
 
     async def _turn(self, case: TaskExecution) -> Outcome:
         asked, prompt = self._sup.outcome_of, ask_again(case.task.prompt, case.absent)
-        limit, work = self._load.time_limit(case), self._sup.registry.works.get(case.session_id)
+        limit, work = self._load.time_limit(case), self._sup.registry.sessions.get(case.session_id)
         try:
             return _judged(await asked(case.session_id, prompt, case.cause, once=True, limit=limit), work)
         except (NoSuchEntity, Refused) as error:
@@ -254,7 +254,7 @@ class Execution:
         async with anyio.create_task_group() as group:
             if case.state is Task.CLAIMED:
                 group.start_soon(self._note_start, case)
-            work = self._sup.registry.works.get(case.session_id)
+            work = self._sup.registry.sessions.get(case.session_id)
             outcome = await self._sup.last_outcome(case.session_id, once=True) or self._answered_before(case)
             if outcome is not None and outcome.seq is not None and outcome.seq < await self._began_seq(case):
                 outcome = None  # that was its last attempt's, which has been judged
@@ -276,7 +276,7 @@ class Execution:
         return None if answered is None else Outcome(answered.outcome, answered.error, "", answered.seq)
 
     async def _note_start(self, case: TaskExecution) -> None:
-        work = self._sup.registry.works.get(case.session_id)
+        work = self._sup.registry.sessions.get(case.session_id)
         if work is not None:
             await work.running.wait()
             started = Started(reason="its agent is ready")
@@ -314,7 +314,7 @@ class Execution:
 
     def _ended_meanwhile(self, case: TaskExecution, outcome: Outcome) -> Outcome:
         """Return *outcome*, as aborted if a person has ended the task or its session while the turn settled."""
-        work = self._sup.registry.works.get(case.session_id)
+        work = self._sup.registry.sessions.get(case.session_id)
         if not case.unwanted and work is not None and not work.heard.is_set():
             return outcome
         why = case.unwanted or "its session was ended before its work was judged"
@@ -322,7 +322,7 @@ class Execution:
 
     async def _absent(self, case: TaskExecution, outcome: Outcome) -> str:
         """The completion signals that are missing, in words."""
-        work, wanted = self._sup.registry.works.get(case.session_id), [one.value() for one in case.task.completion]
+        work, wanted = self._sup.registry.sessions.get(case.session_id), [one.value() for one in case.task.completion]
         if not wanted or work is None:
             return ""
         case.absent = await missing(wanted, work.directory, outcome.text)

@@ -93,7 +93,7 @@ def count_success(load: PlanRun, case: TaskExecution, *, on: str = "") -> None:
 
 def _worker(load: PlanRun, case: TaskExecution) -> str:
     """The agent that did the work: its session knows, whoever is next."""
-    work = load.sup.registry.works.get(case.session_id)
+    work = load.sup.registry.sessions.get(case.session_id)
     if work is not None:
         return work.profile.name
     row = load.sup.inherited.rows.get(case.session_id)

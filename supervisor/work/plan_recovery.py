@@ -286,7 +286,7 @@ class PlanRecovery:
             return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
-        idle = [one for one in self._sup.registry.works if one in rows and one not in held]
+        idle = [one for one in self._sup.registry.sessions if one in rows and one not in held]
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _end_remains(self, entity: Entity) -> None:

@@ -179,7 +179,7 @@ class PlanRun:
 
     def lives(self, session_id: str) -> bool:
         """Whether that session can be asked for something."""
-        work, entity = self.sup.registry.works.get(session_id), self.sup.registry.entities.get(session_id)
+        work, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
         return (
             work is not None
             and entity is not None
@@ -269,7 +269,7 @@ class PlanRun:
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """The model of somebody's agent failed once; the agent may try again by itself."""
         case = self._at_work.get(session_id.partition("/")[0])
-        work = self.sup.registry.works.get(session_id)
+        work = self.sup.registry.sessions.get(session_id)
         _, provider, why = PROBLEMS[failure.problem]
         if case is not None and work is not None and provider:
             key = self.provider_of(work.profile.name)
@@ -297,7 +297,7 @@ class PlanRun:
     def equip(self, case: TaskExecution, *, may_split: bool) -> None:
         """Its session may say that it is blocked, and perhaps split it. What its model meets is its."""
         self._at_work[case.session_id] = case
-        work = self.sup.registry.works.get(case.session_id)
+        work = self.sup.registry.sessions.get(case.session_id)
         if work is not None and self.block is not None:
             split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
             work.own_task = AssignedTask(case.name, split, self.block, state_dir)

@@ -386,7 +386,7 @@ class PlanRunner:
         taken back the ends of those who are at work there."""
         merging_s = LAST_RECORDS_S if self._approving else 0.0
         begun = (case for case in self.load.cases.values() if case.task.rollback and not case.taken_back)
-        works = (self._sup.registry.works.get(case.session_id) for case in begun)
+        works = (self._sup.registry.sessions.get(case.session_id) for case in begun)
         ends_s = max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
         return merging_s + ends_s + LAST_RECORDS_S
 
@@ -503,7 +503,7 @@ class PlanRunner:
                 self.load.pool.stop_waiting()
 
     async def _end_session(self, session_id: str) -> None:
-        if session_id in self._sup.registry.works:
+        if session_id in self._sup.registry.sessions:
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
 

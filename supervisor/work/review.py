@@ -89,7 +89,7 @@ async def reviewed(
         verdict = ReviewVerdict(
             approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id
         )
-    if session_id not in sup.registry.works:
+    if session_id not in sup.registry.sessions:
         raise Refused(f"session {session_id!r} was ended before its work was reviewed")
     told = {"agent": review.agent, **msgspec.to_builtins(verdict)}
     sup.registry.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
@@ -105,7 +105,7 @@ async def _end_earlier(sup: Supervisor, session_id: str) -> None:
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
     """One try: a session of its own."""
-    work = sup.registry.works.get(session_id)
+    work = sup.registry.sessions.get(session_id)
     if work is None:
         raise NoSuchEntity(session_id)
     session = await sup.start_session(

@@ -40,7 +40,7 @@ UNKNOWN: Final = "unknown whether processes of its turn still ran when it was ju
 
 async def settle(sup: Supervisor, case: TaskExecution) -> None:
     """Return when no process of the turn of *case* runs; what was ended, or is unknown, is among its remarks."""
-    work = sup.registry.works.get(case.session_id)
+    work = sup.registry.sessions.get(case.session_id)
     if work is None or work.connection is None:
         return
     if work.connection.outlived:

@@ -241,7 +241,7 @@ class TaskExecution:
 
     @property
     def session_lives(self) -> bool:
-        return bool(self.session_id) and self.session_id in self._sup.registry.works
+        return bool(self.session_id) and self.session_id in self._sup.registry.sessions
 
     @property
     def works(self) -> bool:

@@ -525,7 +525,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> 
         group.start_soon(abort)
         await roll.all_gone()
         await gone(*pids_of(run.events(), "lead"))
-        await run.sup.registry.works["lead"].over.wait()
+        await run.sup.registry.sessions["lead"].over.wait()
         assert (len(run.events()), receipts) == (durable, [])
         journal.thaw.set()
         assert (await run.asked.result()).outcome == "aborted"

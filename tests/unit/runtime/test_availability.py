@@ -250,7 +250,7 @@ async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None
         ):
             with pytest.raises(Degraded, match=r"is not taken: degraded since .*the disk is (still )?full.*ask again"):
                 await wish
-        assert set(run.sup.registry.works) == {"s"}
+        assert set(run.sup.registry.sessions) == {"s"}
 
 
 async def test_what_cannot_be_is_still_refused_as_such(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
             monkeypatch.setattr(availability, "HELD_BYTES_MAX", 0)
             run.sup.registry.note("s", "Noted", supervision.HOST, {})
             await run.sup.stopping.wait()
-    assert run.sup.registry.works["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].over.is_set()
 
 
 async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
         async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
-    assert run.sup.registry.works["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].over.is_set()
 
 
 class DeafJournal(FailingJournal):
@@ -404,7 +404,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
             disk_of(run).broken = True
             if left_by is not None:
                 raise left_by
-    assert run.sup.registry.works["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].over.is_set()
 
 
 async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:

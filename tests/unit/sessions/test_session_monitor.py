@@ -22,9 +22,9 @@ def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> SessionMon
         system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
         tell=lambda *told, **how: None,
     )
-    work: Any = SimpleNamespace(session_id="s", because=0, moved=False, profile=SimpleNamespace(adapter="acp"))
+    session: Any = SimpleNamespace(session_id="s", because=0, moved=False, profile=SimpleNamespace(adapter="acp"))
     monitors: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
-    return SessionMonitor(tree, work, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
+    return SessionMonitor(tree, session, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
 
 
 def test_the_next_turn_has_its_own() -> None:
