@@ -113,7 +113,7 @@ class AbortExecutor:
             outage=self.outage if recorded_at is None else None,
         )
 
-    def order(self, plan: AbortPlan, *, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, plan: AbortPlan, *, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """End everything the plan names, for that record's sake, without a receipt. Await-free."""
         self._send(_AbortRequest(plan, self._new_id(), reason, actor, because, blamed), False, None)
 
@@ -131,7 +131,7 @@ class AbortExecutor:
             causes = self._record(wish, within_s)
         self._join(wish, causes, now, within_s)
         session = self._registry.sessions.get(plan.ending[0].id) if plan.ending else None
-        return session.asked.abort_id if session is not None and session.asked is not None else None
+        return session.stop_request.abort_id if session is not None and session.stop_request is not None else None
 
     def _new_id(self) -> str:
         return f"abort-{self._registry.journal_writer.last_seq + 1}"
@@ -167,7 +167,7 @@ class AbortExecutor:
         return causes
 
     def _note(self, record: AbortRecord, wish: _AbortRequest, because: int | None) -> Cause:
-        self._registry.note(
+        self._registry.record_fact(
             self._log_of(wish.plan),
             "AbortRecord",
             Cause(because, None, wish.actor),
@@ -198,7 +198,9 @@ class AbortExecutor:
         bound_s = node.due.kill_s if node.due is not None else None
         if within_s is not None:
             bound_s = within_s if bound_s is None else min(bound_s, within_s)
-        self._registry.end(node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s)
+        self._registry.request_stop(
+            node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s
+        )
         return sent
 
     def _how(self, session: LiveSession) -> str:
@@ -211,7 +213,7 @@ class AbortExecutor:
         """Sessions in the reach that are ending already get one more cause; those below them have it from them."""
         for one in _heads(self._registry, wish.plan.ending):
             stop = _stop(AbortReason.USER_INTERRUPT, wish.plan.scope, wish, now)
-            self._registry.end(one.id, stop, cause=causes[one.edge], within_s=within_s)
+            self._registry.request_stop(one.id, stop, cause=causes[one.edge], within_s=within_s)
 
     def _end_tool(self, node: PlannedNode, wish: _AbortRequest, cause: Cause) -> _AbortedNode:
         turn_id, _, number = node.id.rpartition(":c")
@@ -221,18 +223,18 @@ class AbortExecutor:
         sent = _AbortedNode(node, session, len(session.fates), connection=session.connection)
         started = any(child.started_by == node.id for child in self._registry.children_of(session.session_id))
         assert session.connection is not None, "a call that is open has a link"
-        if started or session.connection.runs(call.call_id):
+        if started or session.connection.runs_call(call.call_id):
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=wish.reason, abort_id=wish.abort_id
             )
             session.connection.abandon_call(call.call_id)
-            self._registry.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
+            self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return sent
         session.connection.abort_own_call(call.call_id, wish.reason, wish.abort_id)
         if self._ends_with_another(call, turn.data, session.connection, wish):
             sent.how = ENDED_WITHIN
             return sent
-        sent.how = session.connection.end_call(
+        sent.how = session.connection.terminate_call(
             call.call_id, lambda why: self._interrupt(sent, call, wish, cause, f": {why}")
         )
         if not sent.how:
@@ -242,7 +244,7 @@ class AbortExecutor:
     def _ends_with_another(self, call: Call, turn: TurnData, connection: Connection, wish: _AbortRequest) -> bool:
         """True if it is made within a call that the agent runs by itself too, and that this abort ends."""
         above = next((one for one in turn.open if one.number == call.within), None)
-        if above is None or connection.runs(above.call_id):
+        if above is None or connection.runs_call(above.call_id):
             return False
         return any(one.id == f"{turn.id}:c{above.number}" for one in wish.plan.nodes)
 
@@ -253,11 +255,11 @@ class AbortExecutor:
         sent.interrupted, sent.how = True, f"{NOT_ASKED if not why else NOT_ENDED}{why}"
         turn_id = sent.node.id.rpartition(":c")[0]
         told = {"call": sent.node.id, "why": sent.how}
-        self._registry.note(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
+        self._registry.record_fact(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
         because = cause._replace(seq=self._registry.journal_writer.last_seq)
         text = f"The tool call {call.call_id} was aborted ({wish.reason}). Go on without its result."
         message = UrgentMessage(message_id=f"abort of {sent.node.id}", sender="supervisor", text=text)
-        self._registry.tell(sent.session.session_id, message, cause=because)
+        self._registry.send(sent.session.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ joining
     async def _joined(self, sent: _AbortedNode, began: float) -> NodeReceipt:
@@ -293,7 +295,7 @@ class AbortExecutor:
             if (
                 one.node.kind == "session"
                 and one.waited_for
-                and not await journal_writer.disk.unless_down(one.session.ended)
+                and not await journal_writer.disk.wait_unless_down(one.session.ended)
             ):
                 return False
         calls = [one.node.id for one in sent if one.node.kind == "tool"]
@@ -301,14 +303,14 @@ class AbortExecutor:
         for turn_id in [one for one in turns if one in self._registry.entities]:
             if not await self._durable():
                 return False
-            await self._registry.heard(turn_id)
+            await self._registry.wait_processed(turn_id)
         return await self._durable()
 
     async def _durable(self) -> bool:
         """Wait until all that is recorded now is durable; ``False`` if it cannot be written."""
         durable, journal_writer = OneShotEvent(), self._registry.journal_writer
         journal_writer.when_durable(durable.set)
-        return await journal_writer.disk.unless_down(durable) and journal_writer.error is None
+        return await journal_writer.disk.wait_unless_down(durable) and journal_writer.error is None
 
     async def _tool_joined(self, sent: _AbortedNode, began: float) -> NodeReceipt:
         tool_id = sent.node.id
@@ -329,7 +331,7 @@ class AbortExecutor:
         """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
         connection, turn_id = sent.connection, sent.node.id.rpartition(":c")[0]
         assert connection is not None, "a call that is open has a link"
-        await connection.free(turn_id)
+        await connection.wait_turn_over(turn_id)
         if connection.turn_id is None and not connection.reusable:
             await connection.ended.wait()
         return Stage.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Stage.REQUEST

@@ -41,7 +41,7 @@ class AbortService:
             UnknownWord: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
-        return plan_abort(self._registry.nodes(hurry=now), target, scope, now=now)
+        return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now)
 
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
@@ -100,14 +100,14 @@ class AbortService:
         last = {one.pid: one.survivors for one in session.fates if one.owner == call} if session is not None else {}
         return total_survivors(last.values())
 
-    def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """End a session with all below it, for that record's sake; nobody waits for a receipt. What is ending already
         needs no other reason. Await-free.
         """
         with suppress(UnknownTarget):
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
-                self._aborter.order(plan, reason=reason, actor=actor, because=because, blamed=blamed)
+                self._aborter.abort_session(plan, reason=reason, actor=actor, because=because, blamed=blamed)
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
         """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""

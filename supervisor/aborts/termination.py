@@ -59,7 +59,7 @@ class Termination:
     @property
     def due(self) -> StageDeadlines:
         """When each rung is over, in seconds after it began. Looked up again whenever its end is pressed."""
-        asked = self.session.asked
+        asked = self.session.stop_request
         within_s = asked.deadline - self.began if asked is not None else None
         return stage_deadlines(self.session.policy.ladder, within_s)
 
@@ -87,7 +87,11 @@ class TerminationService:
         self._climbs: dict[str, Termination] = {}
         self._rested: deque[Callable[[], None]] = deque()
         self._looking = False
-        registry.on_rest, registry.on_recorded, registry.on_pressed = self._rest, self._recorded, self._pressed
+        registry.on_idle, registry.on_recorded, registry.on_deadline_shortened = (
+            self._rest,
+            self._recorded,
+            self._pressed,
+        )
 
     def __len__(self) -> int:
         """How many ends are under way."""
@@ -120,12 +124,12 @@ class TerminationService:
         if not session.told:
             session.told_by = cause.seq  # by itself, or before its supervisor was killed
         session.ending = session.told = True
-        session.asked = session.asked or self._unasked(session, began)
+        session.stop_request = session.stop_request or self._unasked(session, began)
         session.heard.set()
         climb = Termination(session, cause, abort_id, began)
         self._end_children(climb)
         self._climbs[session.session_id] = climb
-        first = Stage.KILL if session.hurried else Stage.REQUEST
+        first = Stage.KILL if session.kill_at_once else Stage.REQUEST
         if session.busy:
             self._step_to(climb, first)
         else:
@@ -147,8 +151,8 @@ class TerminationService:
             if entity is not None and entity.ended:
                 continue  # there is nothing of it to live on: its last record is on its way
             if child.mode is CancelMode.WAIT_REQUESTED:
-                session.wait_for(child.heard)
-            self._registry.rehome(child, climb.cause, climb.abort_id)
+                session.hold_until(child.heard)
+            self._registry.reparent(child, climb.cause, climb.abort_id)
 
     def _tell_children(self, climb: Termination) -> None:
         """Who is waited for has no longer than this session; who was told so already is not told again."""
@@ -158,7 +162,7 @@ class TerminationService:
         deadline = climb.began + climb.due.kill_s
         for child in list(session.children.values()):
             waits = child.mode is CancelMode.WAIT_COMPLETED
-            known = child.asked
+            known = child.stop_request
             if child.mode is CancelMode.ABANDON or (
                 known is not None
                 and same_abort(known, climb.abort_id)
@@ -167,14 +171,14 @@ class TerminationService:
                 continue
             stop = stop or _parent_ended(session, climb.abort_id)
             within_s = deadline - self._registry.system.timers.now() if waits else None
-            self._registry.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
+            self._registry.request_stop(child.session_id, stop, cause=climb.cause, within_s=within_s)
 
     def _step_to(self, climb: Termination, rung: Stage) -> None:
         """Do what the rung does, and set the timer for the next one."""
         session, climb.rung = climb.session, rung
         if rung is Stage.REQUEST:
             if session.connection is not None:
-                session.connection.finish()
+                session.connection.close_when_idle()
         elif rung is Stage.CANCEL:
             self._registry.cancel_scope(session.session_id, climb.abort_id or Stage.CANCEL)
         else:
@@ -225,7 +229,7 @@ class TerminationService:
         pending = [session]
         while pending:
             one = pending.pop()
-            one.hurried = True
+            one.kill_at_once = True
             climb = self._climbs.get(one.session_id)
             if climb is not None and climb.rung in (Stage.REQUEST, Stage.CANCEL):
                 self._step_to(climb, Stage.KILL)
@@ -289,7 +293,7 @@ class TerminationService:
         assert report is not None, "what is over has a report"
         del self._climbs[climb.session.session_id]
         ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
-        self._registry.tell(climb.session.session_id, ended, cause=climb.cause)
+        self._registry.send(climb.session.session_id, ended, cause=climb.cause)
 
     @property
     def _disk(self) -> JournalAvailability:

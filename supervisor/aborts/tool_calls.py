@@ -92,14 +92,14 @@ class ToolCallTerminations:
         self._looking = anyio.Lock(fast_acquire=True)
 
     # ------------------------------------------------------------------ what the agent does
-    def begin(self) -> None:
+    def begin_turn(self) -> None:
         """Another turn is about to be given to it: it has no open call now."""
         self._ending.clear()
         now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
         self._begun.clear()
 
-    def received(self, written: tuple[int, int]) -> None:
+    def note_output(self, written: tuple[int, int]) -> None:
         """Note between which ticks the output was *written* that is dealt with from now on."""
         clear = self._span.clear
         if self._closed_last and not self._calls and written[0] >= clear:
@@ -107,14 +107,14 @@ class ToolCallTerminations:
             self._span = CallSpan(clear, clear)
         self._written, self._closed_last = written, False
 
-    def closed_last(self) -> None:
+    def note_all_closed(self) -> None:
         """No call is open now. When the next one began is not known: perhaps right after this one, and before we read
         of either."""
         begin, end = self._written
         self._span, self._closed_last = CallSpan(max(begin, self._span.since), max(end, self._span.since)), True
         self._begun.clear()
 
-    def opened(self, call_id: str) -> None:
+    def note_opened(self, call_id: str) -> None:
         """A call is about to be opened, beside those that are."""
         self._begun[call_id] = None
 
@@ -134,7 +134,7 @@ class ToolCallTerminations:
         return await self._end_processes(tool_id, alone=True)
 
     # ------------------------------------------------------------------ ending one
-    def end(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate(self, call_id: str, kept: Callable[[str], None]) -> str:
         """End this one call: how, for a receipt; ``""`` if it cannot be. *kept* hears why, if it does not end."""
         if call_id in self._ending:
             self._ending[call_id].told.append(kept)
@@ -162,11 +162,11 @@ class ToolCallTerminations:
         with timers.limit(within_s):
             found = self._alone and await self._strike(self._calls.get(call_id, ""))
             if not (found or asked):
-                self.kept(call_id, "no process of it was found")
+                self.give_up(call_id, "no process of it was found")
             await anyio.sleep_forever()
-        self.kept(call_id, f"it had not ended {within_s:g} s later")
+        self.give_up(call_id, f"it had not ended {within_s:g} s later")
 
-    def kept(self, call_id: str, why: str) -> None:
+    def give_up(self, call_id: str, why: str) -> None:
         """The agent does not end that call alone: whoever asked for it hears why."""
         ending = self._ending.pop(call_id, None)
         for kept in ending.told if ending is not None and call_id in self._calls else ():
@@ -201,7 +201,7 @@ class ToolCallTerminations:
             self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
         if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
             told = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
-            self._registry.note_in_turn(self._session, "CallProcessesLeft", told)
+            self._registry.record_turn_fact(self._session, "CallProcessesLeft", told)
         for pid in may_live:
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="", killed=0, survivors="unknown"))
         return not (found.left or found.may_live)
@@ -209,7 +209,7 @@ class ToolCallTerminations:
     def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
             told = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
-            self._registry.note_in_turn(self._session, "CallProcessesKilled", told)
+            self._registry.record_turn_fact(self._session, "CallProcessesKilled", told)
         for pid in found.killed:
             left = pid in found.left
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(left)))
@@ -219,7 +219,7 @@ class ToolCallTerminations:
         if fate.survivors:
             self._left[fate.owner, fate.pid] = None
 
-    def all_ended(self) -> None:
+    def note_processes_gone(self) -> None:
         """The agent has ended with all that it had started: so has whatever was left of its calls."""
         self._note_ended(list(self._left))
 
@@ -229,7 +229,7 @@ class ToolCallTerminations:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
             told = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
-            self._registry.note(self._agent_id, "CallProcessesEnded", self._session.cause, told)
+            self._registry.record_fact(self._agent_id, "CallProcessesEnded", self._session.cause, told)
         for number, fate in enumerate(self._session.fates):
             if fate.survivors and (fate.owner, fate.pid) in found:
                 self._session.fates[number] = msgspec.structs.replace(fate, survivors=0)

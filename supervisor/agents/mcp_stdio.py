@@ -178,7 +178,7 @@ class McpResource:
         report = await process.wait_ended()
         told = {"why": why, "status": report.status, "killed": report.killed, "survivors": report.survivors}
         self._note("McpServerEnded", told)
-        self._session.account(self._session.session_id, report)
+        self._session.record_process(self._session.session_id, report)
 
     async def _converse(self, process: Process) -> str:
         gone = OneShotEvent()
@@ -241,7 +241,7 @@ class McpResource:
             asked.over.set()
 
     def _note(self, name: str, told: dict[str, Any]) -> None:
-        cause = Cause(self._session.because, None, f"mcp:{self.name}")
+        cause = Cause(self._session.cause_seq, None, f"mcp:{self.name}")
         entity = self._registry.entities.get(self._session.session_id)
         if entity is not None and not entity.ended:
-            entity.note(name, cause, {"server": self.name, **told})
+            entity.record_fact(name, cause, {"server": self.name, **told})

@@ -63,13 +63,13 @@ class ActorFailures:
             cause = KERNEL
             with suppress(TypeError):  # what it knew may be what is broken
                 if entity is not None:
-                    cause = KERNEL._replace(seq=entity.note(LOST, KERNEL, {"error": repr(error)}).seq)
+                    cause = KERNEL._replace(seq=entity.record_fact(LOST, KERNEL, {"error": repr(error)}).seq)
             self._lost(session, f"the session's actor crashed: {error!r}", cause)
         elif entity is not None:
-            self._registry.forget(entity)
+            self._registry.remove_crashed(entity)
             if entity.parent_id is not None:
                 words = f"the actor of {actor_id} crashed: {error!r}"
-                self._registry.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
+                self._registry.send(entity.parent_id, FatalError(message=words), cause=KERNEL)
 
     def _lost(self, session: LiveSession, why: str, cause: Cause) -> None:
         """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
@@ -84,15 +84,15 @@ class ActorFailures:
                 self._registry.entities.get(below) for below in self._registry.system.children(one.session_id)
             ]:
                 if below is not None and below.id not in self._registry.sessions:
-                    self._registry.forget(below)
-            self._registry.bury(one.session_id)
+                    self._registry.remove_crashed(below)
+            self._registry.remove(one.session_id)
             words = why if one is session else f"its parent was lost: {why}"
-            self._prompting.lost(one.session_id, Outcome("failed", words, ""))
+            self._prompting.fail_session(one.session_id, Outcome("failed", words, ""))
 
     def _part_with_children(self, lost: LiveSession, cause: Cause) -> None:
         """Those that may outlive it go to the root; of them, those that are not abandoned are told to end."""
         for child in [child for child in lost.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
-            self._registry.rehome(child, cause, None)
+            self._registry.reparent(child, cause, None)
             if child.mode is not CancelMode.ABANDON:
                 stop = OperatorStop(reason=f"its parent {lost.session_id} was lost")
-                self._registry.end(child.session_id, stop, cause=cause)
+                self._registry.request_stop(child.session_id, stop, cause=cause)

@@ -58,7 +58,7 @@ class Shutdown:
         """The journal is lost."""
 
     # ------------------------------------------------------------------ one session
-    async def ended(self, session: LiveSession) -> None:
+    async def wait_recorded(self, session: LiveSession) -> None:
         """Wait for a session's last record, which a journal that has failed will never hold.
 
         Raises:
@@ -68,7 +68,7 @@ class Shutdown:
         if self.failure is not None and not session.ended.is_set():
             raise self.failure
 
-    async def over(self, session: LiveSession) -> bool:
+    async def wait_finished(self, session: LiveSession) -> bool:
         """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
         record is durable.
 
@@ -94,7 +94,7 @@ class Shutdown:
         if now or self._drains:
             self.now.set()
             self.stop_all("stopped at once", actor, now=True)
-            self._janitor().start_task(self.see_out, name="last records")
+            self._janitor().start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True
             give_up_retries(actor)
@@ -107,20 +107,20 @@ class Shutdown:
             await self.now.wait()
             return
         self.stop_all(f"the drain took longer than drain_s ({drain_s:g} s)", actor, now=False)
-        await self.see_out()
+        await self.wait_all_recorded()
 
     def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
         """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
         for session in reversed(list(self._registry.sessions.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-            self._registry.end(session.session_id, stop, cause=Cause(actor=actor))
+            self._registry.request_stop(session.session_id, stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
         """Tell every root session that its work is done."""
         for session in list(self._registry.sessions.values()):
             if session.root_id == session.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self._registry.end(session.session_id, stop, cause=Cause(actor="host"))
+                self._registry.request_stop(session.session_id, stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""
@@ -130,7 +130,7 @@ class Shutdown:
         self.now.set()
         words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
         self.stop_all(words, "supervisor", now=True)
-        self._prompting.all_lost(Outcome("failed", words, ""))
+        self._prompting.fail_all(Outcome("failed", words, ""))
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:
@@ -145,12 +145,12 @@ class Shutdown:
         left of its plans, if it did."""
         if end_inherited is not None:
             async with anyio.create_task_group() as group:
-                group.start_soon(self.see_out)
+                group.start_soon(self.wait_all_recorded)
                 await end_inherited()
                 group.cancel_scope.cancel()
         await self._last_records()
 
-    async def see_out(self) -> None:
+    async def wait_all_recorded(self) -> None:
         """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
         await self._last_records()
         while self.failure is None:
@@ -173,7 +173,7 @@ class Shutdown:
         if self.failure is not None and not self._system.broken:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
                 for session in list(sessions.values()):
-                    await session.quiet()
+                    await session.wait_idle()
 
     async def _next_end(self) -> None:
         """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""

@@ -134,8 +134,8 @@ class Supervisor:
         self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
         self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
-        self._aborts = AbortService(self.registry, journal, self._shutdown.over)
-        self.monitors = MonitorRegistry(self.registry, self._aborts.order)
+        self._aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
+        self.monitors = MonitorRegistry(self.registry, self._aborts.abort_session)
         self._endings = TerminationService(self.registry, JANITOR)
         make_link = ConnectionFactory(
             self.registry,
@@ -148,7 +148,7 @@ class Supervisor:
         )
         self.janitor = Janitor(self.registry, JANITOR, parts.processes, parts.workspace, plugins.verified)
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
-        answered = self._prompting.answered
+        answered = self._prompting.complete_request
         self._effect_executor = EffectExecutor(
             self.registry, JANITOR, self._endings, make_link, parts.workspace, answered, self._approvals
         )
@@ -158,9 +158,9 @@ class Supervisor:
             self._effect_executor,
             self._endings,
             admit=self._admit,
-            ended=self._shutdown.ended,
-            revived=lambda session, past: self.monitors.revive(session, self.settings.oversight, past.budget),
-            inherit=self._prompting.inherit,
+            ended=self._shutdown.wait_recorded,
+            revived=lambda session, past: self.monitors.restore_monitor(session, self.settings.oversight, past.budget),
+            inherit=self._prompting.track_recovered,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._prompting).heard
@@ -240,7 +240,7 @@ class Supervisor:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
             withdrawn = OperatorStop(reason="whoever started it was cancelled", abort_reason="user_interrupt")
-            self.registry.end(session_id, withdrawn, cause=cause)
+            self.registry.request_stop(session_id, withdrawn, cause=cause)
             raise
         return Session(self, session_id)
 
@@ -336,10 +336,10 @@ class Supervisor:
         inherited = above.policy if above is not None else self.settings.policy.value()
         session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
         session.place = place
-        self.monitors.oversee(session, self.settings.oversight, allowance)
+        self.monitors.start_monitor(session, self.settings.oversight, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
-            self.registry.birth(
+            self.registry.create_entity(
                 SESSION_KIND,
                 session_id,
                 parent_id=parent,
@@ -350,11 +350,11 @@ class Supervisor:
                 contained=contained,
             )
         except ActorError as error:
-            self.registry.dismiss(session)
+            self.registry.remove_session(session)
             raise Refused(f"session {name!r} is not started: {error}") from error
         if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_WORKSPACE:
             placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
-            self.registry.note(session_id, PLACED, cause, placed)
+            self.registry.record_fact(session_id, PLACED, cause, placed)
         self.monitors.note_budget(session, allowance, cause)
         return session_id
 
@@ -378,12 +378,12 @@ class Supervisor:
             mode=mode,
         )
         session.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
-        self.registry.admit(session)
+        self.registry.add_session(session)
         self.janitor.follow(session)
         return session
 
     def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
-        self.registry.note(task_id, name, cause, told, reason=reason)
+        self.registry.record_fact(task_id, name, cause, told, reason=reason)
 
     def _child_id(self, above: LiveSession, name: str) -> str:
         """Its path, or ``root/~/name`` where that would be too long to be written in every record."""
@@ -566,7 +566,7 @@ class Supervisor:
         session = self.registry.sessions.get(caller.session)
         if session is None:
             return NOWHERE
-        own = session.own_task
+        own = session.assigned_task
         splits = frozenset({own.name, f"{Kind.TASK}:{own.name}"} if own is not None and own.split is not None else ())
         sessions, operates = [session], frozenset(session.profile.operates)
         for one in sessions:  # the list grows as we walk along it
@@ -579,7 +579,9 @@ class Supervisor:
         """Record that a request was refused to *caller*: in the log of its session, if it has one, and for people."""
         _log.warning("a request to the supervisor was refused", by=caller.named("nobody"), asked=asked, why=why)
         told = {"asked": asked, "pid": caller.pid}
-        self.registry.note(caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why)
+        self.registry.record_fact(
+            caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why
+        )
 
     # ------------------------------------------------------------------ resources
     async def start_mcp_server(
@@ -760,8 +762,8 @@ class Supervisor:
         if session is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
-        self.registry.end(session_id, stop, cause=cause)
-        await self._shutdown.ended(session)
+        self.registry.request_stop(session_id, stop, cause=cause)
+        await self._shutdown.wait_recorded(session)
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
         """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.

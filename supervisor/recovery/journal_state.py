@@ -196,7 +196,7 @@ class SessionHistory:
         self.answer: RecordedOutcome | None = None
         """How the last prompt that is tried once ended, if that is over: whoever else has asked since."""
 
-    def take(self, record: LifecycleEvent, asked: str | None = None) -> None:
+    def apply(self, record: LifecycleEvent, asked: str | None = None) -> None:
         """The next record of its log. *asked*: the prompt whose turn fails, or is over, by it; ``None``: the last one,
         as far as is known."""
         match record.outcome:
@@ -238,7 +238,7 @@ class SessionHistory:
             case "ActorLost":
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
-                self.budget = self.budget.take(told)
+                self.budget = self.budget.apply(told)
                 self.counted_seq = record.seq if "scopes" in told else self.counted_seq
             case "BudgetSpent":
                 self.budget = self.budget._replace(spent=(Spent(**told), record.seq))
@@ -301,7 +301,7 @@ async def past_of(journal: Journal, session_id: str) -> SessionHistory:
     past = SessionHistory()
     async for page in _pages(journal, session_id):
         for record in page:
-            past.take(record, await _asked_of(journal, record.actor) if past.depends_on_prompt(record) else None)
+            past.apply(record, await _asked_of(journal, record.actor) if past.depends_on_prompt(record) else None)
     past.started_by = await _call_of(journal, past.born_by)
     return past
 

@@ -187,7 +187,7 @@ class Recovery:
         self._opening = {one.effect.turn_id for one in again if isinstance(one.effect, OpenTurn)}
         for one in owed:
             if one not in again:
-                self._registry.journal_writer.settle(one.effect_id)
+                self._registry.journal_writer.acknowledge(one.effect_id)
         for session in live:
             self._note(session, owed, again)
         for turn, state in self._turns:
@@ -200,7 +200,7 @@ class Recovery:
         for session in stopped:
             await self._ended(session)
         await self._registry.journal_writer.flush()
-        await self._registry.journal_writer.settle_all()
+        await self._registry.journal_writer.acknowledge_all()
         left = {session.session_id: None for session in stopped}
         return Recovered(
             resumed=tuple(one for one in self._pasts if one not in left),
@@ -237,7 +237,9 @@ class Recovery:
                 self._states[row.id] = Session(entity.state)
                 entity.since_s = self._pasts[row.id].entered_s
                 session = self._admit(row, self._pasts[row.id])
-                self._registry.revive(entity, home=session.root_id, contained=session.root_id != session.session_id)
+                self._registry.restore_entity(
+                    entity, home=session.root_id, contained=session.root_id != session.session_id
+                )
                 return
             case Kind.TURN:
                 self._turns.append((entity, Turn(entity.state)))
@@ -245,7 +247,7 @@ class Recovery:
                 self._agents.append(entity)
             case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
                 self._work.append(entity)
-        self._registry.revive(entity)
+        self._registry.restore_entity(entity)
 
     def _had(self, session_id: str) -> Entity | None:
         """The agent that it had: there is one at a time."""
@@ -282,8 +284,8 @@ class Recovery:
         if entity is not None:
             self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        if not (isinstance(effect, Tell) and self._effect_executor.pass_on(effect, Cause(seq, effect_id, entity_id))):
-            self._registry.journal_writer.settle(effect_id)
+        if not (isinstance(effect, Tell) and self._effect_executor.forward(effect, Cause(seq, effect_id, entity_id))):
+            self._registry.journal_writer.acknowledge(effect_id)
 
     # ------------------------------------------------------------------ what is said of it
     def _note(self, session: LiveSession, owed: Sequence[RecoveredEffect], again: Sequence[RecoveredEffect]) -> None:
@@ -304,14 +306,16 @@ class Recovery:
             "again": [_named(one) for one in mine if one in again],
             "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
         }
-        record = self._registry.entity(session_id).note(RESUMED, CAUSE, told, reason="its supervisor ended; it goes on")
+        record = self._registry.entity(session_id).record_fact(
+            RESUMED, CAUSE, told, reason="its supervisor ended; it goes on"
+        )
         self._causes[session_id] = Cause(record.seq, None, CAUSE.actor)
 
     def _tell(self, entity_id: str, event: Event) -> None:
         entity = self._registry.entities.get(entity_id)
         if entity is not None:
             above = entity.id if entity.kind is Kind.SESSION else entity.parent_id or ""
-            self._registry.tell(entity_id, event, cause=self._causes.get(above, CAUSE))
+            self._registry.send(entity_id, event, cause=self._causes.get(above, CAUSE))
 
     # ------------------------------------------------------------------ ends
     async def _stop(self, live: Sequence[LiveSession]) -> None:
@@ -326,8 +330,8 @@ class Recovery:
             await session.heard.wait()  # before anybody above it ends, and another one is its parent
         for session in live:
             if not (session.told or self._goes_on(session.session_id)):
-                session.hurried = True  # its processes were killed with its supervisor
-                self._registry.tell(session.session_id, FatalError(message=WHY), cause=CAUSE)
+                session.kill_at_once = True  # its processes were killed with its supervisor
+                self._registry.send(session.session_id, FatalError(message=WHY), cause=CAUSE)
                 await session.heard.wait()  # so has who ends with it; the disk is waited for once all have heard
                 self._causes[session.session_id] = Cause(session.told_by, None, CAUSE.actor)
                 self._given_up.add(session.session_id)
@@ -341,10 +345,10 @@ class Recovery:
         data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
-        session.asked = AbortState(
+        session.stop_request = AbortState(
             abort_id=data.abort_id, reason=data.last_error, severity=Stage.KILL, deadline=deadline, later=past.later
         )
-        session.hurried = True
+        session.kill_at_once = True
         cause = self._causes[session.session_id]
         self._endings.begin(session, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
@@ -359,8 +363,8 @@ class Recovery:
                 transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
             )
             for one in self._reach(session, record):
-                one.hurried = True
-                self._registry.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+                one.kill_at_once = True
+                self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
     def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
         """Whom that record of an abort of *work*, or of a call of it, is for: those that were there when it was made.
@@ -384,7 +388,7 @@ class Recovery:
             self._watch_again(session)
         for one in again:
             if self._is_late(one):
-                self._registry.journal_writer.settle(one.effect_id)
+                self._registry.journal_writer.acknowledge(one.effect_id)
             else:
                 self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
         begun = {(one.entity_id, type(one.effect)) for one in again}
@@ -405,11 +409,11 @@ class Recovery:
     def _watch_again(self, session: LiveSession) -> None:
         """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
         built, which may have to say so. (One that is born just now is so by its birth.)"""
-        if session.watch is None or session.told or not self._goes_on(session.session_id):
+        if session.monitor is None or session.told or not self._goes_on(session.session_id):
             return
         turn_id = self._registry.entity(session.session_id).data.turn_id
         if self._unbegun(session) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
-            session.watch.turn_opened(turn_id)
+            session.monitor.turn_opened(turn_id)
 
     def _unbegun(self, session: LiveSession) -> PrepareWorktree | BuildPrompt | None:
         """The step of its turn that is under way, before an agent has begun it."""
@@ -517,14 +521,14 @@ async def end_work(registry: EntityRegistry, work: Sequence[Entity], turned_down
         for event in _end_of(entity, registry, turned_down):
             cause = Cause((await registry.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
     for entity in work:
-        registry.bury(entity.id)
+        registry.remove(entity.id)
 
 
 def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
     """The same without waiting: what is said once is recorded when it can be."""
     for entity in _in_order(work):
         for event in _end_of(entity, registry, turned_down):
-            registry.tell(entity.id, event, cause=CAUSE)
+            registry.send(entity.id, event, cause=CAUSE)
 
 
 def _in_order(work: Sequence[Entity]) -> list[Entity]:

@@ -57,16 +57,16 @@ class EntityRegistry:
         self.names = names
         self.entities: dict[str, Entity] = {}
         self.sessions: dict[str, LiveSession] = {}
-        self.on_rest: Callable[[LiveSession], None] = lambda session: None
+        self.on_idle: Callable[[LiveSession], None] = lambda session: None
         """Called when nothing works for a session any more."""
         self.on_recorded: Callable[[LiveSession], None] = lambda session: None
         """Called when everything below a session has its last record."""
-        self.on_pressed: Callable[[LiveSession], None] = lambda session: None
+        self.on_deadline_shortened: Callable[[LiveSession], None] = lambda session: None
         """Called when the end of a session has become more urgent."""
-        journal_writer.disk.down.then(self.hold_deadlines)
+        journal_writer.disk.down.then(self._pause_deadlines)
 
     # ------------------------------------------------------------------ birth and end
-    def birth(
+    def create_entity(
         self,
         lifecycle: Lifecycle,
         entity_id: str,
@@ -85,11 +85,11 @@ class EntityRegistry:
             ActorStopped: the parent is ending; nothing is born under it.
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
-        self._place(entity, home, contained)
-        entity.born(cause)
+        self._spawn(entity, home, contained)
+        entity.record_birth(cause)
         return entity
 
-    def _place(self, entity: Entity, home: str | None, contained: bool) -> None:
+    def _spawn(self, entity: Entity, home: str | None, contained: bool) -> None:
         parent_id = entity.parent_id
         if parent_id is None or not contained:
             self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
@@ -115,67 +115,67 @@ class EntityRegistry:
         if above.unrecorded == 0 and above.over.is_set():
             self.on_recorded(above)
 
-    def admit(self, session: LiveSession) -> None:
+    def add_session(self, session: LiveSession) -> None:
         """A session is about to be born."""
         self.sessions[session.session_id] = session
-        session.join()
+        session.attach()
 
-    def dismiss(self, session: LiveSession) -> None:
+    def remove_session(self, session: LiveSession) -> None:
         """It has ended, or was not born."""
         del self.sessions[session.session_id]
-        self.names.forget(session.session_id)
+        self.names.drop_below(session.session_id)
         session.heard.set()
         session.leave()
         if session.parent is not None:
             del session.parent.children[session.session_id]
 
-    def revive(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
+    def restore_entity(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
         """Take in an entity that an earlier supervisor left in the journal: as if born now, but for its record."""
-        self._place(entity, home, contained and entity.parent_id in self.sessions)
+        self._spawn(entity, home, contained and entity.parent_id in self.sessions)
 
-    def bury(self, entity_id: str) -> None:
+    def remove(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""
         entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
         session = self.sessions.get(entity_id)
         if session is not None:
-            self.dismiss(session)
+            self.remove_session(session)
             session.transcript.close()
             session.ended.set()
         if entity is not None:
-            self.lose(entity)
+            self._detach(entity)
 
-    def forget(self, entity: Entity) -> None:
+    def remove_crashed(self, entity: Entity) -> None:
         """Its actor is gone, and it has no last record."""
         self.entities.pop(entity.id, None)
-        self.lose(entity)
+        self._detach(entity)
 
-    def lose(self, entity: Entity) -> None:
+    def _detach(self, entity: Entity) -> None:
         """Nothing more will be heard of it: its session does not wait for its last record."""
         above = self.sessions.get(entity.parent_id) if entity.parent_id is not None else None
         if above is not None:
             above.turns.pop(entity.id, None)
-        entity.leave()
+        entity.release()
 
     # ------------------------------------------------------------------ deadlines
-    def hold_deadlines(self) -> None:
+    def _pause_deadlines(self) -> None:
         """The disk is down: a turn that waits for it does not run out of time meanwhile."""
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
-                entity.hold_deadline(ctx)
+                entity.pause_deadline(ctx)
         self.journal_writer.disk.up.then(self._resume_deadlines)
 
     def _resume_deadlines(self) -> None:
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
                 entity.resume_deadline(ctx)
-        self.journal_writer.disk.down.then(self.hold_deadlines)
+        self.journal_writer.disk.down.then(self._pause_deadlines)
 
     # ------------------------------------------------------------------ talking
-    def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
+    def send(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
         """Put *event* into the entity's mailbox; ``False`` if it is no more."""
         ref = self.system.ref(entity_id)
-        if ref is None or entity_id not in self.entities or not self.hears(entity_id, event):
+        if ref is None or entity_id not in self.entities or not self.accepts(entity_id, event):
             return False
         try:
             ref.tell(event, lane=lane, cause=cause)
@@ -183,13 +183,15 @@ class EntityRegistry:
             return False
         return True
 
-    def hears(self, entity_id: str, event: Event) -> bool:
+    def accepts(self, entity_id: str, event: Event) -> bool:
         """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
         session = self.sessions.get(entity_id)
         ending = session is not None and (session.told or session.ending)
         return not ending or type(event) in HEARD_LAST
 
-    def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
+    def request_stop(
+        self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None
+    ) -> Joined:
         """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
 
         The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
@@ -198,18 +200,18 @@ class EntityRegistry:
         session, entity = self.sessions.get(session_id), self.entities.get(session_id)
         if session is None or entity is None or entity.ended:
             return Joined.JOINED  # its last record is written
-        wish, before = self._wish(session, stop, within_s), session.asked
-        session.asked, joined = merged(before, wish)
+        wish, before = self._wish(session, stop, within_s), session.stop_request
+        session.stop_request, joined = merged(before, wish)
         if joined is Joined.BEGAN and not session.told:
             session.told, session.told_by = True, cause.seq
-            self.tell(session_id, stop, cause=cause)
+            self.send(session_id, stop, cause=cause)
             return joined
-        if stop.now and not session.hurried and not session.over.is_set():
-            self.tell(session_id, stop, cause=cause)
+        if stop.now and not session.kill_at_once and not session.over.is_set():
+            self.send(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
             self._note_joined(session, before, stop, cause)
         if joined is Joined.RAISED:
-            self.on_pressed(session)
+            self.on_deadline_shortened(session)
         return joined
 
     def _wish(self, session: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
@@ -228,21 +230,21 @@ class EntityRegistry:
         if entity is None or entity.ended:
             return
         told = {"joined": first.abort_id, "first_reason": first.reason}
-        entity.note("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
+        entity.record_fact("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
 
-    def rehome(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
+    def reparent(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
         """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
         left, heir = child.parent_id, self._surviving(child.parent)
         entity = self.entities.get(child.session_id)
         if entity is not None:
-            entity.move(heir.session_id if heir is not None else None)
+            entity.reparent(heir.session_id if heir is not None else None)
             if heir is not None:
                 self._count_in(heir, entity)
-        child.move(heir)
+        child.reparent(heir)
         if entity is not None and not entity.ended:
             ruled = msgspec.to_builtins(child.policy)  # not by its heir: it has been had from who is left
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
-            entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
+            entity.record_fact("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
     def _surviving(self, session: LiveSession | None) -> LiveSession | None:
         while session is not None and (session.told or session.ending):
@@ -273,7 +275,7 @@ class EntityRegistry:
 
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
         """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
-        if not self.hears(entity_id, event):
+        if not self.accepts(entity_id, event):
             return None
         try:
             record = await self.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
@@ -281,26 +283,26 @@ class EntityRegistry:
             return None
         return record.seq
 
-    async def heard(self, entity_id: str) -> None:
+    async def wait_processed(self, entity_id: str) -> None:
         """Wait until it has heard all that it was told up to now, or is no more."""
         ref = self.system.ref(entity_id)
         if ref is not None:
             with suppress(ActorStopped):
                 await ref.ask(_NOTHING, timeout_s=POST_S, lane=Lane.CONTROL, detach=True)
 
-    def note(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
+    def record_fact(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
         """Record a fact about an entity."""
         entity = self.entities.get(entity_id)
         if entity is not None:
-            entity.note(name, cause, metadata, **described)
+            entity.record_fact(name, cause, metadata, **described)
 
-    def note_in_turn(self, session: LiveSession, name: str, metadata: dict[str, Any]) -> None:
+    def record_turn_fact(self, session: LiveSession, name: str, metadata: dict[str, Any]) -> None:
         """Record a fact about the turn that a session's agent works on, if it works on one."""
         turn_id = session.connection.turn_id if session.connection is not None else None
         if turn_id is not None:
-            self.note(turn_id, name, session.cause, metadata)
+            self.record_fact(turn_id, name, session.cause, metadata)
 
-    def write(self, session: LiveSession, source: str, text: str) -> None:
+    def write_transcript(self, session: LiveSession, source: str, text: str) -> None:
         """Into the transcript of a session: who says it, and what."""
         session.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
@@ -344,7 +346,7 @@ class EntityRegistry:
         session = self.sessions.get(session_id)
         return list(session.children.values()) if session is not None else []
 
-    def nodes(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
+    def abort_tree(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
         """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
 
         A view, made as it is read: it is good until something is awaited.

@@ -242,7 +242,7 @@ class JournalWriter:
             draft.reply.fail(self.error)
         self._pending.append(_Pending(append, later, draft.reply))
         if self.disk.outage is not None:
-            self.disk.hold([append])
+            self.disk.count_waiting([append])
         if self.clean:
             self.clean = False
             self._wake()
@@ -269,12 +269,12 @@ class JournalWriter:
         while self._then and self._then[0][0] <= seq:
             self._then.popleft()[1]()
 
-    def settle(self, effect_id: str | None) -> None:
+    def acknowledge(self, effect_id: str | None) -> None:
         """The effect has been performed; that becomes durable with the next record."""
         if effect_id is not None:
             self._settled.append(effect_id)
 
-    async def settle_all(self) -> None:
+    async def acknowledge_all(self) -> None:
         """Have what was settled so far durable, with the next record or without one.
 
         Raises:
@@ -334,8 +334,8 @@ class JournalWriter:
             try:
                 await self._journal.append(appends)
             except JournalUnavailable as error:
-                self.disk.hold(one.append for one in (*batch, *self._pending))
-                await self.disk.outlast(error, lambda durable_seq: self._append_rest(appends, durable_seq))
+                self.disk.count_waiting(one.append for one in (*batch, *self._pending))
+                await self.disk.retry_until_durable(error, lambda durable_seq: self._append_rest(appends, durable_seq))
         except JournalError as error:
             self._give_up(error)
         if self.error is not None:
@@ -418,7 +418,7 @@ class JournalWriter:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
             with suppress(JournalError):  # whoever owns the ledger has heard of it
-                await self.settle_all()
+                await self.acknowledge_all()
         finally:
             self._closed = True
 
@@ -429,7 +429,7 @@ class JournalWriter:
             try:
                 await self._journal.settle(settled)
             except JournalUnavailable as error:
-                await self.disk.outlast(error, lambda durable_seq: self._journal.settle(settled))
+                await self.disk.retry_until_durable(error, lambda durable_seq: self._journal.settle(settled))
         except JournalError as error:
             self._give_up(error)
         due.set()

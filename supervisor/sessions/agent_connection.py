@@ -113,14 +113,14 @@ class AgentConnection:
             self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
         )
 
-    async def free(self, turn_id: str | None = None) -> None:
+    async def wait_turn_over(self, turn_id: str | None = None) -> None:
         """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
         while self.turn_id is not None and turn_id in (None, self.turn_id):
             await self._freed.wait()
 
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
-        self.registry.tell(entity_id, event, cause=self.session.cause)
+        self.registry.send(entity_id, event, cause=self.session.cause)
 
     def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
         return self.registry.report(entity_id, event, cause=self.session.cause)
@@ -160,8 +160,8 @@ class AgentConnection:
         self._causes.clear()
         self._numbers = 0
         self.session.text = self.session.said
-        if self.session.watch is not None:
-            self.session.watch.turn_began()
+        if self.session.monitor is not None:
+            self.session.monitor.turn_began()
         if self._over or self._dying:
             self._conclude("error", "the agent is gone")
             return False
@@ -207,7 +207,7 @@ class AgentConnection:
         for call_id in [one for one in open_calls if one in self._aborting]:
             self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
             self._drop_call(call_id)
-        stopped = tuple(one for one in self._calls if self.runs(one) or self._delegates(one))
+        stopped = tuple(one for one in self._calls if self.runs_call(one) or self._delegates(one))
         verdict = judge(
             stop,
             error,
@@ -218,16 +218,16 @@ class AgentConnection:
             http_status=http_status,
             text=self.session.text,
         )
-        if verdict is not self._intent and self.session.watch is not None:
-            verdict = self.session.watch.model.judged(verdict)
+        if verdict is not self._intent and self.session.monitor is not None:
+            verdict = self.session.monitor.model.judge(verdict)
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
             self.session.said = self.session.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
-        if self.session.watch is not None:
-            self.session.watch.turn_ended()
+        if self.session.monitor is not None:
+            self.session.monitor.turn_ended()
         self._release()
 
     # ------------------------------------------------------------------ tool calls
@@ -237,7 +237,7 @@ class AgentConnection:
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
             return None
-        if self.session.watch is not None and not self.session.watch.may_call():
+        if self.session.monitor is not None and not self.session.monitor.admit_call():
             return None
         self._numbers += 1
         number, above = self._numbers, self._calls.get(parent)
@@ -268,8 +268,8 @@ class AgentConnection:
         that was abandoned has its one result from whoever abandoned it, once that is durable; this word is too late."""
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
-        if opened is not None and turn_id is not None and intent is None and self.session.watch is not None:
-            self.session.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
+        if opened is not None and turn_id is not None and intent is None and self.session.monitor is not None:
+            self.session.monitor.record_call(Seen(*opened, asked, answered and f"{outcome} {answered}"))
         tool_id = self._calls.get(call_id)
         self._drop_call(call_id)
         if turn_id is None:
@@ -295,12 +295,12 @@ class AgentConnection:
         self._tell(self.session.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
 
     # ------------------------------------------------------------------ permissions
-    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+    def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
         """Who asks for nothing is answered nothing."""
         return
 
     # ------------------------------------------------------------------ aborts of calls
-    def runs(self, call_id: str) -> bool:
+    def runs_call(self, call_id: str) -> bool:
         """True if we run that call's work, and can end it by its scope."""
         return False
 
@@ -316,7 +316,7 @@ class AgentConnection:
         """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
         self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
 
-    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
         """End this one call, which the agent runs by itself; ``""``: it cannot be."""
         return ""
 
@@ -336,7 +336,7 @@ class AgentConnection:
         self._delegations.setdefault(call_id, []).append(once)
         return once
 
-    def let_go(self, call_id: str, outcome: Outcome) -> None:
+    def answer_delegation(self, call_id: str, outcome: Outcome) -> None:
         """Answer the delegation that this call is, without waiting for the child session."""
         for answer in self._delegations.pop(call_id, ()):
             answer(outcome)
@@ -349,10 +349,10 @@ class AgentConnection:
         """None, where the agent is no program."""
         return ()
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """There is none."""
 
-    async def wait_gone(self, pid: int) -> None:
+    async def wait_process_exit(self, pid: int) -> None:
         """There is none."""
         return
 

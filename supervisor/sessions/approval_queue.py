@@ -139,7 +139,7 @@ class ApprovalQueue:
             raise Refused(self._not_open(permission_id))
         self._remember(permission_id, words)
         if always and not (choice.kind or "").endswith("_always"):
-            session.settled[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
+            session.standing_decisions[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
         return choice
 
     def _remember(self, permission_id: str, words: str) -> None:
@@ -163,7 +163,7 @@ class ApprovalQueue:
         if wish is not None:
             choice = choice_of(wish.options, allow=False)
             self._remember(_id_of(*key), f"deny by {by}: {why}")
-            self._registry.tell(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
+            self._registry.send(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
         """The embedding program has a say; who is answered otherwise meanwhile is not asked any longer."""

@@ -141,10 +141,10 @@ class EffectExecutor:
             return
         effect = owed.effect
         if isinstance(effect, Tell):
-            if self.pass_on(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
+            if self.forward(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
                 return
         elif type(effect) is Bury:
-            self._registry.bury(owed.entity_id)
+            self._registry.remove(owed.entity_id)
         else:
             session_id = owed.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
             session = self._registry.sessions.get(session_id)
@@ -153,7 +153,7 @@ class EffectExecutor:
                 self._set_timer(session, entity, effect, owed.epoch, cause)
             elif session is not None:
                 self._perform_for(session, owed.entity_id, effect, cause)
-        self._registry.journal_writer.settle(owed.effect_id)
+        self._registry.journal_writer.acknowledge(owed.effect_id)
 
     def _set_timer(
         self, session: LiveSession | None, entity: Entity, effect: StartTimer, epoch: int, cause: Cause
@@ -164,22 +164,22 @@ class EffectExecutor:
         if ctx is not None:
             entity.start_timer(ctx, effect, epoch, cause)
 
-    def pass_on(self, told: Tell, cause: Cause) -> bool:
+    def forward(self, told: Tell, cause: Cause) -> bool:
         """Tell it, to be settled with the record of that event; ``False`` if it is no news to anybody.
 
         Who has ended may be buried before it reads its mail, and its mail settles nothing then. Who has not, and whose
         actor was cancelled with its supervisor, is told by the next one.
         """
         entity = self._registry.entities.get(told.to)
-        if entity is None or entity.ended or not self._registry.hears(told.to, told.event):
+        if entity is None or entity.ended or not self._registry.accepts(told.to, told.event):
             return False
-        self._registry.tell(told.to, told.event, cause=cause)
+        self._registry.send(told.to, told.event, cause=cause)
         return True
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
         if kind in DRIVING and not session.ending:  # the first reason wins: who hurries an end is not its cause
-            session.because = cause.seq
+            session.cause_seq = cause.seq
         if kind in self._always:
             self._always[kind](session, entity_id, effect, cause)
         elif not session.ending:
@@ -195,13 +195,13 @@ class EffectExecutor:
     def _answer_permission(self, session: LiveSession, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
         self._approvals.close(turn_id, effect.number)
         if session.connection is not None:
-            session.connection.answer(turn_id, effect.request_id, effect.option)
+            session.connection.answer_permission(turn_id, effect.request_id, effect.option)
 
     def _log_fatal(self, session: LiveSession, entity_id: str, effect: LogFatal, cause: Cause) -> None:
         _log.error("session gave up", session=session.session_id, reason=effect.message)
 
     def _store_prompt(self, session: LiveSession, entity_id: str, effect: StorePrompt, cause: Cause) -> None:
-        self._registry.write(session, "prompt", effect.prompt.rstrip("\n") + "\n")
+        self._registry.write_transcript(session, "prompt", effect.prompt.rstrip("\n") + "\n")
 
     # ------------------------------------------------------------------ tasks
     def _start(self, session: LiveSession, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
@@ -236,11 +236,11 @@ class EffectExecutor:
             session.prompted = 0
         if self._no_retries:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
-            self._registry.end(session.session_id, stop, cause=cause)
+            self._registry.request_stop(session.session_id, stop, cause=cause)
         elif intensity.exceeded(session.crashes):
             counted = f"{len(session.crashes)} failures within {intensity.period_s:g} s"
             words = f"restart limit exceeded ({counted}): {data.last_error}"
-            self._registry.tell(session.session_id, FatalError(message=words), cause=cause)
+            self._registry.send(session.session_id, FatalError(message=words), cause=cause)
 
     # ------------------------------------------------------------------ a turn's way to its agent
     def _open_turn(self, session: LiveSession, effect: OpenTurn, cause: Cause) -> None:
@@ -256,14 +256,16 @@ class EffectExecutor:
             due_s=effect.due_s,
             most_s=effect.most_s,
         )
-        self._registry.birth(TURN_KIND, turn_id, parent_id=session.session_id, state=Turn.IDLE, data=data, cause=cause)
-        if session.watch is not None:
-            session.watch.turn_opened(turn_id)
-        self._registry.tell(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
+        self._registry.create_entity(
+            TURN_KIND, turn_id, parent_id=session.session_id, state=Turn.IDLE, data=data, cause=cause
+        )
+        if session.monitor is not None:
+            session.monitor.turn_opened(turn_id)
+        self._registry.send(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
     def _prepare(self, session: LiveSession, cause: Cause) -> None:
-        if session.watch is not None:
-            session.watch.asked()
+        if session.monitor is not None:
+            session.monitor.start_request()
         self._start(session, session.session_id, self._have_directory, session, cause)
 
     async def _have_directory(self, session: LiveSession, cause: Cause) -> None:
@@ -277,20 +279,20 @@ class EffectExecutor:
             prepare = partial(self._workspace.prepare, session.session_id, configured, root_id=session.root_id)
             session.directory = await outlast_shortage(prepare)
         except OSError as error:
-            self._registry.tell(session.session_id, FatalError(message=str(error)), cause=cause)
+            self._registry.send(session.session_id, FatalError(message=str(error)), cause=cause)
         else:
-            self._registry.tell(session.session_id, WorktreeReady(path=session.directory), cause=cause)
+            self._registry.send(session.session_id, WorktreeReady(path=session.directory), cause=cause)
 
     def _build_prompt(self, session: LiveSession, effect: BuildPrompt, cause: Cause) -> None:
         data = self._registry.entity(session.session_id).data
         again = session.interrupted and session.resume_id is not None
         asked = data.current.prompt if data.current is not None else ""
-        meant = data.inbox if session.watch is None else session.watch.still_meant(data.inbox)
+        meant = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
         # where nothing would be left to say, all is said that was
         prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
-        if session.watch is not None:
-            prompt = session.watch.prompted(prompt)
-        self._registry.tell(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
+        if session.monitor is not None:
+            prompt = session.monitor.complete_prompt(prompt)
+        self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
     def _launch(self, session: LiveSession, effect: LaunchAgent, cause: Cause) -> None:
         """An agent that is idle is had at once; whoever has to wait for one, or to make one, does it in a task."""
@@ -320,9 +322,9 @@ class EffectExecutor:
 
     async def _settled(self, connection: Connection, may_reuse: bool) -> None:
         """Wait until the agent is idle, if it may be that, or gone."""
-        await connection.free()
+        await connection.wait_turn_over()
         if not (may_reuse and connection.reusable) or fault.point("agent.not_reused", connection.agent_id):
-            connection.finish()
+            connection.close_when_idle()
             await connection.ended.wait()
 
     def _have(self, session: LiveSession, incarnation: int, prompt: str, cause: Cause) -> None:
@@ -331,7 +333,7 @@ class EffectExecutor:
         connection = self._make_link(session, agent_id, incarnation, prompt)
         data = AgentData(id=agent_id, session_id=session.session_id, adapter=session.profile.adapter)
         try:
-            self._registry.birth(
+            self._registry.create_entity(
                 AGENT_KIND, agent_id, parent_id=session.session_id, state=Agent.STARTING, data=data, cause=cause
             )
         except ActorStopped:
@@ -339,13 +341,13 @@ class EffectExecutor:
         session.connection = connection
         if not self._start(session, agent_id, connection.run):
             connection.ended.set()
-            self._registry.tell(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
+            self._registry.send(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
 
     def _reuse(self, session: LiveSession, connection: Connection, incarnation: int, cause: Cause) -> None:
         turn_id = self._registry.entity(session.session_id).data.turn_id
-        self._registry.tell(connection.agent_id, TaskAssigned(turn_id=turn_id), cause=cause)
+        self._registry.send(connection.agent_id, TaskAssigned(turn_id=turn_id), cause=cause)
         launched = AgentLaunched(incarnation=incarnation, agent_id=connection.agent_id)
-        self._registry.tell(session.session_id, launched, cause=cause)
+        self._registry.send(session.session_id, launched, cause=cause)
         connection.report_started(incarnation)
 
     def _send_prompt(self, session: LiveSession, effect: SendPrompt, cause: Cause) -> None:
@@ -355,8 +357,8 @@ class EffectExecutor:
             asked = current.id if current is not None else None
             session.said = session.said if asked == session.text_of else ""
             session.text_of = asked
-            session.running.set()
-            session.connection.give(effect.turn_id, effect.incarnation, effect.prompt)
+            session.first_prompt_sent.set()
+            session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 
     def _steer(self, session: LiveSession, effect: SteerAgent) -> None:
         """What is said within a turn is said as in a prompt."""
@@ -375,15 +377,17 @@ class EffectExecutor:
         turn = self._registry.entity(turn_id)
         if turn.state is not Turn.VERIFYING:
             return
-        if session.told and session.asked is not None:
-            verdict = _aborted(session.asked.reason, session.asked.abort_reason)
+        if session.told and session.stop_request is not None:
+            verdict = _aborted(session.stop_request.reason, session.stop_request.abort_reason)
             because = cause._replace(seq=session.told_by)
-            self._registry.tell(turn_id, TaskFailed(verdict=verdict, abort_id=session.asked.abort_id), cause=because)
+            self._registry.send(
+                turn_id, TaskFailed(verdict=verdict, abort_id=session.stop_request.abort_id), cause=because
+            )
         elif turn.data.open:
             verdict = Verdict(exit=Exit.ERROR, error="a tool call was opened after the turn had ended")
-            self._registry.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)
+            self._registry.send(turn_id, TaskFailed(verdict=verdict), cause=cause)
         else:
-            self._registry.tell(turn_id, TaskCompleted(), cause=cause)
+            self._registry.send(turn_id, TaskCompleted(), cause=cause)
 
     def _reap(self, session: LiveSession, turn_id: str, effect: CleanUp, cause: Cause) -> None:
         """Most turns leave nothing behind, and need no task to clean up after them."""
@@ -391,7 +395,7 @@ class EffectExecutor:
         if at_work or self._registry.system.children(turn_id):
             self._start(session, self._janitor, self._clean_up, session, turn_id, cause)
         else:
-            self._registry.tell(turn_id, AgentReaped(), cause=cause)
+            self._registry.send(turn_id, AgentReaped(), cause=cause)
 
     async def _clean_up(self, session: LiveSession, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
@@ -403,7 +407,7 @@ class EffectExecutor:
                 await self._registry.system.join(tool_id)
         note = f"not clean after {CLEANUP_S:g} s" if budget.cancelled_caught else ""
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
-        self._registry.tell(turn_id, reaped, cause=cause)
+        self._registry.send(turn_id, reaped, cause=cause)
 
     async def _take_away(self, session: LiveSession, turn_id: str) -> None:
         """A turn that failed without its agent's word, at its time-out: the agent is asked to stop, then killed."""
@@ -414,7 +418,7 @@ class EffectExecutor:
         connection.interrupt(turn_id, intent, turn.data.abort_id)
         grace_s = self._registry.entity(session.session_id).data.limits.grace_s
         with self._registry.system.timers.limit(grace_s):
-            await connection.free(turn_id)
+            await connection.wait_turn_over(turn_id)
         if connection.turn_id == turn_id:
             connection.kill(intent)
 
@@ -455,10 +459,10 @@ class EffectExecutor:
                 abort_reason=AbortReason.PARENT_ABORTED,
                 transition_reason=TransitionReason.ABORTED,
             )
-            self._registry.end(child.session_id, stop, cause=cause)
+            self._registry.request_stop(child.session_id, stop, cause=cause)
         if child.mode is not CancelMode.WAIT_COMPLETED and session.connection is not None:
             lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
-            session.connection.let_go(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
+            session.connection.answer_delegation(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
 
 
 def _aborted(reason: str, abort_reason: str | None) -> Verdict:

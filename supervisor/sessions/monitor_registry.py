@@ -20,9 +20,9 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
-__all__ = ["NO_GRANT", "BudgetGrant", "MonitorRegistry", "Order", "RecordedUsage", "hosts_scope"]
+__all__ = ["NO_GRANT", "AbortSession", "BudgetGrant", "MonitorRegistry", "RecordedUsage", "hosts_scope"]
 
-Order = Callable[[str, str, str, int, AbortReason], None]
+AbortSession = Callable[[str, str, str, int, AbortReason], None]
 """Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
 
 
@@ -44,7 +44,7 @@ class RecordedUsage(NamedTuple):
     spent: tuple[Spent, int] | None = None
     """What of it is spent, and the record that says so."""
 
-    def take(self, told: Mapping[str, Any]) -> RecordedUsage:
+    def apply(self, told: Mapping[str, Any]) -> RecordedUsage:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
@@ -79,12 +79,12 @@ class MonitorRegistry:
     """The watches of one supervisor's sessions.
 
     Args:
-        order: how a session is aborted.
+        abort_session: how a session is aborted.
     """
 
-    def __init__(self, registry: EntityRegistry, order: Order) -> None:
+    def __init__(self, registry: EntityRegistry, abort_session: AbortSession) -> None:
         self._registry = registry
-        self.order = order
+        self.abort_session = abort_session
         self._scopes: dict[str, Scope] = {}
         self._running: dict[str, SessionMonitor] = {}
         self._news: dict[float, set[str]] = {}
@@ -121,7 +121,7 @@ class MonitorRegistry:
         for one in [one for one in self._scopes if one in self._registry.names and one not in self._registry.entities]:
             self.close(one)
 
-    def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
+    def restore_scope(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
         """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
         already are newer than those of a record; it has none of a scope whose limits were taken away."""
         scope: Scope | None = None
@@ -138,11 +138,11 @@ class MonitorRegistry:
                 scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
-    def oversee(self, session: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
+    def start_monitor(self, session: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
         """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
         above = given.within
-        if above is None and session.parent is not None and session.parent.watch is not None:
-            above = session.parent.watch.scope
+        if above is None and session.parent is not None and session.parent.monitor is not None:
+            above = session.parent.monitor.scope
         budget = given.budget if given.budget is not None else rules.session
         scope = self.scope(session.session_id, f"session {session.session_id}", budget, above)
         self._watch(session, rules, scope, given.patience)
@@ -152,12 +152,12 @@ class MonitorRegistry:
         scope = self._scope_of(session)
         if scope is not None or given.patience is not Patience.DEFAULT:
             told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
-            self._registry.note(session.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
+            self._registry.record_fact(session.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
-    def revive(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
+    def restore_monitor(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
         bound it, those do that there are now; where there are none any more, it still counts in its scope."""
-        watch = self._watch(session, rules, self.recall(recalled.scopes), recalled.patience)
+        watch = self._watch(session, rules, self.restore_scope(recalled.scopes), recalled.patience)
         own = self._scopes.get(session.session_id)
         if recalled.common and own is not None:
             own.bound(rules.session)
@@ -177,15 +177,15 @@ class MonitorRegistry:
 
     def used_by(self, session: LiveSession) -> Amounts:
         """What the agents of a session have used."""
-        return session.watch.used if session.watch is not None else Amounts()
+        return session.monitor.used if session.monitor is not None else Amounts()
 
     def _scope_of(self, session: LiveSession) -> Scope | None:
-        return session.watch.scope if session.watch is not None else None
+        return session.monitor.scope if session.monitor is not None else None
 
     def _watch(
         self, session: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
     ) -> SessionMonitor:
-        watch = session.watch = SessionMonitor(self._registry, session, self, rules, scope, patience)
+        watch = session.monitor = SessionMonitor(self._registry, session, self, rules, scope, patience)
         session.over.then(lambda: self._ended(watch))
         return watch
 
@@ -223,9 +223,9 @@ class MonitorRegistry:
         is being launched: that has bounds of its own."""
         moved: set[str] = set()
         for session in self._registry.sessions.values():
-            if not (session.moved or session.turns or session.parent is not None):
+            if not (session.progressed or session.turns or session.parent is not None):
                 continue  # most of a large host is idle
-            moves = (session.watch is not None and session.watch.has_moved()) or self._is_launched(session)
+            moves = (session.monitor is not None and session.monitor.take_progress()) or self._is_launched(session)
             above: LiveSession | None = session if moves else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)

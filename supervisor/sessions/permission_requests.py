@@ -66,12 +66,12 @@ class PermissionRequests:
         self._allowed: dict[str, tuple[PermissionAsked, bool]] = {}
         """What the agent has asked for and was allowed, by its request's id; and whether for good."""
 
-    def begin(self) -> None:
+    def begin_turn(self) -> None:
         """Another turn: its permissions count from 1, and what was allowed once is over."""
         self._asked = 0
         self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
 
-    def ask(self, asked: PermissionAsked, turn_id: str | None, cause: Cause) -> str:
+    def handle_request(self, asked: PermissionAsked, turn_id: str | None, cause: Cause) -> str:
         """Its turn hears of it, and answers. Between turns there is nobody to ask, and nothing that could wait.
 
         Returns:
@@ -91,16 +91,18 @@ class PermissionRequests:
     def _await(self, asked: PermissionAsked, turn_id: str, decided: Ruling, choice: Choice, cause: Cause) -> None:
         self._asked += 1
         self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
-        self._registry.tell(turn_id, self._requested(asked, decided, choice), cause=cause)
+        self._registry.send(turn_id, self._requested(asked, decided, choice), cause=cause)
 
     def _ruling(self, wish: Wish, by_policy: Callable[[PermissionPolicy, Wish, str], Ruling]) -> Ruling:
         if why := call_refusal(self._session.rights, wish.kind):
             return Ruling(Decision.DENY, why)
-        if (settled := self._session.settled.get(wish)) is not None:
+        if (settled := self._session.standing_decisions.get(wish)) is not None:
             return Ruling(settled, "settled before, for this session")
         return by_policy(self._session.profile.permissions, wish, self._directory)
 
-    def serve(self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided) -> str | None:
+    def decide_service(
+        self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided
+    ) -> str | None:
         """Decide whether *wish* is done for the agent: why not, ``""`` where it is; ``None``: a human decides, and
         *served* is told."""
         decided = self._ruling(wish, service_ruling)
@@ -148,13 +150,13 @@ class PermissionRequests:
 
     def _note(self, asked: PermissionAsked, choice: Choice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
-        self._registry.note(self._session.session_id, "PermissionAnswered", cause, told)
+        self._registry.record_fact(self._session.session_id, "PermissionAnswered", cause, told)
 
     def answer(self, request_id: str, option: str | None) -> None:
         """The answer is on record: tell the agent, unless it waits no more."""
         _, asked, by_person = self._open.pop(request_id, (0, None, False))
         if asked is not None:
-            self._session.moved = True
+            self._session.progressed = True
             kind = dict(asked.options).get(option or "", "")
             # A rule has looked at the title, which is the agent's own word: only what a person has allowed covers more.
             if kind.startswith("allow") and by_person and request_id not in self._services:
@@ -173,7 +175,7 @@ class PermissionRequests:
         asked, self._open = self._open, {}
         for request_id, (number, _, _) in asked.items():
             withdrawn = PermissionAnswered(number=number, decision="withdrawn", by="supervisor", why=why)
-            self._registry.tell(turn_id, withdrawn, cause=cause)
+            self._registry.send(turn_id, withdrawn, cause=cause)
             self._say(request_id, None)
 
 

@@ -82,7 +82,7 @@ class MonitorOwner(Protocol):
         """The model of a session's agent failed once."""
         ...
 
-    def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort the session, now; nobody waits for the receipt."""
         ...
 
@@ -161,7 +161,7 @@ class SessionMonitor:
         self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
 
     # ------------------------------------------------------------------ a turn
-    def asked(self) -> None:
+    def start_request(self) -> None:
         """It was asked for something: what it did for the last prompt is no measure of this one."""
         self._loops.begin()
         self._stall = Stall()
@@ -216,7 +216,7 @@ class SessionMonitor:
         """Its agent has the prompt."""
         self._under_way = True
         self.model.turn_began(self._turn_id)
-        self.stir()
+        self.report_progress()
         self._monitors.turn_began(self)
         if self._lease is not None:
             self._wall_from_s = self._now()
@@ -225,7 +225,7 @@ class SessionMonitor:
     def turn_ended(self) -> None:
         """Its agent works on it no more."""
         self._under_way = False
-        self.stir()
+        self.report_progress()
         self._monitors.turn_ended(self)
         self._count_wall()
         self._give_back()
@@ -243,12 +243,12 @@ class SessionMonitor:
         self._give_back()
 
     # ------------------------------------------------------------------ use
-    def reported(self, amounts: Amounts, said: dict[str, Any]) -> None:
+    def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
         """Its agent says that it has used so much more; *said* is how it says it."""
         self._use(amounts)
         self._record_use(said)
 
-    def may_call(self) -> bool:
+    def admit_call(self) -> bool:
         """Whether another tool call may begin; it counts from here on."""
         if self._lease is None and self.scope is None:
             self._calls += 1
@@ -336,13 +336,13 @@ class SessionMonitor:
         self._lease = Lease(Scope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
         self._lease.lacking()
 
-    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+    def select_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
         spent = self._spent if self._hand_back is not _HandBackPhase.NONE else None
         asked = ASKED.format(words=spent[0].words) if spent is not None else None
         return [one for one in messages if not one.id.startswith(_WISH) or one.text == asked]
 
-    def prompted(self, prompt: str) -> str:
+    def complete_prompt(self, prompt: str) -> str:
         """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier
         supervisor may."""
         if self._hand_back is not _HandBackPhase.BEGUN or self._told or self._spent is None:
@@ -353,10 +353,10 @@ class SessionMonitor:
     def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
         if self._hand_back is not _HandBackPhase.OVER:
             self._hand_back = _HandBackPhase.OVER
-            self._monitors.order(self.session.session_id, reason, actor, because, blamed)
+            self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
 
     # ------------------------------------------------------------------ circles
-    def called(self, call: Seen) -> None:
+    def record_call(self, call: Seen) -> None:
         """A call of its agent is over."""
         repeated = self._loops.take(call)
         if repeated is not None and self._hand_back is _HandBackPhase.NONE:
@@ -370,14 +370,14 @@ class SessionMonitor:
             self._tell(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
 
     # ------------------------------------------------------------------ life
-    def stir(self) -> None:
+    def report_progress(self) -> None:
         """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
         if not self._stall.stepped:
-            self.session.moved = True
+            self.session.progressed = True
 
-    def has_moved(self) -> bool:
+    def take_progress(self) -> bool:
         """Whether something came from its agent since this was asked last."""
-        moved, self.session.moved = self.session.moved, False
+        moved, self.session.progressed = self.session.progressed, False
         if moved:
             return True
         turn = self._registry.entities.get(self._turn_id)
@@ -401,7 +401,7 @@ class SessionMonitor:
         more_s = (turn.data.most_s or 0.0) - turn.data.due_s
         if turn.data.verdict is None and more_s >= EXTENSION_LEAST_S:
             seen = ProgressSeen(left_s=left_s)
-            self._registry.tell(self._turn_id, seen, cause=Cause(self.session.because, None, "supervisor"))
+            self._registry.send(self._turn_id, seen, cause=Cause(self.session.cause_seq, None, "supervisor"))
 
     @property
     def _patience(self) -> Patience:
@@ -426,16 +426,16 @@ class SessionMonitor:
     # ------------------------------------------------------------------ what is said
     def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
         message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
-        self._registry.tell(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
+        self._registry.send(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
 
     def _note(self, name: str, metadata: dict[str, Any], reason: str) -> int:
         """A fact in the log of the session; its number."""
-        cause = Cause(self.session.because, None, self.session.profile.adapter)
+        cause = Cause(self.session.cause_seq, None, self.session.profile.adapter)
         entity = self._registry.entities.get(self.session.session_id)
         if entity is None or entity.ended:
             return self._registry.journal_writer.last_seq
         severity = Severity.INFO if name == USAGE else Severity.WARNING
-        return entity.note(name, cause, metadata, reason=reason, severity=severity).seq
+        return entity.record_fact(name, cause, metadata, reason=reason, severity=severity).seq
 
     def _record_use(self, said: dict[str, Any] | None = None, *, last: bool = False) -> None:
         """Put on record what was used, as long as that says enough that is new."""

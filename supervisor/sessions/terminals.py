@@ -73,7 +73,7 @@ class Terminals:
         for process in self._running.values():
             process.kill()
 
-    def end(self, terminal_id: str) -> None:
+    def kill_terminal(self, terminal_id: str) -> None:
         """End that one, at once; nothing if it does not run."""
         process = self._running.get(terminal_id)
         if process is not None:
@@ -87,7 +87,7 @@ class Terminals:
         turn_id = self._session.connection.turn_id if self._session.connection is not None else None
         wish = Wish(title=_line(asked.argv), kind="execute", tool="terminal/create")
         detail = f"in {asked.cwd or self._launch.cwd}: {wish.title}"
-        why = self._asking.serve(
+        why = self._asking.decide_service(
             wish, detail, turn_id, self._session.cause, lambda why: self._begin(asked, tool_id, why)
         )
         if why is not None:
@@ -96,7 +96,9 @@ class Terminals:
     def _begin(self, asked: TerminalOpened, tool_id: str | None, why: str) -> None:
         """Run it, or tell the agent *why* not, as the output of a command that was not run."""
         if why:
-            self._registry.note_in_turn(self._session, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
+            self._registry.record_turn_fact(
+                self._session, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why}
+            )
             self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
@@ -118,7 +120,7 @@ class Terminals:
         try:
             async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._running[asked.terminal_id] = process
-                self._registry.note_in_turn(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                self._registry.record_turn_fact(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
@@ -131,7 +133,7 @@ class Terminals:
             if started is not None:
                 with anyio.CancelScope(shield=True):
                     report = await started.wait_ended()
-                self._session.account(tool_id, report)
+                self._session.record_process(tool_id, report)
                 status = report.status
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, status))
 
@@ -140,9 +142,9 @@ class Terminals:
             data = await receive()
             if not data:
                 return
-            self._session.moved = True
+            self._session.progressed = True
             self._agent_io.put(self._codec.terminal_output(terminal_id, data))
-            self._registry.write(self._session, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            self._registry.write_transcript(self._session, tool_id.rpartition(":")[2], data.decode(errors="replace"))
 
 
 def _line(argv: Sequence[str]) -> str:

@@ -278,10 +278,10 @@ class Execution:
     async def _note_start(self, case: TaskExecution) -> None:
         work = self._sup.registry.sessions.get(case.session_id)
         if work is not None:
-            await work.running.wait()
+            await work.first_prompt_sent.wait()
             started = Started(reason="its agent is ready")
             with suppress(Refused):  # it was split just now
-                await self._sup.registry.post(case.id, started, cause=Cause(work.because, None, ACTOR))
+                await self._sup.registry.post(case.id, started, cause=Cause(work.cause_seq, None, ACTOR))
 
     async def _end_attempt(self, case: TaskExecution, outcome: Outcome) -> bool:
         """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
@@ -551,7 +551,7 @@ def _delay_s(case: TaskExecution) -> float:
 
 def _judged(outcome: Outcome, work: LiveSession | None) -> Outcome:
     """A session that was ended since nothing was heard of its agent took too long: nobody wanted the task ended."""
-    asked = work.asked if work is not None else None
+    asked = work.stop_request if work is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
         return outcome
     return late(outcome)

@@ -77,7 +77,7 @@ async def refused_changes(load: PlanRun, case: TaskExecution, commit: str, *, on
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)
     if why:
         told = {"agent": agent, "transition": "closed", "level": level.value}
-        load.sup.registry.note(
+        load.sup.registry.record_fact(
             on or case.id, REFUSED, case.cause, {**told, "task": case.id} if on else told, reason=why
         )
         load.sup.trust.violation(agent, case.id, case.cause, why, on=on)

@@ -194,7 +194,9 @@ class CompletionPipeline:
         merge = await self._with_rest(case, merge) if is_merged else merge
         await self.leave(case)
         told = {"task": case.id, "session": case.session_id}
-        self._sup.registry.note(stream.id, MERGED if is_merged else MERGE_REFUSED, case.cause, told, reason=merge)
+        self._sup.registry.record_fact(
+            stream.id, MERGED if is_merged else MERGE_REFUSED, case.cause, told, reason=merge
+        )
         return is_merged, merge
 
     async def approve(self, case: TaskExecution, by: str) -> None:
@@ -373,7 +375,7 @@ class CompletionPipeline:
 
     def tell_cancelled(self, case: TaskExecution, reason: str) -> None:
         """The same of the task and its job without waiting: what is said once is recorded when it can be."""
-        tell = self._sup.registry.tell
+        tell = self._sup.registry.send
         if case.state is Task.DONE:
             tell(case.id, VERIFIED if case.is_done else task.VerificationRejected(reason=reason), cause=case.cause)
         elif (last := _last_word(case, reason)) is not None:
@@ -387,9 +389,9 @@ class CompletionPipeline:
             return
         try:
             if (checkpoint := await self._load.kept(case, Run.CANCELLED)) is not None:
-                self._sup.registry.tell(case.run_id, checkpoint, cause=case.cause)
+                self._sup.registry.send(case.run_id, checkpoint, cause=case.cause)
         finally:
-            self._sup.registry.tell(case.run_id, task_run.Cancelled(reason=reason), cause=case.cause)
+            self._sup.registry.send(case.run_id, task_run.Cancelled(reason=reason), cause=case.cause)
 
     async def skip(
         self, case: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None

@@ -178,7 +178,7 @@ class PlanRecovery:
             if row is not None and one.id == row.id:
                 newest = one
             else:
-                self._sup.registry.bury(one.id)
+                self._sup.registry.remove(one.id)
         return newest
 
     def _last_checkpoint(self, case: TaskExecution) -> Checkpoint | None:
@@ -294,7 +294,7 @@ class PlanRecovery:
         if cancelled in entity.lifecycle.machine.allowed(entity.state):
             cause = Cause(entity.born_seq, None, ACTOR)
             await self._sup.registry.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
-        self._sup.registry.bury(entity.id)
+        self._sup.registry.remove(entity.id)
 
     async def _begun_for(self, session_id: str) -> str:
         """Whose record a session was begun for."""

@@ -300,7 +300,7 @@ class PlanRun:
         work = self.sup.registry.sessions.get(case.session_id)
         if work is not None and self.block is not None:
             split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
-            work.own_task = AssignedTask(case.name, split, self.block, state_dir)
+            work.assigned_task = AssignedTask(case.name, split, self.block, state_dir)
 
     # ------------------------------------------------------------------ ends
     def settle(self, case: TaskExecution, outcome: str, error: str) -> None:

@@ -471,7 +471,7 @@ class PlanRunner:
         closed, journal_writer = OneShotEvent(), self._sup.journal_writer
         await self._end_of(case.id).wait()
         journal_writer.when_durable(closed.set)
-        if await journal_writer.disk.unless_down(closed) and journal_writer.error is None:
+        if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
             await self._sup.janitor.forget(owned(self._sup, case))
 
     async def _cancel_run(self, case: TaskExecution) -> None:
@@ -518,7 +518,7 @@ class PlanRunner:
         for case in self.load.cases.values():
             case.bury()
         for one in (*self._untouched, *self._continuing.over):
-            self._sup.registry.bury(one.id)
+            self._sup.registry.remove(one.id)
         self.load.stream.bury()
 
     def _result(self, case: TaskExecution) -> TaskResult:

@@ -92,7 +92,7 @@ async def reviewed(
     if session_id not in sup.registry.sessions:
         raise Refused(f"session {session_id!r} was ended before its work was reviewed")
     told = {"agent": review.agent, **msgspec.to_builtins(verdict)}
-    sup.registry.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
+    sup.registry.record_fact(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
     return verdict
 
 

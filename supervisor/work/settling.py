@@ -80,7 +80,7 @@ class _Settling:
         with self._timers.limit(ANSWER_S):
             found = await self._connection.processes_of_turn()
             if found and number:
-                self._connection.strike(found, number)
+                self._connection.signal_processes(found, number)
             return found
         return None
 
@@ -90,7 +90,7 @@ class _Settling:
         with self._timers.limit(within_s):
             while found := await self._look(number):
                 for one in found:
-                    await self._connection.wait_gone(one.pid)
+                    await self._connection.wait_process_exit(one.pid)
         return await self._look()
 
     async def _record(self, event: TurnSettling) -> None:

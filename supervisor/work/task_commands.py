@@ -118,7 +118,7 @@ class TaskCommands:
         return sorted(found, key=lambda one: one.seq)
 
     def _note(self, entity_id: str, name: str, cause: Cause, told: dict[str, Any], reason: str) -> LifecycleEvent:
-        return self._sup.registry.entity(entity_id).note(name, cause, told, reason=reason)
+        return self._sup.registry.entity(entity_id).record_fact(name, cause, told, reason=reason)
 
     @property
     def at(self) -> Scheduler:

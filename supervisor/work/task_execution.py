@@ -296,7 +296,7 @@ class TaskExecution:
     def open_job(self) -> None:
         """The scheduler's view of that run; of an earlier job of it nothing more is said."""
         if self._job is not None:
-            self._sup.registry.bury(self._job.id)
+            self._sup.registry.remove(self._job.id)
         limits = self.run_data
         data = JobData(
             max_retries=limits.max_attempts - 1,
@@ -321,7 +321,7 @@ class TaskExecution:
         self.session_id = task.data.claimed_by
 
     def _born(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
-        return self._sup.registry.birth(
+        return self._sup.registry.create_entity(
             kind,
             entity_id,
             parent_id=parent_id,
@@ -361,11 +361,11 @@ class TaskExecution:
 
     def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about its run."""
-        self._sup.registry.note(self.run_id, name, self.cause, told, reason=reason)
+        self._sup.registry.record_fact(self.run_id, name, self.cause, told, reason=reason)
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about the task."""
-        self._sup.registry.note(self.id, name, self.cause, told, reason=reason)
+        self._sup.registry.record_fact(self.id, name, self.cause, told, reason=reason)
 
     @property
     def cause(self) -> Cause:
@@ -376,10 +376,10 @@ class TaskExecution:
         """The run is over, and its job: they leave memory. One whose circuit is open rests in the journal."""
         for entity in (self._run, self._job):
             if entity is not None:
-                self._sup.registry.bury(entity.id)
+                self._sup.registry.remove(entity.id)
 
     def bury(self) -> None:
         """Nothing more will be said of it here: it leaves memory. One that has failed rests in the journal."""
         for entity in (self._run, self._job, self._entity):
             if entity is not None:
-                self._sup.registry.bury(entity.id)
+                self._sup.registry.remove(entity.id)

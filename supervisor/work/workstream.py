@@ -84,7 +84,7 @@ class WorkstreamEntity:
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
         """Its log begins."""
         wanted = self._sup.new_id(f"workstream:{name}")
-        self._entity = self._sup.registry.birth(
+        self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
             wanted,
             parent_id=None,
@@ -144,19 +144,21 @@ class WorkstreamEntity:
 
     def note_use(self, used: Amounts) -> None:
         """All that its tasks' agents have used, by their own word."""
-        self._sup.registry.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
+        self._sup.registry.record_fact(
+            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words
+        )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """How its tasks ended; on record before its own end is, so that this end is never there without its result."""
         told = {"tasks": [one._asdict() for one in results]}
-        self._the().note(RESULT, Cause(self._seq, None, ACTOR), told)
+        self._the().record_fact(RESULT, Cause(self._seq, None, ACTOR), told)
         self.owes_result = True
 
     def note_reported(self, how: str) -> None:
         """Somebody was given its result, or wants none of it; *how* says so. Await-free: the record is on its way when
         this returns, and no task of the event loop has come between."""
         if self.owes_result:
-            self._the().note(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
+            self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
     async def settled(self, cases: Iterable[TaskExecution]) -> None:
@@ -194,7 +196,7 @@ class WorkstreamEntity:
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:
-            self._sup.registry.bury(self.id)
+            self._sup.registry.remove(self.id)
 
 
 def _how(case: TaskExecution) -> str:

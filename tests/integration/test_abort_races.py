@@ -167,7 +167,7 @@ async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more
         while not run.sup.registry.sessions["s"].over.is_set():
             await anyio.lowlevel.checkpoint()
         group.start_soon(abort, "second", True)
-        while not run.sup.registry.sessions["s"].asked.later:  # type: ignore[union-attr]
+        while not run.sup.registry.sessions["s"].stop_request.later:  # type: ignore[union-attr]
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
     by_answer = {one.already_ended: one for one in receipts}

@@ -113,7 +113,7 @@ class AgentTurn:
 
     def heartbeat(self) -> None:
         """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
-        self._connection.session.moved = True
+        self._connection.session.progressed = True
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
@@ -151,7 +151,7 @@ class AgentTurn:
             Refused: the plan does not let this session split a task, or its task cannot be split now.
             BadPlan: the subtasks cannot be.
         """
-        own = self._connection.session.own_task
+        own = self._connection.session.assigned_task
         if own is None or own.split is None:
             known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
             raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
@@ -165,7 +165,7 @@ class AgentTurn:
         Raises:
             Refused: this session works on no task, or its task cannot wait for that.
         """
-        own = self._connection.session.own_task
+        own = self._connection.session.assigned_task
         if own is None:
             raise Refused(f"session {self.session_id!r} works on no task of a plan that could be blocked")
         await own.block(own.name, on, by=f"agent of {own.name}", reason=reason)
@@ -203,13 +203,13 @@ class FunctionLink(AgentConnection):
             await self._stop.wait()
             # A function may clean up after its cancellation, but one that swallows it is abandoned.
             with self.registry.system.timers.limit(self.session.policy.ladder.cancel_s):
-                await self.free()
+                await self.wait_turn_over()
             exited = AgentExited(status=0, ended_by="exit")
         finally:
             self._report_end(exited)
 
     # ------------------------------------------------------------------ commands
-    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+    def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
         if not self._begin(turn_id, incarnation):
             return
         ctx = self.registry.system.context(turn_id)
@@ -224,7 +224,7 @@ class FunctionLink(AgentConnection):
         if self._note_intent(turn_id, intent, abort_id) and self._scope is not None:
             self._scope.cancel()
 
-    def finish(self) -> None:
+    def close_when_idle(self) -> None:
         self._finishing = True
         if self.turn_id is None:
             self._stop.set()
@@ -236,7 +236,7 @@ class FunctionLink(AgentConnection):
         if self._scope is not None:
             self._scope.cancel()
 
-    def runs(self, call_id: str) -> bool:
+    def runs_call(self, call_id: str) -> bool:
         return True
 
     def has_returned(self, turn_id: str, call_id: str) -> bool:
@@ -269,17 +269,17 @@ class FunctionLink(AgentConnection):
                 self._stop.set()
 
     def use(self, turn_id: str, amounts: Amounts) -> None:
-        self.session.moved = True
-        if self.session.watch is not None:
-            self.session.watch.reported(amounts, {"turn": turn_id, **amounts.told})
+        self.session.progressed = True
+        if self.session.monitor is not None:
+            self.session.monitor.record_usage(amounts, {"turn": turn_id, **amounts.told})
 
     def speak(self, text: str) -> None:
-        self.session.moved = True
-        self.session.say(text)
-        self.registry.write(self.session, "message", text)
+        self.session.progressed = True
+        self.session.append_text(text)
+        self.registry.write_transcript(self.session, "message", text)
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-        self.session.moved = True
+        self.session.progressed = True
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, title, "other")

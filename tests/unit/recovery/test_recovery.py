@@ -149,7 +149,7 @@ def past_of(*records: Mapping[str, Any]) -> SessionHistory:
             "entity_type": "session",
             "entity_id": "s",
         }
-        past.take(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
+        past.apply(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
     return past
 
 

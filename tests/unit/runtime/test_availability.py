@@ -107,7 +107,7 @@ def disk_of(run: Run) -> FailingJournal:
 async def fail(run: Run) -> None:
     """The disk fails with the next commit."""
     disk_of(run).broken = True
-    run.sup.registry.note("s", "Noted", supervision.HOST, {})
+    run.sup.registry.record_fact("s", "Noted", supervision.HOST, {})
     await run.sup.degraded()
 
 
@@ -331,7 +331,7 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
             await run.sup.start_session("s", agent=answers)
             await fail(run)
             monkeypatch.setattr(availability, "HELD_BYTES_MAX", 0)
-            run.sup.registry.note("s", "Noted", supervision.HOST, {})
+            run.sup.registry.record_fact("s", "Noted", supervision.HOST, {})
             await run.sup.stopping.wait()
     assert run.sup.registry.sessions["s"].over.is_set()
 
