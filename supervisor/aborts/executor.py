@@ -30,7 +30,7 @@ from supervisor.policies.abort_plan import (
 )
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Connection, LiveSession
+from supervisor.runtime.live_session import Connection, LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 __all__ = ["AbortExecutor"]
@@ -267,10 +267,10 @@ class AbortExecutor:
         if node.kind == "tool":
             return await self._tool_joined(sent, began)
         if node.mode is CancelMode.WAIT_REQUESTED:
-            await session.heard.wait()
+            await session.reached(SessionPhase.TERMINATING).wait()
         if not sent.waited_for and session.report is None:
             return NodeReceipt(id=node.id, kind=node.kind, outcome="requested", how=f"its cancel mode is {node.mode}")
-        await session.over.wait()
+        await session.reached(SessionPhase.FINISHED).wait()
         report = session.report
         if report is None:
             return NodeReceipt(id=node.id, kind=node.kind, outcome="ended", how="its actor crashed")
@@ -295,7 +295,7 @@ class AbortExecutor:
             if (
                 one.node.kind == "session"
                 and one.waited_for
-                and not await journal_writer.disk.wait_unless_down(one.session.ended)
+                and not await journal_writer.disk.wait_unless_down(one.session.reached(SessionPhase.RECORDED))
             ):
                 return False
         calls = [one.node.id for one in sent if one.node.kind == "tool"]
@@ -381,7 +381,7 @@ def _heads(registry: EntityRegistry, ending: tuple[EndingNode, ...]) -> Iterator
 
 def _is_over(sent: _AbortedNode) -> bool:
     """Its end is known, so that nobody waits for it."""
-    return sent.node.kind == "session" and sent.session.over.is_set()
+    return sent.node.kind == "session" and sent.session.phase >= SessionPhase.FINISHED
 
 
 def _fates(sent: list[_AbortedNode]) -> tuple[ProcessFate, ...]:

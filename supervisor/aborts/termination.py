@@ -24,7 +24,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, TerminationReport
+from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
 
 __all__ = ["SLACK_S", "Heartbeat", "TerminationService", "highest"]
 
@@ -118,14 +118,13 @@ class TerminationService:
         """
         if now:
             self._hurry(session)
-        if session.ending:
+        if session.is_terminating:
             return
         began = self._registry.system.timers.now() - elapsed_s
-        if not session.told:
-            session.told_by = cause.seq  # by itself, or before its supervisor was killed
-        session.ending = session.told = True
+        if not session.is_stopping:
+            session.stopped_by_seq = cause.seq  # by itself, or before its supervisor was killed
         session.stop_request = session.stop_request or self._unasked(session, began)
-        session.heard.set()
+        session.advance(SessionPhase.TERMINATING)
         climb = Termination(session, cause, abort_id, began)
         self._end_children(climb)
         self._climbs[session.session_id] = climb
@@ -151,7 +150,7 @@ class TerminationService:
             if entity is not None and entity.ended:
                 continue  # there is nothing of it to live on: its last record is on its way
             if child.mode is CancelMode.WAIT_REQUESTED:
-                session.hold_until(child.heard)
+                session.hold_until(child.reached(SessionPhase.TERMINATING))
             self._registry.reparent(child, climb.cause, climb.abort_id)
 
     def _tell_children(self, climb: Termination) -> None:
@@ -275,7 +274,7 @@ class TerminationService:
         survivors = total_survivors(fate.survivors for fate in session.fates)
         session.report = TerminationReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
         climb.rung = None
-        session.leave()
+        session.advance(SessionPhase.FINISHED)
         if session.unrecorded:
             self._await_records(climb)
         else:

@@ -21,7 +21,7 @@ from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 __all__ = ["LEAVE_S", "RESTARTS", "START_S", "McpError", "McpResource"]
@@ -142,7 +142,7 @@ class McpResource:
         ends: tuple[float, ...] = ()
         try:
             with self._scope:
-                while not self._session.heard.is_set():
+                while not self._session.is_terminating:
                     why = await self._hold()
                     ends = add_restart(ends, self._registry.journal_writer.clock.now(), RESTARTS.period_s)
                     if RESTARTS.exceeded(ends):
@@ -204,7 +204,7 @@ class McpResource:
 
     async def _leave(self, process: Process, gone: OneShotEvent) -> str:
         """Wait until it ends by itself, or its session is to end: then it is asked to, by the end of its input."""
-        await first_of(gone, self._session.heard)
+        await first_of(gone, self._session.reached(SessionPhase.TERMINATING))
         if gone.is_set():
             return "it ended by itself"
         self._ready = False

@@ -23,7 +23,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import LOST
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 
 __all__ = ["ActorFailures"]
@@ -76,7 +76,7 @@ class ActorFailures:
         journal stops it: who waited for it was told so. Who may outlive the session does."""
         lost = [session]
         for one in lost:  # it grows as it is read: parents first
-            one.ending = one.told = True
+            one.advance(SessionPhase.TERMINATING)
             lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
         for one in reversed(lost):
             self._part_with_children(one, cause)

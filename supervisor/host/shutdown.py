@@ -17,7 +17,7 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.ports import JournalError, JournalLost
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 from supervisor.sessions.pending_requests import PendingRequests
 
@@ -64,8 +64,9 @@ class Shutdown:
         Raises:
             JournalError: the journal has failed.
         """
-        await first_of(session.ended, self.failed)
-        if self.failure is not None and not session.ended.is_set():
+        recorded = session.reached(SessionPhase.RECORDED)
+        await first_of(recorded, self.failed)
+        if self.failure is not None and not recorded.is_set():
             raise self.failure
 
     async def wait_finished(self, session: LiveSession) -> bool:
@@ -76,14 +77,15 @@ class Shutdown:
             JournalError: the journal has failed.
         """
         disk = self._registry.journal_writer.disk
-        while not session.ended.is_set() and self.failure is None:
+        finished, recorded = session.reached(SessionPhase.FINISHED), session.reached(SessionPhase.RECORDED)
+        while not recorded.is_set() and self.failure is None:
             if disk.outage is None:
-                await first_of(session.ended, self.failed, disk.down)
-            elif not session.over.is_set():
-                await first_of(session.over, session.ended, self.failed, disk.up)
+                await first_of(recorded, self.failed, disk.down)
+            elif not finished.is_set():
+                await first_of(finished, recorded, self.failed, disk.up)
             else:
                 return False
-        if self.failure is not None and not session.ended.is_set():
+        if self.failure is not None and not recorded.is_set():
             raise self.failure
         return True
 
@@ -178,11 +180,11 @@ class Shutdown:
     async def _next_end(self) -> None:
         """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
         disk, sessions = self._registry.journal_writer.disk, list(self._registry.sessions.values())
-        alive = next((session for session in sessions if not session.over.is_set()), None)
+        alive = next((session for session in sessions if session.phase < SessionPhase.FINISHED), None)
         if disk.outage is None:
-            await first_of(sessions[0].ended, self.failed, disk.down)
+            await first_of(sessions[0].reached(SessionPhase.RECORDED), self.failed, disk.down)
         elif alive is not None:
-            await first_of(alive.over, alive.ended, self.failed, disk.up)
+            await first_of(alive.reached(SessionPhase.FINISHED), self.failed, disk.up)
         elif not await self._recovers_soon():
             self._registry.journal_writer.abandon()
 

@@ -325,7 +325,7 @@ class Supervisor:
     ) -> str:
         _check_name(name)
         above = self.registry.session(parent) if parent is not None else None
-        if above is not None and (above.ending or above.told):
+        if above is not None and above.is_stopping:
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
         if started_by is not None and not self.registry.is_open(started_by):
             raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
@@ -617,7 +617,7 @@ class Supervisor:
             argv=server.command, cwd=session.directory, env={**clean_env(), **server.env}, session=session_id
         )
         resource = McpResource(self.registry, self._processes, session, server, launch, start_s)
-        if ctx is None or session.told or session.ending:
+        if ctx is None or session.is_stopping:
             raise Refused(f"{session_id} is ending: it has no server {name!r} any more")
         resource.begin(ctx)
         try:

@@ -20,7 +20,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, WaitGroup
 
 __all__ = ["Janitor"]
@@ -65,9 +65,7 @@ class Janitor:
         found: list[Checked] = []
         over = OneShotEvent()
         session, ctx = self._registry.sessions.get(session_id), self._registry.system.context(session_id)
-        if (
-            session is not None and ctx is not None and not session.heard.is_set()
-        ):  # it has begun to end: nothing else begins
+        if session is not None and ctx is not None and not session.is_terminating:
             with suppress(ActorStopped):
                 session.start(ctx, self._check, session, tests, found, over)
                 await over.wait()
@@ -80,7 +78,8 @@ class Janitor:
         self, session: LiveSession, tests: Sequence[AcceptanceTest], found: list[Checked], over: OneShotEvent
     ) -> None:
         scope = anyio.CancelScope()
-        session.heard.then(scope.cancel)  # nobody is asked to come to an end: it is ended at once
+        terminating = session.reached(SessionPhase.TERMINATING)
+        terminating.then(scope.cancel)  # a check has no request to stop: it is cancelled at once
         try:
             with scope:
                 done = await accepted(self._processes, tests, session.directory, session.profile.env, self._verify)
@@ -88,7 +87,7 @@ class Janitor:
                     session.transcript.write("acceptance", _told(one), at=self._registry.journal_writer.clock.now())
                 found += done
         finally:
-            session.heard.forget(scope.cancel)
+            terminating.forget(scope.cancel)
             over.set()
 
     async def inspect(self, place_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event) -> str:
@@ -146,7 +145,9 @@ class Janitor:
             return await outlast_shortage(partial(self._workspace.commit, session_id, message))
         except OSError:
             session = self._registry.sessions.get(session_id)
-            if session is None or session.heard.is_set():  # its place is being put away, with all that was done there
+            if (
+                session is None or session.is_terminating
+            ):  # its workspace is being removed, with all that was done there
                 raise Refused(f"session {session_id!r} was ended before its work was committed") from None
             raise
 
@@ -265,7 +266,7 @@ class Janitor:
     def follow(self, session: LiveSession) -> None:
         """Clear away after that session, when its last record is made."""
         if self._workspace.temporary and session.root_id == session.session_id:
-            session.ended.then(lambda: self._put_away_later(session))
+            session.reached(SessionPhase.RECORDED).then(lambda: self._put_away_later(session))
 
     def clear(self) -> None:
         """Clear away what an earlier supervisor left of sessions that do not live any more."""

@@ -88,7 +88,7 @@ from supervisor.recovery.journal_state import (
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.runtime.live_session import AgentProfile, LiveSession, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
 
 __all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
@@ -196,7 +196,7 @@ class Recovery:
         await self._stop(live)
         self._go_on(live, again)
         await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._turned_down)
-        stopped = [session for session in live if session.told]
+        stopped = [session for session in live if session.is_stopping]
         for session in stopped:
             await self._ended(session)
         await self._registry.journal_writer.flush()
@@ -326,19 +326,21 @@ class Recovery:
                 self._end(session)
         for session in live:
             self._finish_aborts(session)
-        for session in [one for one in live if one.told]:
-            await session.heard.wait()  # before anybody above it ends, and another one is its parent
+        for session in [one for one in live if one.is_stopping]:
+            # Before a session above it ends, and it gets another parent.
+            await session.reached(SessionPhase.TERMINATING).wait()
         for session in live:
-            if not (session.told or self._goes_on(session.session_id)):
+            if not (session.is_stopping or self._goes_on(session.session_id)):
                 session.kill_at_once = True  # its processes were killed with its supervisor
                 self._registry.send(session.session_id, FatalError(message=WHY), cause=CAUSE)
-                await session.heard.wait()  # so has who ends with it; the disk is waited for once all have heard
-                self._causes[session.session_id] = Cause(session.told_by, None, CAUSE.actor)
+                # The sessions that end with it have processed that as well. The disk is waited for after all have.
+                await session.reached(SessionPhase.TERMINATING).wait()
+                self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
                 self._given_up.add(session.session_id)
-        for session in [one for one in live if one.told]:
-            await session.heard.wait()
+        for session in [one for one in live if one.is_stopping]:
+            await session.reached(SessionPhase.TERMINATING).wait()
             if self._states[session.session_id] is not Session.STOPPED and session.session_id not in self._given_up:
-                self._causes[session.session_id] = Cause(session.told_by, None, CAUSE.actor)
+                self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
 
     def _end(self, session: LiveSession) -> None:
         """An end that was under way goes on, as old as it is."""
@@ -403,13 +405,13 @@ class Recovery:
         return (
             isinstance(one.effect, Tell)
             and isinstance(one.effect.event, AgentSpawned)
-            and (not session or session.told)
+            and (not session or session.is_stopping)
         )
 
     def _watch_again(self, session: LiveSession) -> None:
         """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
         built, which may have to say so. (One that is born just now is so by its birth.)"""
-        if session.monitor is None or session.told or not self._goes_on(session.session_id):
+        if session.monitor is None or session.is_stopping or not self._goes_on(session.session_id):
             return
         turn_id = self._registry.entity(session.session_id).data.turn_id
         if self._unbegun(session) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
@@ -429,7 +431,7 @@ class Recovery:
     def _step(self, session: LiveSession, begun: set[tuple[str, type]]) -> None:
         """The step that was under way is begun again, unless it was owed and has been."""
         session_id = session.session_id
-        if session.told or not self._goes_on(session_id):
+        if session.is_stopping or not self._goes_on(session_id):
             return
         if (step := self._unbegun(session)) is not None:
             self._begin(session_id, step, begun)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 
 __all__ = ["AbortTreeView"]
 
@@ -54,7 +54,7 @@ class AbortTreeView(Mapping[str, TreeNode]):
         )
 
     def _ending(self, session: LiveSession) -> bool:
-        return (session.told or session.ending) and (session.over.is_set() or not self._hurry)
+        return session.is_stopping and (session.phase >= SessionPhase.FINISHED or not self._hurry)
 
     def _call(self, node_id: str) -> TreeNode:
         """An open call. One whose work is over has ended, though its record may still be on its way; one whose session

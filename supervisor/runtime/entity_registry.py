@@ -25,7 +25,7 @@ from supervisor.runtime.abort_tree_view import AbortTreeView
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
 from supervisor.runtime.id_allocator import IdAllocator
 from supervisor.runtime.journal_writer import Cause, JournalWriter
-from supervisor.runtime.live_session import LiveSession, NoSuchEntity
+from supervisor.runtime.live_session import LiveSession, NoSuchEntity, SessionPhase
 
 __all__ = ["END_S", "EntityRegistry"]
 
@@ -112,7 +112,7 @@ class EntityRegistry:
 
     def _count_out(self, above: LiveSession) -> None:
         above.unrecorded -= 1
-        if above.unrecorded == 0 and above.over.is_set():
+        if above.unrecorded == 0 and above.phase >= SessionPhase.FINISHED:
             self.on_recorded(above)
 
     def add_session(self, session: LiveSession) -> None:
@@ -124,8 +124,7 @@ class EntityRegistry:
         """It has ended, or was not born."""
         del self.sessions[session.session_id]
         self.names.drop_below(session.session_id)
-        session.heard.set()
-        session.leave()
+        session.advance(SessionPhase.FINISHED)
         if session.parent is not None:
             del session.parent.children[session.session_id]
 
@@ -141,7 +140,7 @@ class EntityRegistry:
         if session is not None:
             self.remove_session(session)
             session.transcript.close()
-            session.ended.set()
+            session.advance(SessionPhase.RECORDED)
         if entity is not None:
             self._detach(entity)
 
@@ -186,8 +185,7 @@ class EntityRegistry:
     def accepts(self, entity_id: str, event: Event) -> bool:
         """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
         session = self.sessions.get(entity_id)
-        ending = session is not None and (session.told or session.ending)
-        return not ending or type(event) in HEARD_LAST
+        return session is None or not session.is_stopping or type(event) in HEARD_LAST
 
     def request_stop(
         self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None
@@ -202,11 +200,12 @@ class EntityRegistry:
             return Joined.JOINED  # its last record is written
         wish, before = self._wish(session, stop, within_s), session.stop_request
         session.stop_request, joined = merged(before, wish)
-        if joined is Joined.BEGAN and not session.told:
-            session.told, session.told_by = True, cause.seq
+        if joined is Joined.BEGAN and not session.is_stopping:
+            session.stopped_by_seq = cause.seq
+            session.advance(SessionPhase.STOP_REQUESTED)
             self.send(session_id, stop, cause=cause)
             return joined
-        if stop.now and not session.kill_at_once and not session.over.is_set():
+        if stop.now and not session.kill_at_once and session.phase < SessionPhase.FINISHED:
             self.send(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
             self._note_joined(session, before, stop, cause)
@@ -247,7 +246,7 @@ class EntityRegistry:
             entity.record_fact("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
     def _surviving(self, session: LiveSession | None) -> LiveSession | None:
-        while session is not None and (session.told or session.ending):
+        while session is not None and session.is_stopping:
             session = session.parent
         return session
 

@@ -7,6 +7,7 @@ the last one is an event and not a guess.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -40,6 +41,7 @@ __all__ = [
     "Monitor",
     "NoSuchEntity",
     "Outcome",
+    "SessionPhase",
     "TerminationReport",
 ]
 
@@ -286,6 +288,20 @@ class IdleListener(Protocol):
     on_idle: Callable[[LiveSession], None]
 
 
+class SessionPhase(IntEnum):
+    """Phase of a live session. A session only moves forward; a session that is removed skips phases."""
+
+    RUNNING = 0
+    STOP_REQUESTED = 1
+    """A request to stop is in the session's mailbox: the session starts nothing new."""
+    TERMINATING = 2
+    """The session has processed the request: its termination runs."""
+    FINISHED = 3
+    """No task, agent or child of the session runs any more."""
+    RECORDED = 4
+    """The session's last record is durable, or its actor crashed."""
+
+
 class LiveSession:
     """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
 
@@ -340,22 +356,18 @@ class LiveSession:
         waiting."""
         self.cause_seq: int | None = None
         """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
-        self.told = False
-        self.told_by: int | None = None
-        """The record that it was told to end by, where it was one."""
+        self.phase = SessionPhase.RUNNING
+        self._reached: dict[SessionPhase, OneShotEvent] = {}
+        self.stopped_by_seq: int | None = None
+        """Record that requested the stop; ``None`` while nothing has, or if no record did."""
         self.stop_request: AbortState | None = None
         """What it was told, all who said so merged."""
         self.prompted = 0
         """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
         self.crashes: tuple[float, ...] = ()
         """When it failed after a start, within the window that counts."""
-        self.ending = False
         self.kill_at_once = False
         self.first_prompt_sent = OneShotEvent()
-        self.heard = OneShotEvent()
-        """It knows that it is to end."""
-        self.over = OneShotEvent()
-        self.ended = OneShotEvent()
         self.report: TerminationReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
@@ -436,19 +448,41 @@ class LiveSession:
             self.parent.children[self.session_id] = self
             self.parent.busy += 1
 
-    def leave(self) -> None:
-        """Everything of it has ended."""
-        if not self.over.is_set():
-            self.over.set()
-            if self.parent is not None:
-                self.parent._done()
+    @property
+    def is_stopping(self) -> bool:
+        """True from the request to stop on."""
+        return self.phase > SessionPhase.RUNNING
+
+    @property
+    def is_terminating(self) -> bool:
+        """True once the session has processed the request to stop, and afterwards."""
+        return self.phase >= SessionPhase.TERMINATING
+
+    def reached(self, phase: SessionPhase) -> OneShotEvent:
+        """Return the event that is set as soon as the session is in *phase* or in a later phase."""
+        event = self._reached.get(phase)
+        if event is None:
+            event = self._reached[phase] = OneShotEvent()
+            if self.phase >= phase:
+                event.set()
+        return event
+
+    def advance(self, phase: SessionPhase) -> None:
+        """Move to *phase* unless the session is there already, and set the events of every phase up to *phase*."""
+        was_finished = self.phase >= SessionPhase.FINISHED
+        while self.phase < phase:
+            self.phase = SessionPhase(self.phase + 1)
+            if (event := self._reached.get(self.phase)) is not None:
+                event.set()
+        if not was_finished and phase >= SessionPhase.FINISHED and self.parent is not None:
+            self.parent._done()
 
     def reparent(self, heir: LiveSession | None) -> None:
         """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
         left, self.parent = self.parent, heir
         if left is not None:
             left.children.pop(self.session_id, None)
-        over = self.over.is_set()
+        over = self.phase >= SessionPhase.FINISHED
         if heir is not None:
             heir.children[self.session_id] = self
             heir.busy += not over

@@ -178,11 +178,11 @@ class EffectExecutor:
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
-        if kind in DRIVING and not session.ending:  # the first reason wins: who hurries an end is not its cause
+        if kind in DRIVING and not session.is_terminating:  # the first reason wins: who hurries an end is not its cause
             session.cause_seq = cause.seq
         if kind in self._always:
             self._always[kind](session, entity_id, effect, cause)
-        elif not session.ending:
+        elif not session.is_terminating:
             if kind not in self._begun:
                 raise AssertionError(f"no hand for {kind.__name__}")
             self._begun[kind](session, effect, cause)
@@ -318,7 +318,7 @@ class EffectExecutor:
     def _is_wanted(self, session: LiveSession, incarnation: int) -> bool:
         """``False`` if the session did not wait that long."""
         data = self._registry.entity(session.session_id).data
-        return not session.ending and incarnation == data.incarnation and incarnation > data.concluded
+        return not session.is_terminating and incarnation == data.incarnation and incarnation > data.concluded
 
     async def _settled(self, connection: Connection, may_reuse: bool) -> None:
         """Wait until the agent is idle, if it may be that, or gone."""
@@ -377,9 +377,9 @@ class EffectExecutor:
         turn = self._registry.entity(turn_id)
         if turn.state is not Turn.VERIFYING:
             return
-        if session.told and session.stop_request is not None:
+        if session.is_stopping and session.stop_request is not None:
             verdict = _aborted(session.stop_request.reason, session.stop_request.abort_reason)
-            because = cause._replace(seq=session.told_by)
+            because = cause._replace(seq=session.stopped_by_seq)
             self._registry.send(
                 turn_id, TaskFailed(verdict=verdict, abort_id=session.stop_request.abort_id), cause=because
             )

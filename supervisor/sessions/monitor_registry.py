@@ -17,7 +17,7 @@ from supervisor.policies.budgets import WHOLE, Amounts, Budget, Scope, Spent
 from supervisor.policies.liveness import Patience
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
 __all__ = ["NO_GRANT", "AbortSession", "BudgetGrant", "MonitorRegistry", "RecordedUsage", "hosts_scope"]
@@ -186,7 +186,7 @@ class MonitorRegistry:
         self, session: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
     ) -> SessionMonitor:
         watch = session.monitor = SessionMonitor(self._registry, session, self, rules, scope, patience)
-        session.over.then(lambda: self._ended(watch))
+        session.reached(SessionPhase.FINISHED).then(lambda: self._ended(watch))
         return watch
 
     def _ended(self, watch: SessionMonitor) -> None:

@@ -264,7 +264,7 @@ class Host:
         """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
         for session_id, work in self._sup.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{load_generator.number}"
-            if its and session_id not in others and not work.told:
+            if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, load_generator: LoadGenerator) -> AbortPolicy:

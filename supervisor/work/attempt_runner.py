@@ -315,7 +315,7 @@ class Execution:
     def _ended_meanwhile(self, case: TaskExecution, outcome: Outcome) -> Outcome:
         """Return *outcome*, as aborted if a person has ended the task or its session while the turn settled."""
         work = self._sup.registry.sessions.get(case.session_id)
-        if not case.unwanted and work is not None and not work.heard.is_set():
+        if not case.unwanted and work is not None and not work.is_terminating:
             return outcome
         why = case.unwanted or "its session was ended before its work was judged"
         return outcome._replace(outcome="aborted", error=why)

@@ -183,7 +183,7 @@ class PlanRun:
         return (
             work is not None
             and entity is not None
-            and not (work.told or work.ending)
+            and not work.is_stopping
             and entity.state is not SessionState.STOPPED
         )
 

@@ -440,7 +440,7 @@ class Stage:
             await self.sup.close_session(session, reason="no more work")
         if self.case.phase == "ending":
             group.start_soon(self._first, session)
-            while not self.sup.registry.sessions[session].told:
+            while not self.sup.registry.sessions[session].is_stopping:
                 await anyio.lowlevel.checkpoint()
 
     async def _first(self, session: str) -> None:

@@ -40,6 +40,7 @@ from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, W
 from supervisor.runtime import availability
 from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
+from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import plan_runner as runner
 from supervisor.work.plan_runner import PlanRunner, run_plan
@@ -333,7 +334,7 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
             monkeypatch.setattr(availability, "HELD_BYTES_MAX", 0)
             run.sup.registry.record_fact("s", "Noted", supervision.HOST, {})
             await run.sup.stopping.wait()
-    assert run.sup.registry.sessions["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].phase is SessionPhase.FINISHED
 
 
 async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -343,7 +344,7 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
         async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
-    assert run.sup.registry.sessions["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].phase is SessionPhase.FINISHED
 
 
 class DeafJournal(FailingJournal):
@@ -404,7 +405,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
             disk_of(run).broken = True
             if left_by is not None:
                 raise left_by
-    assert run.sup.registry.sessions["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].phase is SessionPhase.FINISHED
 
 
 async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
