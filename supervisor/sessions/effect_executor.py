@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from actors import ActorStopped, Intensity, fault
+from actors import ActorStopped, Intensity, failpoint
 from actors.restart import add_restart
 from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
@@ -298,7 +298,7 @@ class EffectExecutor:
         """An agent that is idle is had at once; whoever has to wait for one, or to make one, does it in a task."""
         connection, incarnation = session.connection, effect.incarnation
         at_once = connection is not None and connection.turn_id is None and connection.reusable
-        if connection is not None and at_once and not fault.point("agent.not_reused", connection.agent_id):
+        if connection is not None and at_once and not failpoint.active("agent.not_reused", connection.agent_id):
             if self._is_wanted(session, incarnation):
                 self._reuse(session, connection, incarnation, cause)
         else:
@@ -323,7 +323,7 @@ class EffectExecutor:
     async def _settled(self, connection: Connection, may_reuse: bool) -> None:
         """Wait until the agent is idle, if it may be that, or gone."""
         await connection.wait_turn_over()
-        if not (may_reuse and connection.reusable) or fault.point("agent.not_reused", connection.agent_id):
+        if not (may_reuse and connection.reusable) or failpoint.active("agent.not_reused", connection.agent_id):
             connection.close_when_idle()
             await connection.ended.wait()
 

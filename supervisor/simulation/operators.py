@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from actors.parking import current_backend
+from actors.waiter import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
@@ -126,12 +126,12 @@ class Operators:
 
     async def _pause(self, seconds: float) -> None:
         """For so long, or until there is nobody left to disturb."""
-        parker = self._backend.parker()
-        self._going.then(parker.unpark)
+        waiter = self._backend.new_waiter()
+        self._going.then(waiter.wake)
         try:
-            await self._backend.wait_until(parker, self._backend.now() + seconds)
+            await self._backend.wait_until(waiter, self._backend.now() + seconds)
         finally:
-            self._going.forget(parker.unpark)
+            self._going.forget(waiter.wake)
 
     def _look(self, number: int) -> None:
         """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that

@@ -88,7 +88,7 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
             if isinstance(event, Reopened):
                 cell = system.cell(case.id)
                 assert cell is not None
-                cell.going = False  # its mailbox fills, and nothing is handled
+                cell.running = False  # its mailbox fills, and nothing is handled
                 group.start_soon(give_up, case)
             await post(case, event)
 
@@ -96,7 +96,7 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
             await given_up(runner, scope)
             cell = system.cell(case.id)
             assert cell is not None
-            cell.going = True
+            cell.running = True
             cell.dispatcher.make_runnable(cell)
 
         monkeypatch.setattr(TaskExecution, "post", post_to_a_busy_one)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import anyio
 
 from actors import ActorStopped
-from actors.parking import RAISED, as_error, is_cancellation
+from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.lifecycles.types import CancelMode, ToolOutcome, Verdict
 from supervisor.policies.budgets import COUNT_MAX, Amounts
