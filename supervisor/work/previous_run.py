@@ -26,7 +26,7 @@ from supervisor.ports import EntityRow
 from supervisor.recovery.resumable import InterruptedTask, digest_of
 from supervisor.work.task_execution import Checkpoint, checkpoint_after
 
-__all__ = ["PreviousRun", "before"]
+__all__ = ["PreviousRun", "find_previous_run"]
 
 _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
@@ -53,7 +53,7 @@ def _words(found: Checkpoint | None) -> str:
     return f"from {checkpoint_name(found.saved_as)} of {found.run}"
 
 
-def before(
+def find_previous_run(
     plan: Plan,
     settings: Settings,
     rows: Collection[EntityRow],

@@ -22,7 +22,7 @@ from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.work.backlog import Item
+from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import WELL, TaskResult, unmerged_of
 
@@ -115,7 +115,7 @@ class TaskExecution:
         """There is nothing of an attempt where it works that was to be taken back."""
         self.checkpoint: Checkpoint | None = None
         """What its next run begins with."""
-        self.brought = False
+        self.is_imported = False
         """It was closed in the run of the plan that this one resumes."""
         self.born_s = anyio.current_time()
         self.began_s: float | None = None
@@ -248,10 +248,10 @@ class TaskExecution:
         """Its session is on an attempt."""
         return self.session_lives and self.has_run and self.run is Run.IN_PROGRESS
 
-    def item(self, provider: str) -> Item:
+    def item(self, provider: str) -> BacklogItem:
         """What the backlog is to know of it."""
         when = self.task.when.task if self.task.when is not None else None
-        return Item(
+        return BacklogItem(
             id=self.name,
             priority=self.task.priority,
             needs=self.task.needs,
@@ -309,9 +309,9 @@ class TaskExecution:
         wanted = self._sup.new_id(f"job:{self.name}")
         self._job = self._born(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
 
-    def bring(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
+    def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
         """It is not opened: it was settled in the run that this one resumes."""
-        self.brought, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
+        self.is_imported, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
         self.result = TaskResult(self.name, by, outcome, "", 0.0, *unmerged_of(rest))
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:

@@ -44,7 +44,7 @@ from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import plan_runner as runner
 from supervisor.work.plan_runner import PlanRunner, run_plan
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, ask, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
@@ -427,7 +427,7 @@ async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
                 group.start_soon(ends_with, runner.run(plan))
                 await until(run.sup, "all_tasks_created", "workstream:plan")
                 disk_of(run).broken = True
-                group.start_soon(ends_with, runner.operating.approve("a", by="operator:me"))
+                group.start_soon(ends_with, runner.commands.approve("a", by="operator:me"))
                 await run.sup.degraded()
                 await run.sup.stop(now=True)
     assert len(ends) == 2
@@ -493,7 +493,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
             await fail(run)
-            pool = Pool(run.sup, {}, 1)
+            pool = WorkerPool(run.sup, {}, 1)
             async with anyio.create_task_group() as group:
                 group.start_soon(pool.start, "workstream:w", supervision.HOST)
                 await anyio.wait_all_tasks_blocked()
