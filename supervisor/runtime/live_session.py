@@ -175,7 +175,7 @@ class Link(Protocol):
         ``None``: it cannot be told."""
         ...
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to those processes."""
         ...
 

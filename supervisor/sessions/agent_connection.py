@@ -349,7 +349,7 @@ class AgentConnection:
         """None, where the agent is no program."""
         return ()
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """There is none."""
 
     async def wait_gone(self, pid: int) -> None:

@@ -201,12 +201,12 @@ class ProcessConnection(AgentConnection):
             return None
         if process is None or self._since is None:
             return ()
-        seen = await process.look()
+        seen = await process.list_processes()
         return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.work.profile.servers)
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         if (process := self._agent_io.process) is not None:
-            process.strike(found, number)
+            process.signal_processes(found, number)
 
     async def wait_gone(self, pid: int) -> None:
         if (process := self._agent_io.process) is not None:

@@ -80,7 +80,7 @@ class _Settling:
         with self._timers.limit(ANSWER_S):
             found = await self._connection.processes_of_turn()
             if found and number:
-                self._connection.strike(found, number)
+                self._connection.signal_processes(found, number)
             return found
         return None
 

@@ -163,10 +163,10 @@ async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
     """What the program has started is told of by our pids, and struck; the program goes on, and so does its init."""
     async with running(roll, "stay", "daemon") as process:
         inits = inits_of(process.shim_client.pid)
-        main, daemon = await process.look() or ()
+        main, daemon = await process.list_processes() or ()
         assert (main.pid, main.session) == (process.pid, process.pid)
         assert daemon.session not in (process.pid, *inits)
-        process.strike([daemon], signal.SIGKILL)
+        process.signal_processes([daemon], signal.SIGKILL)
         await gone(daemon.pid)
         assert inits_of(process.shim_client.pid) == inits
         process.signal(signal.SIGUSR1)
@@ -195,7 +195,7 @@ from supervisor.processes.containment import Containment
 async def main():
     async with ShimHost(Containment(pid_namespaces=True)) as host:
         async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
-            print(host.keeping.pid, process.lifeline.pid, process.pid, flush=True)
+            print(host.fork_server.pid, process.shim_client.pid, process.pid, flush=True)
             await anyio.sleep_forever()
 
 backend, *argv = sys.argv[1:]
@@ -277,7 +277,7 @@ def test_the_keeper_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(pid_namespace, "is_init", lambda _, is_init=is_init: is_init)
         with subprocess.Popen(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            ours.bury(*ours.tell_apart(-1, os.WNOHANG))
+            ours.record_exit(*ours.wait_any(-1, os.WNOHANG))
             child.returncode = 0
     assert ours.killed == 1
 

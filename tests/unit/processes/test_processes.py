@@ -28,7 +28,7 @@ from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
 from supervisor.processes import descent, fork_server_client, host, shim
 from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
-from supervisor.processes.spawn_errors import refusal
+from supervisor.processes.spawn_errors import step_failed
 from tests.support import gone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
@@ -367,13 +367,13 @@ async def test_refusal_of_a_variable_name(name: str) -> None:
 
 def test_refusal_where_no_process_can_be_made() -> None:
     """A full process table is said in words."""
-    assert "raise the limit" in str(refusal(launch("true"), "fork", errno.EAGAIN))
+    assert "raise the limit" in str(step_failed(launch("true"), "fork", errno.EAGAIN))
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
     """What a broken Python leaves on standard error is in the sentence, also where it is gone before it is asked."""
-    monkeypatch.setattr(fork_server_client, "KEEPER", Path("/no/such/fork_server.py"))
+    monkeypatch.setattr(fork_server_client, "FORK_SERVER_PROGRAM", Path("/no/such/fork_server.py"))
     if is_gone:
         send = fork_server_client.ForkServerClient._send
 
@@ -660,12 +660,12 @@ async def test_a_killed_keeper_is_replaced(roll: Roll) -> None:
     """Without the keeper what runs goes on and ends as it should, and the next program gets a new one."""
     async with ShimHost() as shims, shims.spawn(zoo(roll, "defy", *ZOO)) as process:
         await roll.all_here(*ZOO)
-        lost = shims.keeping.pid
+        lost = shims.fork_server.pid
         os.kill(lost, signal.SIGKILL)
         await gone(lost)
         async with shims.spawn(launch("sh", "-c", "exit 3")) as other:
             assert await other.wait_exit() == 3
-        assert shims.keeping.pid != lost
+        assert shims.fork_server.pid != lost
         process.kill()
         assert (await process.wait_ended()).survivors == 0
         await roll.all_gone()
@@ -694,19 +694,19 @@ async def test_an_order_that_is_lost_shifts_no_look() -> None:
             os.kill(process.shim_client.pid, signal.SIGSTOP)
             while process.shim_client.order(b"signal 0"):
                 pass
-            assert await process.look() is None
+            assert await process.list_processes() is None
             os.kill(process.shim_client.pid, signal.SIGCONT)
-            while (seen := await process.look()) is None:
+            while (seen := await process.list_processes()) is None:
                 await anyio.lowlevel.checkpoint()
             assert [one.pid for one in seen] == [process.pid]
 
 
 async def test_a_warden_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor knows pid and birth of a warden although it has no descriptor left to look."""
-    monkeypatch.setattr(descent, "see_process", lambda pid: None)
+    monkeypatch.setattr(descent, "read_stat", lambda pid: None)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
-            assert process.shim_client.warden == (process.shim_client.pid, shim.born(process.shim_client.pid))
+            assert process.shim_client.shim == (process.shim_client.pid, shim.birth_of(process.shim_client.pid))
 
 
 async def test_what_outlived_its_program_is_told_in_short() -> None:
@@ -752,7 +752,7 @@ async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytes
     After a kill nothing of terminate_s is spent on it.
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
-    monkeypatch.setattr(fork_server_client, "KEEPER", tmp_path / "deaf.py")
+    monkeypatch.setattr(fork_server_client, "FORK_SERVER_PROGRAM", tmp_path / "deaf.py")
     monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims:
@@ -779,7 +779,7 @@ def hold_copies():
 
 async def one(host, argv):
     async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
-        print(process.lifeline.pid, flush=True)
+        print(process.shim_client.pid, flush=True)
         if forked and not os.fork():
             hold_copies()
         await anyio.sleep_forever()
@@ -867,7 +867,7 @@ def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyP
     """The scan for kernels without a children file finds the same."""
     with subprocess.Popen(["sleep", "60"]) as process:
         listed = shim.children(os.getpid())
-        monkeypatch.setattr(shim, "LISTED", False)
+        monkeypatch.setattr(shim, "HAS_CHILDREN_FILE", False)
         assert process.pid in listed
         assert sorted(shim.children(os.getpid())) == sorted(listed)
         process.kill()

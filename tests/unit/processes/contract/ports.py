@@ -44,7 +44,7 @@ class Port(Protocol):
         """Run *case*, and show that nothing is left after it."""
         ...
 
-    def lose_warden(self, process: Process) -> None:
+    def lose_shim(self, process: Process) -> None:
         """Its warden is killed."""
         ...
 
@@ -87,9 +87,9 @@ class SimulatedPort:
             await case()
             assert self.host.kernel.table == {}
 
-    def lose_warden(self, process: Process) -> None:
+    def lose_shim(self, process: Process) -> None:
         assert isinstance(process, SimulatedProcess)
-        process.warden.lose()
+        process.shim.lose()
 
     async def orphans_dead(self, process: Process) -> None:
         while any(one.status is None for one in self.host.kernel.table.values() if one.pid != process.pid):
@@ -133,7 +133,7 @@ class RealPort:
             async with ShimHost() as self.host:
                 await case()
 
-    def lose_warden(self, process: Process) -> None:
+    def lose_shim(self, process: Process) -> None:
         assert isinstance(process, ShimProcess)
         os.kill(process.shim_client.pid, signal.SIGKILL)
 

@@ -215,19 +215,19 @@ async def test_a_look_tells_what_was_born_when_and_where(port: Port) -> None:
         begin, end = process.written_between
         assert since <= end <= process.clock()
         assert begin <= end
-        seen = await process.look()
+        seen = await process.list_processes()
         assert seen is not None
         assert [one.born >= since for one in seen] == [False, False, True, True]
         assert [one.session == process.pid for one in seen] == [True, False, False, True]
         assert seen[0].pid == process.pid
         assert {one.parent for one in seen[1:]} == {process.pid}
         struck = seen[2]
-        process.strike([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)], signal.SIGKILL)
-        while struck.pid in [one.pid for one in await process.look() or () if one.alive]:
+        process.signal_processes([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)], signal.SIGKILL)
+        while struck.pid in [one.pid for one in await process.list_processes() or () if one.alive]:
             pass  # what was killed takes its time to die
         await process.send(b"go\n")
         assert fate(await process.wait_ended()) == (3, "exit", 2, 0)
-        assert await process.look() == ()
+        assert await process.list_processes() == ()
 
 
 @contract
@@ -239,7 +239,7 @@ async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -
     async with spawn(port, *steps) as process:
 
         async def of_turn(since: int, servers: Sequence[str] = ()) -> tuple[ProcessSeen, ...]:
-            return processes_of_turn(await process.look() or (), process.pid, since, servers)
+            return processes_of_turn(await process.list_processes() or (), process.pid, since, servers)
 
         await up(process)
         await anyio.sleep(2 * TICK_S)
@@ -250,7 +250,7 @@ async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -
         (found,) = await of_turn(since)
         assert found.command
         assert await of_turn(since, [word.rpartition("/")[2] for word in found.command.split(" ")[:2]]) == ()
-        process.strike([found], signal.SIGTERM)
+        process.signal_processes([found], signal.SIGTERM)
         while await of_turn(since):
             await process.wait_gone(found.pid)
         await process.wait_gone(found.pid)
@@ -380,7 +380,7 @@ async def test_a_lost_warden_takes_its_program_along(port: Port) -> None:
     """Without its warden a program dies, and everything that it had started, daemons too, is ended and counted."""
     async with spawn(port, *DAEMON, CHILD, UP, Hang()) as process:
         await up(process)
-        port.lose_warden(process)
+        port.lose_shim(process)
         assert await process.wait_exit() is None
         report = await process.wait_ended()
         assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
