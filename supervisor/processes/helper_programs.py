@@ -60,7 +60,7 @@ async def run_command(
             process.close_input()
             if await _read_until_exit(process, out, err, timeout_s):
                 status = await process.wait_exit()
-                problem = "how it ended is not known: its warden was lost" if status is None else ""
+                problem = "how it ended is not known: its shim was lost" if status is None else ""
             else:
                 problem = f"it was still running after {timeout_s:g} s"
     except SpawnError as error:

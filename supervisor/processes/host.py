@@ -102,7 +102,7 @@ class ShimProcess:
             except OSError as error:
                 if what := shortage_of(error):
                     raise resource_missing(self._launch, what, error) from error
-                raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no warden for it ({error})") from error
+                raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no shim for it ({error})") from error
             ours.pop_all()
 
     # ------------------------------------------------------------------------------------------ the port

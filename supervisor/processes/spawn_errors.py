@@ -52,13 +52,13 @@ def _step_error(launch: Launch, step: str, number: int) -> SpawnError:
 
 def resource_missing(launch: Launch, what: str, error: OSError) -> SpawnShortage:
     """Return the error for a machine that lacks *what* every start of a program needs."""
-    return SpawnShortage(f"cannot start {launch.argv[0]!r}: no warden for it ({error})", what)
+    return SpawnShortage(f"cannot start {launch.argv[0]!r}: no shim for it ({error})", what)
 
 
 def shim_ended_early(launch: Launch, said: bytes) -> SpawnError:
     """Return the error for a shim that ended before it started the program; *said* is its standard error."""
     words = said.decode(errors="replace").strip() or "it said nothing"
-    return _error(launch, f"its warden ended first: {words[-500:]}; check that {launch.cwd!r} and Python are usable")
+    return _error(launch, f"its shim ended first: {words[-500:]}; check that {launch.cwd!r} and Python are usable")
 
 
 def _error(launch: Launch, why: str) -> SpawnError:
