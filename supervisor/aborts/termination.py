@@ -16,8 +16,8 @@ import anyio
 
 from actors import Context
 from supervisor.lifecycles.events import Ended, OperatorStop
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
-from supervisor.policies.abort_deadline import RungsDue, rungs_due
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
+from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import AbortState, same_abort
 from supervisor.ports.logs import get_logger
@@ -50,18 +50,18 @@ class Termination:
         self.work = work
         self.cause = cause
         self.abort_id = abort_id
-        self.rung: Rung | None = Rung.REQUEST
+        self.rung: TerminationStage | None = TerminationStage.REQUEST
         self.began = began
         self.fates_before = len(work.fates)
         self.outages = 0
         """How many outages of the journal's disk were over when it began to wait for last records."""
 
     @property
-    def due(self) -> RungsDue:
+    def due(self) -> StageDeadlines:
         """When each rung is over, in seconds after it began. Looked up again whenever its end is pressed."""
         asked = self.work.asked
         within_s = asked.deadline - self.began if asked is not None else None
-        return rungs_due(self.work.policy.ladder, within_s)
+        return stage_deadlines(self.work.policy.ladder, within_s)
 
 
 class Heartbeat:
@@ -75,7 +75,7 @@ class StageBudgetSpent(NamedTuple):
     """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
 
     session_id: str
-    rung: Rung | None
+    rung: TerminationStage | None
 
 
 class TerminationService:
@@ -125,7 +125,7 @@ class TerminationService:
         climb = Termination(work, cause, abort_id, began)
         self._end_children(climb)
         self._climbs[work.session_id] = climb
-        first = Rung.KILL if work.hurried else Rung.REQUEST
+        first = TerminationStage.KILL if work.hurried else TerminationStage.REQUEST
         if work.busy:
             self._step_to(climb, first)
         else:
@@ -136,7 +136,7 @@ class TerminationService:
         """It ends by itself: its own last error is the first reason."""
         reason = self._registry.entity(work.session_id).data.last_error
         deadline = began + work.policy.ladder.total_s
-        return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
+        return AbortState(abort_id=None, reason=reason, severity=TerminationStage.REQUEST, deadline=deadline)
 
     def _end_children(self, climb: Termination) -> None:
         """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
@@ -169,24 +169,24 @@ class TerminationService:
             within_s = deadline - self._registry.system.timers.now() if waits else None
             self._registry.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
 
-    def _step_to(self, climb: Termination, rung: Rung) -> None:
+    def _step_to(self, climb: Termination, rung: TerminationStage) -> None:
         """Do what the rung does, and set the timer for the next one."""
         work, climb.rung = climb.work, rung
-        if rung is Rung.REQUEST:
+        if rung is TerminationStage.REQUEST:
             if work.connection is not None:
                 work.connection.finish()
-        elif rung is Rung.CANCEL:
-            self._registry.cancel_scope(work.session_id, climb.abort_id or Rung.CANCEL)
+        elif rung is TerminationStage.CANCEL:
+            self._registry.cancel_scope(work.session_id, climb.abort_id or TerminationStage.CANCEL)
         else:
             self._kill(work)
-            self._registry.cancel_scope(work.session_id, climb.abort_id or Rung.KILL)
+            self._registry.cancel_scope(work.session_id, climb.abort_id or TerminationStage.KILL)
         self._set_timer(climb, rung)
 
-    def _set_timer(self, climb: Termination, rung: Rung) -> None:
+    def _set_timer(self, climb: Termination, rung: TerminationStage) -> None:
         ladder, due = climb.work.policy.ladder, climb.due
-        if rung is Rung.REQUEST:
+        if rung is TerminationStage.REQUEST:
             left_s = climb.began + due.request_s - self._registry.system.timers.now()
-        elif rung is Rung.CANCEL:
+        elif rung is TerminationStage.CANCEL:
             # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
             give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
             left_s = climb.began + give_way_s - self._registry.system.timers.now()
@@ -202,12 +202,12 @@ class TerminationService:
 
     def _overdue(self, climb: Termination) -> None:
         match climb.rung:
-            case Rung.REQUEST:
-                self._step_to(climb, Rung.CANCEL)
-            case Rung.CANCEL:
-                self._step_to(climb, Rung.KILL)
-            case Rung.KILL:
-                climb.rung = Rung.ABANDON
+            case TerminationStage.REQUEST:
+                self._step_to(climb, TerminationStage.CANCEL)
+            case TerminationStage.CANCEL:
+                self._step_to(climb, TerminationStage.KILL)
+            case TerminationStage.KILL:
+                climb.rung = TerminationStage.ABANDON
                 self._rest(climb.work)
             case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
                 self._await_records(climb)  # what waited for the disk has only just begun to be written
@@ -227,18 +227,18 @@ class TerminationService:
             one = pending.pop()
             one.hurried = True
             climb = self._climbs.get(one.session_id)
-            if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
-                self._step_to(climb, Rung.KILL)
+            if climb is not None and climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
+                self._step_to(climb, TerminationStage.KILL)
             pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
     def _pressed(self, work: LiveSession) -> None:
         """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
         climb = self._climbs.get(work.session_id)
-        if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
+        if climb is not None and climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
             self._soon(lambda: self._press(climb))
 
     def _press(self, climb: Termination) -> None:
-        if climb.rung in (Rung.REQUEST, Rung.CANCEL):
+        if climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
             self._set_timer(climb, climb.rung)
             self._tell_children(climb)
 
@@ -266,7 +266,7 @@ class TerminationService:
             return
         took_s = max(0.0, self._registry.system.timers.now() - climb.began)
         self._context.cancel_timer(work.session_id)
-        if rung is Rung.CANCEL:
+        if rung is TerminationStage.CANCEL:
             rung = highest(work.fates[climb.fates_before :])
         survivors = total_survivors(fate.survivors for fate in work.fates)
         work.report = EndReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
@@ -311,9 +311,9 @@ def _parent_ended(work: LiveSession, abort_id: str | None) -> OperatorStop:
     )
 
 
-def highest(fates: Sequence[ProcessFate]) -> Rung:
+def highest(fates: Sequence[ProcessFate]) -> TerminationStage:
     """The rung that it took to end these processes, once their scope was cancelled."""
     ended_by = {fate.ended_by for fate in fates}
     if "kill" in ended_by:
-        return Rung.KILL
-    return Rung.TERMINATE if "terminate" in ended_by else Rung.CANCEL
+        return TerminationStage.KILL
+    return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL

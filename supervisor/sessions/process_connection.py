@@ -26,23 +26,22 @@ from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOut
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.policies.permissions import Wish
+from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
-    CallKept,
+    CallNotEnded,
     ChildAsked,
     CloseInput,
     Codec,
     Compaction,
+    ConversationNamed,
     FileAsked,
     FileRefused,
-    Heard,
     Launch,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     Process,
@@ -50,6 +49,7 @@ from supervisor.ports import (
     Ready,
     SpawnError,
     SpawnShortage,
+    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -72,7 +72,7 @@ from supervisor.sessions.terminals import Terminals
 
 __all__ = ["MUTE_S", "ProcessConnection"]
 
-_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
+_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelErrorReported)
 """What only an agent says that works, or tries to, at what it was asked for."""
 PATIENCE_S = 20.0
 """How long a launch waits for descriptors by itself, before its session makes it anew: each time is some records."""
@@ -371,9 +371,9 @@ class ProcessConnection(AgentConnection):
         match out:
             case Ready():
                 await self._ready(out)
-            case Named(resume_id):
+            case ConversationNamed(resume_id):
                 await self._named_itself(resume_id)
-            case Heard():
+            case SteeringAccepted():
                 self._heard_message()
             case Text(kind, text):
                 self._hear_text(kind, text)
@@ -399,9 +399,9 @@ class ProcessConnection(AgentConnection):
                 self._hear_usage(out)
             case Compaction():
                 await self._compact(out)
-            case ModelTrouble():
+            case ModelErrorReported():
                 self.registry.write(self.work, "log", f"its model failed ({out.problem}): {out.words}\n")
-            case CallKept(call_id, why):
+            case CallNotEnded(call_id, why):
                 self._ends.kept(call_id, why)
             case TurnEnded():
                 await self._turn_ended(out)
@@ -552,7 +552,7 @@ class ProcessConnection(AgentConnection):
         """Read or write a file of its workspace for the agent. It says nothing else meanwhile that is heard, but where
         a human is asked first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
-        wish = Wish(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
+        wish = PermissionRequest(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
 
         def answered(why: str) -> None:
             ctx = self.registry.system.context(self.agent_id)
@@ -585,7 +585,9 @@ class ProcessConnection(AgentConnection):
 
     def _serve_child(self, asked: ChildAsked) -> None:
         """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
-        wish = Wish(title=f"{asked.agent or self.work.profile.name} {asked.name}", tool="_supervisor/session/run")
+        wish = PermissionRequest(
+            title=f"{asked.agent or self.work.profile.name} {asked.name}", tool="_supervisor/session/run"
+        )
         start = partial(self._start_child, asked)
         why = self._asking.serve(wish, asked.prompt, self.turn_id, self.work.cause, start)
         if why is not None:

@@ -15,7 +15,7 @@ from supervisor.host.supervision import Session
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, Unclaimed
-from supervisor.lifecycles.task_run import ErrorCategory, Run, probes_left
+from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import ask_again, missing
 from supervisor.policies.error_classification import Failure, classify
@@ -189,7 +189,7 @@ class Execution:
                 authorization.admit(self._load, case)
             session = await self._start(case)
         except Refused as refusal:
-            if case.run is Run.HALF_OPEN:
+            if case.run is TaskRun.HALF_OPEN:
                 await case.post_run(task_run.ProbeFailed(error=str(refusal)))
             raise
         case.session_id, case.absent = session.id, ""
@@ -269,7 +269,9 @@ class Execution:
     async def _began_seq(self, case: TaskExecution) -> int:
         """With which record the attempt that is under way began."""
         records = await self._sup.journal.events(entity_id=case.run_id)
-        return max((one.seq for one in records if one.to_status == Run.IN_PROGRESS.value != one.from_status), default=0)
+        return max(
+            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
+        )
 
     def _answered_before(self, case: TaskExecution) -> Outcome | None:
         answered = self._sup.inherited.answers.get(case.session_id)
@@ -363,7 +365,7 @@ class Execution:
         """What the run's table says: another attempt, now or later, or none; what is *spent* leaves no other attempt.
         ``True``: after a wait here."""
         await self._load.decide(case, spent=spent)
-        if case.run is Run.CIRCUIT_OPEN:
+        if case.run is TaskRun.CIRCUIT_OPEN:
             _log.error("a task's circuit is open", task=case.name, reason=error, settled=self._is_settled(case))
         if self._is_settled(case):
             await case.post_job(job.ExecutionFailed(error=error, final=True))
@@ -378,7 +380,7 @@ class Execution:
 
     def _is_settled(self, case: TaskExecution) -> bool:
         """No attempt and no probe is left, or nothing is begun any more."""
-        if case.run is not Run.CIRCUIT_OPEN:
+        if case.run is not TaskRun.CIRCUIT_OPEN:
             return False
         return self._sup.stopping.is_set() or not probes_left(case.run_data, task_run.CooldownExpired())
 
@@ -392,11 +394,11 @@ class Execution:
         if self._sup.stopping.is_set():
             await self._closing.open_circuit(case, "the supervisor is ending")
             await case.post_job(job.ExecutionFailed(error=case.run_data.last_error, final=True))
-            if case.run is Run.PENDING:  # somebody reset it, and nobody begins it any more
+            if case.run is TaskRun.PENDING:  # somebody reset it, and nobody begins it any more
                 await case.post_run(task_run.Cancelled(reason="the supervisor is ending"))
             await self._closing.failed(case, case.run_data.last_error)
             return False
-        if case.run is Run.CIRCUIT_OPEN:  # it was not reset meanwhile
+        if case.run is TaskRun.CIRCUIT_OPEN:  # it was not reset meanwhile
             await case.post_run(task_run.CooldownExpired())
         return True
 
@@ -427,10 +429,10 @@ class Execution:
         if self._sup.stopping.is_set():
             await self._closing.given_up(case, "the supervisor is ending")
             return
-        if case.run is Run.CIRCUIT_OPEN and not probes_left(case.run_data, task_run.CooldownExpired()):
+        if case.run is TaskRun.CIRCUIT_OPEN and not probes_left(case.run_data, task_run.CooldownExpired()):
             await self._begin_anew(case)
             return
-        if case.run is Run.CIRCUIT_OPEN:
+        if case.run is TaskRun.CIRCUIT_OPEN:
             await case.post_run(task_run.CooldownExpired())
         await self._elapse(case)
         if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
@@ -514,12 +516,12 @@ class Execution:
     async def put_back(self, case: TaskExecution, why: str) -> None:
         """Nobody carries it out: its run and job wait, charged with nothing."""
         case.followed = False  # what an earlier supervisor began is over
-        if case.run is Run.IN_PROGRESS:
+        if case.run is TaskRun.IN_PROGRESS:
             await case.post_run(task_run.ExecutionFailed(error=why, charged=False))
-        decides = case.run in (Run.FAILED, Run.TIMEOUT)  # or was left there by a supervisor that died
+        decides = case.run in (TaskRun.FAILED, TaskRun.TIMEOUT)  # or was left there by a supervisor that died
         if decides:
             await self._load.decide(case, charged=False)
-        case.delayed |= decides and case.run is Run.RETRYING
+        case.delayed |= decides and case.run is TaskRun.RETRYING
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=why))
         await self._load.give_back(case)
@@ -539,14 +541,14 @@ class Execution:
 def is_delayed(case: TaskExecution) -> bool:
     """It is not to be tried yet: its job says so, or its run waits although that waits for a worker already (what an
     earlier supervisor had begun was followed, and taken away before a worker had it)."""
-    waits = case.run is Run.CIRCUIT_OPEN or (case.run is Run.RETRYING and case.delayed)
+    waits = case.run is TaskRun.CIRCUIT_OPEN or (case.run is TaskRun.RETRYING and case.delayed)
     return case.job is Job.RETRYING or (case.job is Job.QUEUED and waits)
 
 
 def _delay_s(case: TaskExecution) -> float:
     """Until it may be tried again: as its run has decided, or when the circuit of that has cooled down (a probe may
     have been lost)."""
-    return case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
+    return case.run_data.cooldown_s if case.run is TaskRun.CIRCUIT_OPEN else case.run_data.delay_s
 
 
 def _judged(outcome: Outcome, work: LiveSession | None) -> Outcome:

@@ -11,8 +11,8 @@ from supervisor.lifecycles.types import Kind
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
-from supervisor.policies.budgets import Scope, narrowed
-from supervisor.policies.liveness import Patience
+from supervisor.policies.budgets import BudgetScope, narrow_budget
+from supervisor.policies.liveness import StallProfileName
 from supervisor.recovery.journal_state import used_in
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
@@ -20,19 +20,19 @@ from supervisor.work.task_execution import TaskExecution
 __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"]
 
 
-def scope_of(load: PlanRun, case: TaskExecution) -> Scope | None:
+def scope_of(load: PlanRun, case: TaskExecution) -> BudgetScope | None:
     """What the session of a task counts in; ``None`` where nothing bounds it."""
     above = scope_of(load, case.part_of) if case.part_of is not None else _whole(load)
     return load.sup.monitors.scope(case.id, f"task {case.name}", case.task.budget.value(), above)
 
 
-def _whole(load: PlanRun) -> Scope | None:
+def _whole(load: PlanRun) -> BudgetScope | None:
     return load.sup.monitors.scope(load.stream.id, f"workstream {load.plan.workstream}", load.plan.budget.value())
 
 
-def patience_of(case: TaskExecution) -> Patience:
+def patience_of(case: TaskExecution) -> StallProfileName:
     """A large task may be silent for longer."""
-    return Patience.LARGE if case.task.scope in ("large", "xl") else Patience.DEFAULT
+    return StallProfileName.LARGE if case.task.scope in ("large", "xl") else StallProfileName.DEFAULT
 
 
 async def recall_use(load: PlanRun) -> None:
@@ -63,6 +63,6 @@ def narrowings(plan: Plan) -> Iterator[str]:
     for one in every_task(plan.tasks):
         above, whose = (one.parent.task.budget, f"task {one.parent.task.id}") if one.parent else (plan.budget, "plan")
         limits = above.value()
-        for name in narrowed(one.task.budget.value(), limits)[1]:
+        for name in narrow_budget(one.task.budget.value(), limits)[1]:
             asked, has = getattr(one.task.budget, name), getattr(limits, name)
             yield f"{spelled((*one.path, 'budget', name))}: {asked:g} is narrowed to {has:g}, which the {whose} has"

@@ -12,7 +12,7 @@ import anyio
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
-from supervisor.lifecycles.task_run import RUN, Run, SkipCause
+from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
@@ -102,7 +102,7 @@ class CompletionPipeline:
 
     async def pass_tests(self, case: TaskExecution) -> None:
         """Nothing is wrong with it."""
-        await self._load.keep(case, Run.COMPLETED)
+        await self._load.keep(case, TaskRun.COMPLETED)
         await case.post_run(task_run.TestsPassed(judged=case.judged))
         await case.post_job(job.ValidationPassed())
 
@@ -148,7 +148,7 @@ class CompletionPipeline:
     async def _end_own_part(self, case: TaskExecution) -> None:
         """Nobody works on it itself any more: what was to be done of it is theirs."""
         await case.begin_run()
-        if case.run is Run.IN_PROGRESS:
+        if case.run is TaskRun.IN_PROGRESS:
             await case.post_run(task_run.ExecutionCompleted())
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionCompleted())
@@ -304,7 +304,7 @@ class CompletionPipeline:
 
     async def given_up(self, case: TaskExecution, why: str) -> None:
         """It waited for another attempt that will not be made."""
-        if case.run is Run.PENDING:  # it was left, or reset, before its first one: nobody failed
+        if case.run is TaskRun.PENDING:  # it was left, or reset, before its first one: nobody failed
             await self.cancelled(case, why)
             return
         error = f"{case.run_data.last_error} (no further try: {why})"
@@ -312,7 +312,7 @@ class CompletionPipeline:
             await self.cancelled(case, error)
             return
         await self.open_circuit(case, why)
-        if case.run is not Run.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
+        if case.run is not TaskRun.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
             await self._cancel_run(case, why)
         await case.post_job(job.UserCancelled(reason=why))
         await case.post(task.Failed(reason=error))
@@ -321,9 +321,9 @@ class CompletionPipeline:
 
     async def open_circuit(self, case: TaskExecution, why: str) -> None:
         """Its run, if it waits for another attempt, waits no longer: it rests."""
-        if case.run is Run.RETRYING:
+        if case.run is TaskRun.RETRYING:
             await case.post_run(task_run.CircuitOpened(reason=why))
-            await self._load.keep(case, Run.CIRCUIT_OPEN)
+            await self._load.keep(case, TaskRun.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancelled(self, case: TaskExecution, reason: str) -> None:
@@ -357,13 +357,13 @@ class CompletionPipeline:
 
     async def end_records(self, case: TaskExecution, reason: str) -> None:
         """It has failed: what it has of a run and a job is over; a run whose circuit is open rests."""
-        if case.has_run and case.run is not Run.CIRCUIT_OPEN:
+        if case.has_run and case.run is not TaskRun.CIRCUIT_OPEN:
             await self._cancel_run(case, reason)
         await self._cancel_job(case, reason)
 
     async def _cancel_run(self, case: TaskExecution, reason: str) -> None:
         if case.has_run and task_run.Cancelled in RUN.allowed(case.run):
-            await self._load.keep(case, Run.CANCELLED)
+            await self._load.keep(case, TaskRun.CANCELLED)
             await case.post_run(task_run.Cancelled(reason=reason))
 
     @staticmethod
@@ -386,7 +386,7 @@ class CompletionPipeline:
         if not case.has_run or task_run.Cancelled not in RUN.allowed(case.run):
             return
         try:
-            if (checkpoint := await self._load.kept(case, Run.CANCELLED)) is not None:
+            if (checkpoint := await self._load.kept(case, TaskRun.CANCELLED)) is not None:
                 self._sup.registry.tell(case.run_id, checkpoint, cause=case.cause)
         finally:
             self._sup.registry.tell(case.run_id, task_run.Cancelled(reason=reason), cause=case.cause)

@@ -17,7 +17,7 @@ from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import ErrorCategory, Run, RunData, SkipCause, probes_left
+from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
@@ -123,7 +123,7 @@ class PlanRecovery:
             self._last[row.kind, row.parent_id or ""] = row
         ids = set(self.ids.values())
         runs = [
-            (Run(row.state), msgspec.json.decode(row.data, type=RunData))
+            (TaskRun(row.state), msgspec.json.decode(row.data, type=TaskRunData))
             for row in rows
             if row.kind == Kind.RUN and row.parent_id in ids
         ]
@@ -186,13 +186,13 @@ class PlanRecovery:
         row = self._last.get((Kind.RUN, case.id))
         if row is None:
             return None
-        data = msgspec.json.decode(row.data, type=RunData)
-        return checkpoint_after(row.id, Run(row.state), data, rollback=case.task.rollback)
+        data = msgspec.json.decode(row.data, type=TaskRunData)
+        return checkpoint_after(row.id, TaskRun(row.state), data, rollback=case.task.rollback)
 
     def _last_error(self, case: TaskExecution) -> str:
         """What its last run, which is over, had failed with; else why that was not gone on with."""
         row = self._last.get((Kind.RUN, case.id))
-        return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
+        return (msgspec.json.decode(row.data, type=TaskRunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
         """The job that completed a task, if one did: what was recovered as done may have none."""
@@ -201,7 +201,7 @@ class PlanRecovery:
 
     def _is_rejected(self, case: TaskExecution) -> bool:
         """Its run is, by its tests, and its job or itself had not heard of that."""
-        if not case.has_run or case.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if not case.has_run or case.run not in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             return False
         if case.state is not Task.WAITING_FOR_SUBTASKS:
             return case.job is Job.VALIDATING
@@ -212,12 +212,12 @@ class PlanRecovery:
     def _is_completed(self, case: TaskExecution) -> bool:
         """Its run is, and it had not heard of that."""
         row = None if case.has_run else self._last.get((Kind.RUN, case.id))
-        return row is not None and row.state == Run.COMPLETED.value
+        return row is not None and row.state == TaskRun.COMPLETED.value
 
     def _skipped(self, case: TaskExecution) -> SkipCause | None:
         """Why its run was skipped, if it was, and it had not heard of that."""
         row = None if case.has_run else self._last.get((Kind.RUN, case.id))
-        return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
+        return msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None
 
     async def _accept(self, case: TaskExecution) -> None:
         if case.job is Job.VALIDATING:
@@ -225,7 +225,7 @@ class PlanRecovery:
         elif case.job is None:
             case.done_job = self._last_job(case.id)
         if (row := self._last.get((Kind.RUN, case.id))) is not None:
-            case.judged = msgspec.json.decode(row.data, type=RunData).judged
+            case.judged = msgspec.json.decode(row.data, type=TaskRunData).judged
         await self._closing.accept(case)
 
     def _settled_before(self, left: Interrupted) -> TaskResult:
@@ -234,7 +234,7 @@ class PlanRecovery:
         if left.state is Task.CLOSED:
             return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
         row = self._last.get((Kind.RUN, left.entity_id))
-        match msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None:
+        match msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None:
             case None:
                 return TaskResult(name, by, "aborted", BEFORE, 0.0)
             case SkipCause.DEPENDENCY_FAILED:
@@ -312,7 +312,7 @@ class PlanRecovery:
 
     def _is_untouched(self, case: TaskExecution) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
-        fresh = case.has_run and case.run is Run.PENDING
+        fresh = case.has_run and case.run is TaskRun.PENDING
         return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh and not self._is_tried(case)
 
     @staticmethod
@@ -388,7 +388,7 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, case: TaskExecution) -> None:
         """Have its run and job wait for another worker."""
-        if case.has_run and case.run is Run.PENDING and case.job in (None, Job.PENDING):
+        if case.has_run and case.run is TaskRun.PENDING and case.job in (None, Job.PENDING):
             if case.job is None:
                 case.open_job()
             await self._load.queue(case)
@@ -400,7 +400,7 @@ class PlanRecovery:
         else:  # also where its job waits: its run may be left as it was under way, or where it decides
             await self._execution.put_back(case, ORPHANED)
             left_s = self._delay_left_s(case)
-            case.delayed |= case.run is Run.RETRYING and case.job is Job.QUEUED and left_s > 0.0
+            case.delayed |= case.run is TaskRun.RETRYING and case.job is Job.QUEUED and left_s > 0.0
             if is_delayed(case):
                 self._load.start(self._execution.wait, case, left_s)
             else:
@@ -408,7 +408,7 @@ class PlanRecovery:
 
     def _delay_left_s(self, case: TaskExecution) -> float:
         """What is left of its delay, which is all of it at most: while nobody was there it went on, too."""
-        delay_s = case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
+        delay_s = case.run_data.cooldown_s if case.run is TaskRun.CIRCUIT_OPEN else case.run_data.delay_s
         return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - case.run_changed_at))
 
     async def _let_wait(self, case: TaskExecution) -> None:
@@ -417,13 +417,13 @@ class PlanRecovery:
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=ORPHANED))
         await self._load.decide(case, charged=False)
-        if case.job is None and case.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
+        if case.job is None and case.run is TaskRun.CIRCUIT_OPEN:  # another run was about to take its place
             await self._execution.renew(case)
-        elif is_delayed(case) and case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+        elif is_delayed(case) and case.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             self._load.start(self._execution.wait, case, self._delay_left_s(case))
         elif case.job is Job.RETRYING:
             await case.post_job(job.RetryDelayElapsed())
-        case.followed = case.run is Run.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
+        case.followed = case.run is TaskRun.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
         if case.followed:
             self._load.equip(case, may_split=authorization.may_split(self._load, case))
             self._load.offer(case)
@@ -432,10 +432,10 @@ class PlanRecovery:
     async def _with_session(self, case: TaskExecution) -> None:
         self._load.equip(case, may_split=authorization.may_split(self._load, case))
         match case.run:
-            case Run.IN_PROGRESS:
+            case TaskRun.IN_PROGRESS:
                 case.followed = True
                 await self._offer_again(case)
-            case Run.VALIDATING:
+            case TaskRun.VALIDATING:
                 if case.job is Job.RUNNING:
                     await case.post_job(job.ExecutionCompleted())
                 await self._closing.judge(case)
@@ -445,8 +445,10 @@ class PlanRecovery:
     async def _try_again(self, case: TaskExecution) -> None:
         """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
         what its supervisor had charged, and did not live to say of its job, is given back first."""
-        decides = case.run in (Run.FAILED, Run.TIMEOUT)
-        unheard = case.run is Run.RETRYING and case.job is Job.RUNNING and case.job_changed_at <= case.run_changed_at
+        decides = case.run in (TaskRun.FAILED, TaskRun.TIMEOUT)
+        unheard = (
+            case.run is TaskRun.RETRYING and case.job is Job.RUNNING and case.job_changed_at <= case.run_changed_at
+        )
         if unheard:
             self._load.budget = self._load.budget.given_back()
         await self._load.decide(case, charged=decides or unheard)
@@ -462,7 +464,7 @@ class PlanRecovery:
     def _is_settled(case: TaskExecution) -> bool:
         """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
         claimed any more.)"""
-        if case.run is not Run.CIRCUIT_OPEN:
+        if case.run is not TaskRun.CIRCUIT_OPEN:
             return False
         return not probes_left(case.run_data, task_run.CooldownExpired()) or case.job in (None, Job.VALIDATING)
 
@@ -499,8 +501,8 @@ class PlanRecovery:
                 await self._fail(case, error)
             case _ if above is not None and above.result is not None:  # its supervisor was to cancel it
                 await self._closing.cancelled(case, f"{above.name} is {above.result.outcome}")
-            case "stalled" if case.run is not Run.VALIDATING:
-                if case.run is Run.IN_PROGRESS:  # else it had been judged before the kill
+            case "stalled" if case.run is not TaskRun.VALIDATING:
+                if case.run is TaskRun.IN_PROGRESS:  # else it had been judged before the kill
                     await self._execution.charge(case, late(Outcome("aborted", error, "")))
                 await self._try_again(case)
             case _ if case.state is Task.CLAIMED:
@@ -531,15 +533,15 @@ class PlanRecovery:
         has left is no work that a crash interrupted."""
         if not case.has_run:
             return self._is_completed(case)
-        return case.run in (Run.IN_PROGRESS, Run.VALIDATING)
+        return case.run in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
 
     async def _finish(self, case: TaskExecution) -> None:
         """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
-        if case.has_run and case.run is Run.IN_PROGRESS:
+        if case.has_run and case.run is TaskRun.IN_PROGRESS:
             await case.post_run(task_run.ExecutionCompleted())
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionCompleted())
-        if case.has_run and case.run is Run.VALIDATING:
+        if case.has_run and case.run is TaskRun.VALIDATING:
             await case.post_run(task_run.TestsPassed())
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationPassed())
@@ -550,7 +552,7 @@ class PlanRecovery:
 
     async def _give_up_validation(self, case: TaskExecution) -> None:
         """What was being tested is not there any more."""
-        if case.has_run and case.run is Run.VALIDATING:
+        if case.has_run and case.run is TaskRun.VALIDATING:
             await case.post_run(task_run.TestsFailed(error=ORPHANED))
             await self._load.decide(case)
             if case.job is Job.RUNNING:
@@ -560,12 +562,12 @@ class PlanRecovery:
 
     async def _fail(self, case: TaskExecution, error: str) -> None:
         """Its session had given up, and the task had not heard of that."""
-        if case.run is Run.IN_PROGRESS:
+        if case.run is TaskRun.IN_PROGRESS:
             failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await case.post_run(failed)
-        if case.run in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if case.run in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             await self._load.decide(case)
-        if case.run is Run.RETRYING:  # a plug-in wanted another try
+        if case.run is TaskRun.RETRYING:  # a plug-in wanted another try
             if case.job is Job.RUNNING:
                 await case.post_job(job.ExecutionFailed(error=error))
             await self._queue(case)

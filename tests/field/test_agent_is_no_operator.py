@@ -16,7 +16,7 @@ from field_kit import Scratch, until
 from supervisor.control.callers import refusal
 from supervisor.control.protocol import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
 from supervisor.policies.abort_plan import AbortPlan
-from supervisor.policies.caller_reach import Reach
+from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
 from supervisor.processes.descent import ProcessStat, caller_at, lineage_of, origin_of
 
@@ -252,7 +252,7 @@ def test_a_client_that_has_ended_is_nobody(tmp_path: Path) -> None:
 
 
 AGENT, UNTOLD = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNTOLD, 0)
-OWN = Reach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
+OWN = CallerReach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
 BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
 
 
@@ -274,12 +274,12 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (AGENT, Steer(verb="approve", tasks=("u",)), BOSS, True),
         (AGENT, Stop(), BOSS, False),
         (AGENT, Compact(), BOSS, False),
-        (UNTOLD, Inspect(entity="u"), Reach(), True),
-        (UNTOLD, Send(session="t", text=""), Reach(), False),
-        (Caller(Origin.OPERATOR, 80), Stop(), Reach(), True),
+        (UNTOLD, Inspect(entity="u"), CallerReach(), True),
+        (UNTOLD, Send(session="t", text=""), CallerReach(), False),
+        (Caller(Origin.OPERATOR, 80), Stop(), CallerReach(), True),
     ],
 )
-def test_what_an_agent_may_ask(caller: Caller, asked: Asked, reach: Reach, granted: bool) -> None:
+def test_what_an_agent_may_ask(caller: Caller, asked: Asked, reach: CallerReach, granted: bool) -> None:
     """Reading is free; an agent reaches its own sessions and task, and what ``operates`` adds; never its permission."""
 
     def plan(asked: Abort) -> AbortPlan:
