@@ -26,7 +26,7 @@ from supervisor.embedding.runtime import Refused, Session, Supervisor
 from supervisor.host import factories
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.events import AgentExited
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, StageBudgets, Verdict
 from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
@@ -205,7 +205,7 @@ class _Host:
         policy = AbortPolicy(
             tool_to_sibling=rng.random() < 0.5,
             sibling_to_session=rng.random() < 0.5,
-            ladder=Ladder(**LADDER),
+            ladder=StageBudgets(**LADDER),
         )
         with suppress(*GONE):
             session = await self._sup.start_session(f"s{number}", agent=rng.choice(KINDS), policy=policy)

@@ -19,7 +19,7 @@ from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.agents.protocols.codex.codec import CodexCodec
 from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
-from supervisor.ports import Codec, Wishes
+from supervisor.ports import AgentOptions, Codec
 
 __all__ = ["WISHING", "MakeCodec", "adapters", "codec_for", "scripted_command"]
 
@@ -34,7 +34,7 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
 )
 WISHING: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
 """The adapters that take what a plan wishes of an agent."""
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 MAPPED: Final = "jsonl"
 """The adapter that has to be told what lines mean."""
 
@@ -51,7 +51,7 @@ def codec_for(
     adapter: str,
     more: Mapping[str, MakeCodec] = MappingProxyType({}),
     *,
-    wishes: Wishes = _NO_WISHES,
+    wishes: AgentOptions = _NO_WISHES,
     mapping: LineMapping | None = None,
 ) -> MakeCodec:
     """What makes a new codec for *adapter*, one of ours or of *more*, the plug-ins'.

@@ -175,7 +175,7 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
         return UNCONTAINED._replace(pid_namespaces=pid_namespaces)
     tag = state_dir.tag()
     ours = state_dir.possession.holds
-    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces, ours)
+    containment = Containment(tag, group_for(tag), state_dir.fork_server_file, pid_namespaces, ours)
     swept = await sweep(containment)
     if swept.killed:
         _log.warning("an earlier supervisor left processes behind: they were killed", killed=swept.killed)

@@ -17,7 +17,7 @@ import msgspec
 from supervisor.diagnostics.task_status import checkpoint_name
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskData
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans import Plan, Settings
@@ -156,4 +156,4 @@ def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> M
 def _checkpoint(row: EntityRow | None) -> Checkpoint | None:
     if row is None:
         return None
-    return checkpoint_after(row.id, Run(row.state), msgspec.json.decode(row.data, type=RunData))
+    return checkpoint_after(row.id, TaskRun(row.state), msgspec.json.decode(row.data, type=TaskRunData))

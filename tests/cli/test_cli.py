@@ -33,7 +33,7 @@ from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans import (
     AcceptanceConfig,
@@ -880,7 +880,7 @@ def test_the_page_of_plans_has_every_key_with_its_default() -> None:
                 assert rows[key] == "required", key
             case None if rows[key] not in ELSEWHERE:
                 assert rows[key] == "none", key
-            case (Run() | ModelProblem(), *_):
+            case (TaskRun() | ModelProblem(), *_):
                 assert rows[key] == f"`[{', '.join(state.value for state in default)}]`", key
             case str() if rows[key] not in ELSEWHERE:
                 assert rows[key] == "`" + (str(default) or '""') + "`", key

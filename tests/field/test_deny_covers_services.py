@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from field_kit import Running, Scratch, until
 
-from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRule, Wish, covers, service_ruling
+from supervisor.policies.permissions import (
+    Decision,
+    PermissionPolicy,
+    PermissionRequest,
+    PermissionRule,
+    covers,
+    decide_service,
+)
 
 SERVICES = """
     def run(line):
@@ -154,22 +161,26 @@ def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> No
     assert [one["event"] for one in scratch.records("t:t1") if one["event"].endswith("Refused")] == ["ChildRefused"]
 
 
-EDIT = Wish(title="edit a", kind="edit", paths=("a", "/w/b"))
+EDIT = PermissionRequest(title="edit a", kind="edit", paths=("a", "/w/b"))
 
 
 @pytest.mark.parametrize(
     ("allowed", "wanted", "covered"),
     [
-        (EDIT, Wish(title="", kind="edit", paths=("/w/a",)), True),
-        (EDIT, Wish(title="", kind="read", paths=("/w/b",)), True),
-        (EDIT, Wish(title="", kind="edit", paths=("/w/c",)), False),
-        (Wish(title="", kind="read", paths=("a",)), Wish(title="", kind="edit", paths=("/w/a",)), False),
-        (Wish(title="rm x", kind="execute"), Wish(title="rm x", kind="execute"), True),
-        (Wish(title="rm x", kind="read"), Wish(title="rm x", kind="execute"), False),
-        (Wish(title="say", kind="execute"), Wish(title="rm", kind="execute"), False),
+        (EDIT, PermissionRequest(title="", kind="edit", paths=("/w/a",)), True),
+        (EDIT, PermissionRequest(title="", kind="read", paths=("/w/b",)), True),
+        (EDIT, PermissionRequest(title="", kind="edit", paths=("/w/c",)), False),
+        (
+            PermissionRequest(title="", kind="read", paths=("a",)),
+            PermissionRequest(title="", kind="edit", paths=("/w/a",)),
+            False,
+        ),
+        (PermissionRequest(title="rm x", kind="execute"), PermissionRequest(title="rm x", kind="execute"), True),
+        (PermissionRequest(title="rm x", kind="read"), PermissionRequest(title="rm x", kind="execute"), False),
+        (PermissionRequest(title="say", kind="execute"), PermissionRequest(title="rm", kind="execute"), False),
     ],
 )
-def test_what_a_permission_covers(allowed: Wish, wanted: Wish, covered: bool) -> None:
+def test_what_a_permission_covers(allowed: PermissionRequest, wanted: PermissionRequest, covered: bool) -> None:
     """The same command line, or the same files; to read what it may change, and never the other way round."""
     assert covers(allowed, r'{"text": "say \"rm\""}', wanted, "/w") is covered
 
@@ -179,5 +190,8 @@ def test_the_default_is_not_about_reading() -> None:
     rule = PermissionRule(then=Decision.DENY, path="secret/*")
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule,))
     kinds = [("read", "a"), ("read", "secret/a"), ("edit", "a")]
-    found = [service_ruling(policy, Wish(title="", kind=kind, paths=(path,)), "/w").decision for kind, path in kinds]
+    found = [
+        decide_service(policy, PermissionRequest(title="", kind=kind, paths=(path,)), "/w").decision
+        for kind, path in kinds
+    ]
     assert found == [Decision.ALLOW, Decision.DENY, Decision.ASK]

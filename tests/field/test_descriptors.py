@@ -184,7 +184,7 @@ async def test_a_fork_server_without_descriptors_is_waited_for(anyio_backend: st
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as host, host.spawn(launch) as first:
             await first.wait_exit()
-            server = host.keeping.pid
+            server = host.fork_server.pid
             before = resource.prlimit(server, resource.RLIMIT_NOFILE)
             resource.prlimit(server, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{server}/fd")), before[1]))
             with pytest.raises(SpawnShortage, match="Too many open files"):

@@ -73,12 +73,12 @@ class Shim:
     def __init__(self, told: tuple[ProcessSeen, ...] | None) -> None:
         self.told = told
 
-    async def look(self) -> tuple[ProcessSeen, ...] | None:
+    async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
         if self.told is None:
             await anyio.sleep_forever()
         return self.told
 
-    def strike(self, found: object, number: int) -> None: ...
+    def signal_processes(self, found: object, number: int) -> None: ...
 
 
 TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)

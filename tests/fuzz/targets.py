@@ -33,7 +33,7 @@ from supervisor.lifecycles.session import SessionData, SessionLimits
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import BadPlan, load_plan
 from supervisor.policies.abort_plan import AbortPlan
-from supervisor.policies.caller_reach import Reach
+from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import (
     Append,
     Caller,
@@ -182,8 +182,8 @@ class Deaf:
     def caller_at(self, _connection: socket.socket, pid: int) -> Caller:
         return Caller(Origin.OPERATOR, pid)
 
-    def reach_of(self, _caller: Caller) -> Reach:
-        return Reach()
+    def reach_of(self, _caller: Caller) -> CallerReach:
+        return CallerReach()
 
     def inspect(self, entity_id: str) -> Any:
         raise Refused(entity_id)

@@ -20,7 +20,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
@@ -117,11 +117,11 @@ def saved(where: Path) -> list[LifecycleEvent]:
     return facts(where, "checkpoint_saved")
 
 
-def runs(where: Path, task: str = "t") -> list[tuple[str, RunData]]:
+def runs(where: Path, task: str = "t") -> list[tuple[str, TaskRunData]]:
     """The runs of a task, over all runs of its plan, oldest first."""
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         rows = sorted((row for row in reader.entities() if row.kind == "run"), key=lambda row: row.born_seq)
-    of = [(row.id, msgspec.json.decode(row.data, type=RunData)) for row in rows]
+    of = [(row.id, msgspec.json.decode(row.data, type=TaskRunData)) for row in rows]
     return [(name, data) for name, data in of if data.task.startswith(f"task:{task}")]
 
 

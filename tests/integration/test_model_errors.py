@@ -26,14 +26,14 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
 from supervisor.policies.model_errors import PERMANENT, ModelLimits, ModelRecord
-from supervisor.policies.turn_outcome import blamed_on_model, judge
-from supervisor.policies.usage import UsageBooks
-from supervisor.ports import ModelTrouble
+from supervisor.policies.turn_outcome import decide_verdict, model_failure_verdict
+from supervisor.policies.usage import UsageTotals
+from supervisor.ports import ModelErrorReported
 from supervisor.work.plan_runner import run_plan
 from tests.support import Run, quick, said, supervising, until
 
 P = ModelProblem
-FAILED = blamed_on_model("it failed", ModelFailure(problem=P.SERVER, status=500))
+FAILED = model_failure_verdict("it failed", ModelFailure(problem=P.SERVER, status=500))
 
 
 def troubles(record: ModelRecord, times: int, problem: ModelProblem = P.OVERLOADED) -> list[Verdict | None]:
@@ -151,7 +151,7 @@ def test_structure_goes_before_words(
     error: str, problem: ModelProblem | None, status: int | None, found: ModelProblem, reason: TransitionReason | None
 ) -> None:
     """A problem that is told decides, then the status where words are no more precise, then the words."""
-    verdict = judge("error", error, problem=problem, http_status=status)
+    verdict = decide_verdict("error", error, problem=problem, http_status=status)
     assert verdict.model == ModelFailure(problem=found, status=status)
     assert (verdict.transition_reason, verdict.abort_reason) == (reason, AbortReason.PROVIDER_ERROR)
     assert verdict.error == error
@@ -160,7 +160,7 @@ def test_structure_goes_before_words(
 @pytest.mark.parametrize(("text", "success"), [("[API Error: 401 no key]", False), ("The API Error is mended", True)])
 def test_an_error_is_no_answer(text: str, success: bool) -> None:
     """An agent that says the error of its model, and nothing else, and calls it success, has failed."""
-    verdict = judge("end_turn", "", text=text)
+    verdict = decide_verdict("end_turn", "", text=text)
     assert (verdict.exit is Exit.SUCCESS) == success
     assert (verdict.model is None) == success
 
@@ -168,7 +168,7 @@ def test_an_error_is_no_answer(text: str, success: bool) -> None:
 def test_a_limit_of_the_model_keeps_its_own_reason() -> None:
     """Too many tokens, too many requests and a refusal are ends of the agent's own, whatever its words."""
     for stop in ("max_tokens", "max_turns", "refusal"):
-        assert judge(stop, "API Error: 500").model is None
+        assert decide_verdict(stop, "API Error: 500").model is None
 
 
 # ---------------------------------------------------------------------------------------------------- whole runs
@@ -254,7 +254,7 @@ def test_sums_hold_what_is_below() -> None:
         told = {"input_tokens": tokens, "cached_tokens": tokens // 2, "requests": 1}
         return record("Usage", "session", session_id, "fact", turn=turn, used=told)
 
-    books = UsageBooks(
+    books = UsageTotals(
         [
             record("Born", "task", "task:a", "born", workstream="workstream:w"),
             record("claimed", "task", "task:a", "transition", by="s"),
@@ -298,7 +298,7 @@ async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
     used = [used_by(state, entity_id) for entity_id in ("root", path[3], "root/~")]
     assert [one and one.input_tokens for one in used] == [600, 300, None]
     with JournalReader(StateDir.open(state).journal) as reader:
-        sums = UsageBooks(reader.events()).sums()
+        sums = UsageTotals(reader.events()).sums()
     assert (sums["root"].input_tokens, sums[path[1]].input_tokens, "root/~" in sums) == (600, 300, False)
 
 
@@ -349,14 +349,14 @@ async def test_every_try_of_an_agent_is_heard_by_its_providers_breaker(tmp_path:
     [
         (None, None),
         ({"modelTrouble": "broken"}, None),
-        ({"modelTrouble": {}}, ModelTrouble(P.UNKNOWN)),
-        ({"modelTrouble": {"errorKind": "billing_error", "status": 200, "attempt": -1}}, ModelTrouble(P.QUOTA)),
+        ({"modelTrouble": {}}, ModelErrorReported(P.UNKNOWN)),
+        ({"modelTrouble": {"errorKind": "billing_error", "status": 200, "attempt": -1}}, ModelErrorReported(P.QUOTA)),
         (
             {"modelTrouble": {"errorKind": "overloaded", "status": 529, "attempt": 2, "retryMs": 1500, "message": "w"}},
-            ModelTrouble(P.OVERLOADED, 529, 2, 1.5, "w"),
+            ModelErrorReported(P.OVERLOADED, 529, 2, 1.5, "w"),
         ),
     ],
 )
-def test_trouble_is_read_as_far_as_it_makes_sense(meta: object, told: ModelTrouble | None) -> None:
+def test_trouble_is_read_as_far_as_it_makes_sense(meta: object, told: ModelErrorReported | None) -> None:
     """What an update says of a failing model is taken field by field; nonsense is nothing, and breaks nothing."""
     assert trouble_of(InfoUpdate(meta=meta)) == ([] if told is None else [told])

@@ -12,7 +12,7 @@ import pytest
 from supervisor import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import Settings
-from supervisor.policies.budgets import Amounts, Budget, Scope
+from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.sessions.session_monitor import MonitorSettings
 from tests.support import Run, ask, supervising, until
 
@@ -32,7 +32,7 @@ def prompts(run: Run, session_id: str) -> list[str]:
     return [str(one.metadata["prompt"]) for one in run.transitions("PromptReady", session_id)]
 
 
-def scope(sup: Supervisor, **limits: float) -> Scope:
+def scope(sup: Supervisor, **limits: float) -> BudgetScope:
     made = sup.scope("ws", "workstream plan", Budget(**limits))  # type: ignore[arg-type]
     assert made is not None
     return made

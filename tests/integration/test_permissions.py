@@ -22,14 +22,14 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig, LivenessConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.policies.permissions import (
-    Choice,
     Decision,
     OpenPermission,
+    OptionChoice,
     PermissionPolicy,
+    PermissionRequest,
     PermissionRule,
-    Wish,
-    choice_of,
-    ruling,
+    choose_option,
+    decide_permission,
 )
 from supervisor.runtime.entity import Refused
 from tests.support import DEADLINE_S, Run, quick, said, supervising, until
@@ -40,8 +40,10 @@ PROMPT = "@ask edit: a.txt\n@say did it"
 
 
 # ---------------------------------------------------------------------------------------------------- the policy
-def wish(title: str = "git status", kind: str = "execute", tool: str = "shell", paths: Sequence[str] = ()) -> Wish:
-    return Wish(title=title, kind=kind, tool=tool, paths=tuple(paths))
+def wish(
+    title: str = "git status", kind: str = "execute", tool: str = "shell", paths: Sequence[str] = ()
+) -> PermissionRequest:
+    return PermissionRequest(title=title, kind=kind, tool=tool, paths=tuple(paths))
 
 
 def rule(then: str, **given: Any) -> PermissionRule:
@@ -75,11 +77,11 @@ def rule(then: str, **given: Any) -> PermissionRule:
         (rule("deny", path="etc/"), wish(paths=["etc"]), True),
     ],
 )
-def test_a_rule_fits(one: PermissionRule, asked: Wish, fits: bool) -> None:
+def test_a_rule_fits(one: PermissionRule, asked: PermissionRequest, fits: bool) -> None:
     """Everything that a rule gives must fit; to be allowed every path must, and a path is where it leads to."""
     other = Decision.ASK if one.then is not Decision.ASK else Decision.DENY
     policy = PermissionPolicy(default=other, rules=(one,))
-    assert ruling(policy, asked, "/work").decision is (one.then if fits else other)
+    assert decide_permission(policy, asked, "/work").decision is (one.then if fits else other)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_a_rule_fits(one: PermissionRule, asked: Wish, fits: bool) -> None:
 def test_the_directory_is_no_pattern(then: Decision, path: str, fits: bool) -> None:
     """Only the rule's own words stand for anything, whatever the directory is called."""
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule(then, path="etc/*"),))
-    assert ruling(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
+    assert decide_permission(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
 
 
 def test_the_first_rule_that_fits_decides() -> None:
@@ -96,7 +98,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     policy = PermissionPolicy(
         default=Decision.ASK, rules=(rule("deny", title="git push*"), rule("allow", title="git *"))
     )
-    told = [ruling(policy, wish(title), "/work") for title in ("git push -f", "git log", "make")]
+    told = [decide_permission(policy, wish(title), "/work") for title in ("git push -f", "git log", "make")]
     assert told == [
         (Decision.DENY, "rule: deny title git push*"),
         (Decision.ALLOW, "rule: allow title git *"),
@@ -120,8 +122,8 @@ def test_the_first_rule_that_fits_decides() -> None:
 def test_an_option_says_what_was_decided(offered: Sequence[str], allow: bool, always: bool, chosen: str | None) -> None:
     """Never more is granted than was decided; what cannot be said is not said."""
     options = [(f"id of {kind}", kind) for kind in offered]
-    wanted = Choice(f"id of {chosen}", chosen) if chosen else Choice(None, None)
-    assert choice_of(options, allow=allow, always=always) == wanted
+    wanted = OptionChoice(f"id of {chosen}", chosen) if chosen else OptionChoice(None, None)
+    assert choose_option(options, allow=allow, always=always) == wanted
 
 
 # ---------------------------------------------------------------------------------------------------- a human

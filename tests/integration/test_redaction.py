@@ -19,7 +19,14 @@ from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.lifecycles.types import Exit, Verdict
 from supervisor.plans import AgentConfig
-from supervisor.policies.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, OURS, Redactor, Unbroken, is_secret_name
+from supervisor.policies.redaction import (
+    KEY_CHARS_MAX,
+    MARK_CHARS_MAX,
+    TRUSTED_FIELDS,
+    Redactor,
+    StreamRedactor,
+    is_secret_name,
+)
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.runtime.redacting_transcript import RedactingTranscript
 
@@ -60,7 +67,7 @@ def test_a_secret_that_utf_8_cannot_hold_is_one() -> None:
     redactor = Redactor([{"API_TOKEN": os.fsdecode(b"p\xe4ssw\xf6rd-1234567")}])
     secret = "p\udce4ssw\udcf6rd-1234567"
     assert redactor.text(f"caf\udce9: {secret}, {secret!r}") == r"caf\udce9: $API_TOKEN, '$API_TOKEN'"
-    stream = Unbroken(redactor)
+    stream = StreamRedactor(redactor)
     told = [stream.feed(one) for one in ("so: p\udce4ss", "w\udcf6rd-1234567 and on")]
     assert "".join([*told, stream.end()]) == "so: $API_TOKEN and on"
 
@@ -106,7 +113,7 @@ EVENTS = {one for kind in KINDS.values() for one in kind.events.values()}
 def test_no_field_of_an_event_is_forgotten(kind: type[msgspec.Struct]) -> None:
     """Every field that can hold a text, or texts, comes out clean, but for what somebody is known by."""
     fields = msgspec.structs.fields(kind)
-    given = {one.name: "one" if one.name in OURS else _holding(one.type) for one in fields}
+    given = {one.name: "one" if one.name in TRUSTED_FIELDS else _holding(one.type) for one in fields}
     event = Redactor([ENVIRONMENT]).event(kind(**given))
     assert SECRET not in str(msgspec.to_builtins(event))
 
@@ -147,7 +154,7 @@ def test_pieces_hide_nothing(parts: list[str], data: st.DataObject) -> None:
     redactor = Redactor([ENVIRONMENT])
     text = " ".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    stream = Unbroken(redactor)
+    stream = StreamRedactor(redactor)
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert "".join([*map(stream.feed, pieces), stream.end()]) == redactor.text(text)
 
@@ -161,7 +168,7 @@ def test_a_private_key_in_pieces_is_one(data: st.DataObject) -> None:
     """However it is cut, also within its first and its last line, which have spaces; what is around it stays."""
     text = f"here it is:\n{KEY}\nand -----BEGIN CERTIFICATE----- is none"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
-    stream = Unbroken(Redactor())
+    stream = StreamRedactor(Redactor())
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     given_on = "".join([*map(stream.feed, pieces), stream.end()])
     assert given_on == "here it is:\n[redacted]\nand -----BEGIN CERTIFICATE----- is none"
@@ -171,7 +178,7 @@ def test_a_private_key_in_pieces_is_one(data: st.DataObject) -> None:
 def test_a_key_without_an_end_hides_only_so_much(size: int) -> None:
     """Nobody can silence a transcript for good; and no more than a line is kept of what may be a key."""
     text = "-----BEGIN PRIVATE KEY-----" + "k" * KEY_CHARS_MAX + " plain words " * 100
-    stream = Unbroken(Redactor())
+    stream = StreamRedactor(Redactor())
     given_on = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.end()
     assert given_on == "[redacted]" + " plain words " * 100
     assert len(stream._held) <= MARK_CHARS_MAX
@@ -234,13 +241,13 @@ def test_a_value_with_spaces_that_comes_in_pieces_is_kept_out() -> None:
     """Wherever it is cut."""
     value = "correct horse battery staple"
     for at in range(1, len(value)):
-        stream = Unbroken(Redactor([{"DB_PASSPHRASE": value}]))
+        stream = StreamRedactor(Redactor([{"DB_PASSPHRASE": value}]))
         said = stream.feed(f"it is {value[:at]}") + stream.feed(f"{value[at:]}, you know") + stream.end()
         assert said == "it is $DB_PASSPHRASE, you know"
 
 
 def test_a_key_that_is_cut_after_much_text_is_kept_out() -> None:
     """However much comes in one piece, its end may be the beginning of something."""
-    stream = Unbroken(Redactor())
+    stream = StreamRedactor(Redactor())
     said = stream.feed("x " * 5000 + "sk-abcdefghijkl") + stream.feed("mnopqrstuvwxyz0123456789 end") + stream.end()
     assert said.endswith("x [redacted] end")

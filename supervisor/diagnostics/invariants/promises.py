@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.diagnostics.invariants.catalogue import Say
 from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook, TaskBook
-from supervisor.lifecycles.effects import Answer
+from supervisor.lifecycles.effects import ReplyToRequest
 from supervisor.lifecycles.types import Exit, LifecycleEvent
 
 __all__ = ["Promises"]
@@ -34,7 +34,7 @@ class Promises:
     def answers(self, record: LifecycleEvent, book: SessionBook, step: Any) -> None:
         """The answers that a step gives. A message that had a turn of its own is answered, too; nobody asked."""
         for effect in step.effects:
-            if type(effect) is not Answer:
+            if type(effect) is not ReplyToRequest:
                 continue
             known = effect.request_id in self._requests
             if known and effect.request_id not in book.unanswered:

@@ -30,7 +30,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.effects import StartTimer, encoded
+from supervisor.lifecycles.effects import StartTimer, encode_effect
 from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import LifecycleEvent
@@ -369,7 +369,7 @@ async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: 
     store = MemoryStore()
     store.write([msgspec.structs.replace(entry(1), ended=True)])
     timer = StartTimer(name="backoff", delay_s=1.0, event=BackoffElapsed())
-    store.owed["1.0"] = ("1.0", "s", encoded(timer))
+    store.owed["1.0"] = ("1.0", "s", encode_effect(timer))
     disk = DeafJournal(store)
     with patch.object(runtime, "MemoryJournal", lambda: disk):
         async with runtime.open_supervisor(agents={}, settings=quick(), workdir=tmp_path) as sup:

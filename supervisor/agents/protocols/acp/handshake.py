@@ -15,7 +15,7 @@ from msgspec import Raw
 import supervisor.agents.protocols.acp.capabilities as offers
 import supervisor.agents.protocols.acp.messages as wire
 from supervisor.agents.protocols.acp.messages import RpcError, WireError
-from supervisor.ports import McpServer, Wishes
+from supervisor.ports import AgentOptions, McpServer
 
 __all__ = ["Opening", "Request", "Script"]
 
@@ -42,7 +42,7 @@ Script: TypeAlias = Generator[Request, Raw | RpcError, _T]
 class Opening:
     """One opening. ``agent`` and ``session`` are known as soon as they are told."""
 
-    def __init__(self, cwd: str, resume_id: str | None, wishes: Wishes) -> None:
+    def __init__(self, cwd: str, resume_id: str | None, wishes: AgentOptions) -> None:
         self.agent = offers.Initialized(protocol_version=wire.PROTOCOL_VERSION)
         self.loading = resume_id
         """The conversation that is to be opened again: what the agent tells of it meanwhile has been heard before."""

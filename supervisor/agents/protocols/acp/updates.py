@@ -15,7 +15,7 @@ from msgspec import Raw
 import supervisor.agents.protocols.acp.messages as wire
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.loop_detection import EDITS
-from supervisor.ports import ModelTrouble, Usage
+from supervisor.ports import ModelErrorReported, Usage
 
 __all__ = ["COST_MAX", "Meter", "detail_of", "told_of", "trouble_of"]
 
@@ -69,13 +69,13 @@ KINDS: Final = {
 """The kinds of errors: our words, and those of claude-agent-acp 0.49 (``errorKind``)."""
 
 
-def trouble_of(update: wire.InfoUpdate) -> list[ModelTrouble]:
+def trouble_of(update: wire.InfoUpdate) -> list[ModelErrorReported]:
     """What an update says in its ``_meta`` of a model that fails."""
     told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
     if not isinstance(told, dict):
         return []
     status, retry_ms, words = wire.amount(told.get("status")), wire.amount(told.get("retryMs")), told.get("message")
-    trouble = ModelTrouble(
+    trouble = ModelErrorReported(
         KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
         status=status if status is not None and 400 <= status < 600 else None,
         attempt=wire.amount(told.get("attempt")) or 0,

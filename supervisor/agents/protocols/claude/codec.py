@@ -23,17 +23,17 @@ from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
 from supervisor.agents.protocols.json_rpc import read
 from supervisor.ports import (
-    CallKept,
+    AgentOptions,
+    CallNotEnded,
     CloseInput,
     Compaction,
-    Heard,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     TurnEnded,
-    Wishes,
 )
 
 __all__ = ["ClaudeCodec"]
@@ -48,7 +48,7 @@ silent one."""
 _STEM: Final = "00000000-0000-4000-8000-"
 """Where we were given no name to make others from."""
 
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 
 _OnAnswer = Callable[["wire.Answer"], list[Out]]
 
@@ -59,7 +59,7 @@ class ClaudeCodec(Conversation):
     ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: Wishes = _NO_WISHES) -> None:
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: AgentOptions = _NO_WISHES) -> None:
         self._wishes = wishes
         super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
@@ -219,7 +219,7 @@ class ClaudeCodec(Conversation):
         if told.is_replay:
             known = told.uuid in self._unheard
             self._unheard.pop(told.uuid or "", None)
-            return [Heard()] if known else []
+            return [SteeringAccepted()] if known else []
         blocks = wire.blocks_of(told.message)
         results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
         return [out for one in results for out in self._calls.returned(one)]
@@ -250,7 +250,7 @@ class ClaudeCodec(Conversation):
     def _retried(self, told: wire.ApiRetry) -> list[Out]:
         problem = problem_of(told.error, told.error_status)
         wait_s = told.retry_delay_ms / 1000 if told.retry_delay_ms is not None else None
-        return [ModelTrouble(problem, told.error_status, told.attempt, wait_s, told.error or "")]
+        return [ModelErrorReported(problem, told.error_status, told.attempt, wait_s, told.error or "")]
 
     def _status(self, told: wire.Status) -> list[Out]:
         if told.status == "compacting" and not self._compacting:
@@ -279,7 +279,7 @@ class ClaudeCodec(Conversation):
     def _stop(self, task_id: str, call_id: str) -> Send:
         def kept(answer: wire.Answer) -> list[Out]:
             failed = answer.subtype != "success" and self._calls.is_open(call_id)
-            return [CallKept(call_id, answer.error or "the agent does not say why")] if failed else []
+            return [CallNotEnded(call_id, answer.error or "the agent does not say why")] if failed else []
 
         return self._ask(kept, "stop_task", task_id=task_id)
 
