@@ -13,13 +13,13 @@ import pytest
 from pydantic import ValidationError
 
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.lifecycles.task_run import Run as RunState
+from supervisor.lifecycles.task_run import TaskRun as RunState
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.work.review import FINDINGS_MAX, read_verdict
-from tests.support import Run, data_of, nothing_left, path_of, quick, supervising, until
+from tests.support import TaskRun, data_of, nothing_left, path_of, quick, supervising, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -52,13 +52,13 @@ def plan_of(reviewer: str, workspace: str = "directory", **more: Any) -> Plan:
     )
 
 
-async def carried_out(workdir: Path, plan: Plan) -> tuple[PlanResult, Run]:
+async def carried_out(workdir: Path, plan: Plan) -> tuple[PlanResult, TaskRun]:
     async with supervising(workdir, settings=plan.settings, agents=plan.agents) as run:
         result = await run_plan(run.sup, plan)
     return result, run
 
 
-def facts(run: Run) -> list[dict[str, Any]]:
+def facts(run: TaskRun) -> list[dict[str, Any]]:
     return [one.metadata for one in run.events() if one.event == "Reviewed"]
 
 
