@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import LineMapping
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.agents.protocols.codex.codec import CodexCodec

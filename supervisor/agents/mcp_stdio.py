@@ -16,7 +16,7 @@ import msgspec
 
 from actors import Context, Intensity
 from actors.restart import add_restart
-from supervisor.agents.protocols.framing import Lines
+from supervisor.agents.protocols.framing import LineBuffer
 from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -40,7 +40,7 @@ class McpError(Exception):
     """The server is not there, has ended before it answered, or answered with an error."""
 
 
-class _Asked:
+class _PendingRequest:
     """A request that waits for its answer."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class McpResource:
         """Why it will not be there any more."""
         self._process: Process | None = None
         self._ready = False
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _PendingRequest] = {}
         self._requests = 0
         self._unread_bytes = 0
         """Of requests that the server has not read yet."""
@@ -110,7 +110,7 @@ class McpResource:
 
     async def _ask(self, method: str, params: Mapping[str, Any] | None, timeout_s: float) -> Any:
         self._requests += 1
-        number, asked = self._requests, _Asked()
+        number, asked = self._requests, _PendingRequest()
         self._asked[number] = asked
         try:
             with self._registry.system.timers.limit(timeout_s) as limit:
@@ -215,11 +215,11 @@ class McpResource:
 
     async def _read(self, process: Process, gone: OneShotEvent) -> None:
         """Its answers; what it asks of us, and what is no message, is passed over. The end of its output is its end."""
-        lines = Lines()
+        lines = LineBuffer()
         while data := await process.receive():
             for line in lines.feed(data):
                 if isinstance(line, str):
-                    self._hear(line)
+                    self._on_line(line)
         for asked in self._asked.values():
             asked.over.set()
         gone.set()
@@ -228,7 +228,7 @@ class McpResource:
         while await process.receive_err():
             pass
 
-    def _hear(self, line: str) -> None:
+    def _on_line(self, line: str) -> None:
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):

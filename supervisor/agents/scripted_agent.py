@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["STEPS", "Agent", "BadScript", "Refused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
+__all__ = ["STEPS", "Agent", "BadScript", "RequestRefused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
 
 _URGENT: Final = "Urgent message"
 """How a line begins after which only the newest instructions count."""
@@ -48,7 +48,7 @@ class BadScript(Exception):
     """A step cannot be understood or done; the message names the line."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The client answered a request with an error."""
 
 
@@ -118,7 +118,7 @@ def _first_line(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- the memory
-class Memory:
+class Conversation:
     """One conversation in a file: a line of JSON for each prompt, step that was done, word that was said, and end.
 
     With no file it is forgotten with its process.
@@ -160,7 +160,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.directories: dict[str, str] = {}
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, Conversation] = {}
         self._folder = os.environ.get("SCRIPTED_MEMORY")
         self._ends_calls = "SCRIPTED_ENDS_CALLS" in os.environ
         self.processes: dict[str, asyncio.Future[int]] = {}
@@ -232,7 +232,7 @@ class Agent:
         if answer is None or answer.done():
             return
         if "error" in message:
-            answer.set_exception(Refused(message["error"]["message"]))
+            answer.set_exception(RequestRefused(message["error"]["message"]))
         else:
             answer.set_result(message["result"])
 
@@ -262,7 +262,7 @@ class Agent:
 
     def _open(self, session: str, cwd: str) -> None:
         self.directories[session] = cwd
-        self.memories[session] = Memory(None if self._folder is None else Path(self._folder, session))
+        self.memories[session] = Conversation(None if self._folder is None else Path(self._folder, session))
 
     def _load(self, rpc_id: Any, session: str, cwd: str) -> None:
         """Tell again what was said in a conversation, as the protocol wants it, and go on in it."""
@@ -379,7 +379,7 @@ class Turn:
     async def _step(self, step: Step) -> None:
         try:
             await STEPS[step.word](self, step)
-        except (OSError, ValueError, Refused) as error:
+        except (OSError, ValueError, RequestRefused) as error:
             raise BadScript(f"line {step.line}: @{step.word} {step.rest}: {error}") from error
 
     # ---------------------------------------------------------------------------- what the client is told
@@ -408,7 +408,7 @@ class Turn:
         call = self.tool(command, "execute")
         try:
             code, output = await self._terminal(call, command)
-        except Refused as error:
+        except RequestRefused as error:
             self.progress(call, "failed")
             return f"the command could not run: {error}"
         return self._finished(call, code, output)
@@ -479,7 +479,7 @@ class Turn:
         params = {"name": name, "prompt": step.block, "_meta": {"toolCallId": call}}
         try:
             answer = await self.agent.post("_supervisor/session/run", {**params, **({"agent": agent} if agent else {})})
-        except Refused as error:
+        except RequestRefused as error:
             answer = {"outcome": "failed", "text": str(error)}
         self.progress(call, "completed" if answer["outcome"] == "completed" else "failed")
         self.say(f"{name} {answer['outcome']}: {_first_line(answer['text'])}")
@@ -545,7 +545,7 @@ async def _open(turn: Turn, step: Step) -> None:
     path = str(turn.cwd / step.rest)
     try:
         turn.say((await turn.ask("fs/read_text_file", path=path))["content"])
-    except Refused as error:
+    except RequestRefused as error:
         turn.say(f"it could not be read: {error}")
 
 
@@ -554,7 +554,7 @@ async def _save(turn: Turn, step: Step) -> None:
     path, _, text = step.rest.partition(" ")
     try:
         await turn.ask("fs/write_text_file", path=str(turn.cwd / path), content=text)
-    except Refused as error:
+    except RequestRefused as error:
         turn.say(f"it could not be written: {error}")
 
 

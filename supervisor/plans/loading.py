@@ -15,8 +15,7 @@ from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.agent_catalogue import BadData, known, read_data
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import BadData, LineMapping, known_agent, read_data
 from supervisor.plans.agents import AgentConfig
 from supervisor.plans.error_texts import Problem, complaints
 from supervisor.plans.fields import Plugged, closest
@@ -162,7 +161,7 @@ def _program_problems(agent: AgentConfig, base: Path) -> Iterator[str]:
 
 
 def _how_to_install(agent: AgentConfig) -> str:
-    install = known(agent.known).install if agent.known is not None else None
+    install = known_agent(agent.known).install if agent.known is not None else None
     if install is None:
         return "install it or give its full path"
     return f"install it (`{install.command}`) or give its full path"

@@ -14,7 +14,7 @@ import pytest
 from field_kit import Scratch, until
 from linear import attacks, dynamic_patterns, growth, patterns
 
-from supervisor.agents.protocols.framing import Lines
+from supervisor.agents.protocols.framing import LineBuffer
 from supervisor.mock_model.answers import answers_in, spent_in
 from supervisor.mock_model.request import newest
 from supervisor.policies.error_classification import classify
@@ -65,7 +65,7 @@ def feed_in_pieces(text: str) -> None:
         answers_in,
         spent_in,
         lambda text: newest((part, 0) for part in (text, *text.split(" "))),
-        lambda text: Lines().feed(text.encode()),
+        lambda text: LineBuffer().feed(text.encode()),
         printable,
     ],
     ids=["redactor", "stream", "stream in pieces", "failures", "answers", "usage", "newest", "lines", "printable"],

@@ -17,20 +17,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from supervisor.agent_catalogue import Known, Way
+from supervisor.agent_catalogue import AgentVariant, KnownAgent
 
-__all__ = ["Found", "at_least", "find", "find_all", "searched"]
+__all__ = ["InstalledAgent", "at_least", "find", "find_all", "search_path"]
 
 ANSWER_S: Final = 20.0
 """How long a program may take to say its version: the slowest of the known ones took 3 s."""
 _VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
 
 
-class Found(NamedTuple):
+class InstalledAgent(NamedTuple):
     """A known agent as this machine has it: ``path`` is empty where it is not installed, ``version`` where it does not
     say one, and ``ways`` names the adapters whose programs are there."""
 
-    agent: Known
+    agent: KnownAgent
     path: str = ""
     version: str = ""
     ways: tuple[str, ...] = ()
@@ -42,30 +42,30 @@ class Found(NamedTuple):
         return bool(least and self.version) and not at_least(self.version, least)
 
 
-def searched(agent: Known) -> str:
+def search_path(agent: KnownAgent) -> str:
     """Where its programs are looked for: PATH, as the agent itself will have it."""
     return agent.env.get("PATH", os.environ.get("PATH", os.defpath))
 
 
-def find(agent: Known) -> Found:
+def find(agent: KnownAgent) -> InstalledAgent:
     """Look for one agent, and ask it for its version."""
-    path = shutil.which(agent.program, path=searched(agent))
+    path = shutil.which(agent.program, path=search_path(agent))
     ways = tuple(one.adapter for one in agent.ways if _is_there(agent, one))
     version = (_packaged(path, agent) or _version(path, agent)) if path else ""
-    return Found(agent, path or "", version, ways)
+    return InstalledAgent(agent, path or "", version, ways)
 
 
-def find_all(agents: Iterable[Known]) -> Iterator[Found]:
+def find_all(agents: Iterable[KnownAgent]) -> Iterator[InstalledAgent]:
     """Look for all of them, some at a time; in their order."""
     with ThreadPoolExecutor(4) as pool:
         yield from pool.map(find, agents)
 
 
-def _is_there(agent: Known, way: Way) -> bool:
-    return shutil.which(way.command[0], path=searched(agent)) is not None
+def _is_there(agent: KnownAgent, variant: AgentVariant) -> bool:
+    return shutil.which(variant.command[0], path=search_path(agent)) is not None
 
 
-def _packaged(path: str, agent: Known) -> str:
+def _packaged(path: str, agent: KnownAgent) -> str:
     """The version in the ``package.json`` that the program belongs to."""
     for folder in Path(path).resolve().parents:
         try:
@@ -77,8 +77,8 @@ def _packaged(path: str, agent: Known) -> str:
     return ""
 
 
-def _version(path: str, agent: Known) -> str:
-    env = {"PATH": searched(agent), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **agent.env}
+def _version(path: str, agent: KnownAgent) -> str:
+    env = {"PATH": search_path(agent), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **agent.env}
     try:
         said = subprocess.run(
             [path, *agent.version_arguments],

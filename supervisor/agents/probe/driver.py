@@ -41,7 +41,7 @@ from supervisor.ports import (
 )
 from supervisor.workspaces.files import DiskFiles
 
-__all__ = ["Driven", "Left", "Mute", "driven", "runs"]
+__all__ = ["ExitReport", "NoResponse", "ProbedAgent", "is_running", "start_agent"]
 
 READY_S: Final = 60.0
 SETTLE_S: Final = 3.0
@@ -49,27 +49,29 @@ SETTLE_S: Final = 3.0
 LOOK_S: Final = 0.05
 
 
-class Mute(Exception):
+class NoResponse(Exception):
     """The agent did not say what was waited for; the message says what it said instead."""
 
 
-class Left(NamedTuple):
+class ExitReport(NamedTuple):
     """Exit status of an agent's program that ended by itself, and the commands of the processes left."""
 
     status: int
     commands: list[str]
 
 
-class Driven:
+class ProbedAgent:
     """An agent at work."""
 
-    def __init__(self, process: Process, codec: Codec, host: ProcessHost, place: Sandbox, report: Path | None) -> None:
+    def __init__(
+        self, process: Process, codec: Codec, host: ProcessHost, sandbox: Sandbox, report: Path | None
+    ) -> None:
         self.said: list[Out] = []
         self.resume_id: str | None = None
         self._process = process
         self._codec = codec
         self._host = host
-        self._place = place
+        self._sandbox = sandbox
         self._report = report
         self._news = anyio.Event()
         self._terminals: dict[str, Process] = {}
@@ -105,11 +107,11 @@ class Driven:
             while True:
                 found = next((one for one in self.said[heard:] if reached(one) or isinstance(one, Malformed)), None)
                 if isinstance(found, Malformed) and not reached(found):
-                    raise Mute(found.why)
+                    raise NoResponse(found.why)
                 if found is not None:
                     return found
                 await self._news.wait()
-        raise Mute(f"nothing came within {limit_s:.0f} s")
+        raise NoResponse(f"nothing came within {limit_s:.0f} s")
 
     async def ended(self, limit_s: float, heard: int = 0) -> TurnEnded:
         """How its turn ended, if it did in time."""
@@ -117,14 +119,14 @@ class Driven:
         assert isinstance(found, TurnEnded)
         return found
 
-    async def left(self, limit_s: float) -> Left | None:
+    async def left(self, limit_s: float) -> ExitReport | None:
         """What its program left behind; ``None``: it has not ended in time."""
         assert self._report is not None, "it runs where what it leaves is watched"
         with anyio.move_on_after(limit_s + SETTLE_S):
             while not self._report.exists():  # noqa: ASYNC110 - a file that another process writes
                 await anyio.sleep(LOOK_S)
             told = json.loads(self._report.read_text())
-            return Left(told["status"], told["left"])
+            return ExitReport(told["status"], told["left"])
         return None
 
     # ------------------------------------------------------------------ the process
@@ -175,7 +177,7 @@ class Driven:
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
         """What is in the file of its directory, once *text* is written where there is one; and why it could not be."""
-        workspace = str(self._place.directory)
+        workspace = str(self._sandbox.directory)
         try:
             if text is None:
                 return await DiskFiles().read(path, workspace), ""
@@ -187,7 +189,7 @@ class Driven:
     async def _terminal(self, asked: TerminalOpened) -> None:
         status: int | None = 127
         launch = Launch(
-            argv=asked.argv, cwd=asked.cwd or str(self._place.directory), env={**self._place.env, **asked.env}
+            argv=asked.argv, cwd=asked.cwd or str(self._sandbox.directory), env={**self._sandbox.env, **asked.env}
         )
         try:
             async with self._host.spawn(launch) as process:
@@ -201,9 +203,9 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(
-    host: ProcessHost, place: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
-) -> AsyncIterator[Driven]:
+async def start_agent(
+    host: ProcessHost, sandbox: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
+) -> AsyncIterator[ProbedAgent]:
     """An agent that is ready for *prompt*; leaving the block ends it and everything it started.
 
     Args:
@@ -213,16 +215,16 @@ async def driven(
         Mute: it does not become ready.
         SpawnError: it is not there.
     """
-    cwd = str(place.directory)
-    report = place.report() if watched else None
-    codec = codec_for(place.way.adapter, mapping=place.way.mapping)()
-    argv = codec.argv(place.command, prompt, str(uuid.uuid4()), resume_id)
+    cwd = str(sandbox.directory)
+    report = sandbox.report() if watched else None
+    codec = codec_for(sandbox.variant.adapter, mapping=sandbox.variant.mapping)()
+    argv = codec.argv(sandbox.command, prompt, str(uuid.uuid4()), resume_id)
     if report is not None:
         watcher = Path(__file__).with_name("orphan_watch.py")
         argv = (sys.executable, "-I", "-S", str(watcher), str(report), str(SETTLE_S), *argv)
-    launch = Launch(argv=argv, cwd=cwd, env=place.env)
+    launch = Launch(argv=argv, cwd=cwd, env=sandbox.env)
     async with host.spawn(launch, terminate_s=0.0) as process, anyio.create_task_group() as group:
-        agent = Driven(process, codec, host, place, report)
+        agent = ProbedAgent(process, codec, host, sandbox, report)
         group.start_soon(agent.listen, group)
         await agent.begin(cwd, resume_id)
         yield agent
@@ -230,7 +232,7 @@ async def driven(
         group.cancel_scope.cancel()
 
 
-def runs(marker: str) -> bool:
+def is_running(marker: str) -> bool:
     """Whether a process of that command line is alive, whoever started it."""
     wanted = marker.encode().split(b" ")
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from supervisor.agent_catalogue import Known, Way
-from supervisor.agents.probe.discovery import searched
+from supervisor.agent_catalogue import AgentVariant, KnownAgent
+from supervisor.agents.probe.discovery import search_path
 
-__all__ = ["KEY", "Sandbox", "place_for"]
+__all__ = ["KEY", "Sandbox", "make_sandbox"]
 
 KEY: Final = "stub-key"
 """No key at all: agents do not start without one."""
@@ -18,12 +18,12 @@ KEY: Final = "stub-key"
 class Sandbox:
     """How to start one agent, one way, so that it asks that model server and nobody else."""
 
-    def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], way: Way) -> None:
+    def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], variant: AgentVariant) -> None:
         self.directory = root / "work"
         """Where it works, each time: agents keep their conversations by directory."""
         self.command = command
         self.env = env
-        self.way = way
+        self.variant = variant
         self._root = root
         self._reports = 0
 
@@ -33,7 +33,7 @@ class Sandbox:
         return self._root / f"left-{self._reports}.json"
 
 
-def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
+def make_sandbox(agent: KnownAgent, variant: AgentVariant, base_url: str, root: Path) -> Sandbox:
     """Make a home below *root* and write there what points *agent* at the server at *base_url*."""
     root = root.resolve()
     home = root / "home"
@@ -44,9 +44,9 @@ def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
         path = home / one.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_filled(one.text, said))
-    command = (*way.command, *(_filled(word, said) for word in agent.model.arguments))
+    command = (*variant.command, *(_filled(word, said) for word in agent.model.arguments))
     env = {
-        "PATH": searched(agent),
+        "PATH": search_path(agent),
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
@@ -55,7 +55,7 @@ def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
         **agent.env,
         **{name: _filled(value, said) for name, value in agent.model.env.items()},
     }
-    return Sandbox(root, command, env, way)
+    return Sandbox(root, command, env, variant)
 
 
 def _filled(text: str, said: Mapping[str, str]) -> str:

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 from supervisor.agents.protocols.codec_defaults import CodecDefaults
 from supervisor.agents.protocols.exit_status import exit_words
-from supervisor.agents.protocols.framing import Lines
-from supervisor.agents.protocols.json_rpc import WireError
+from supervisor.agents.protocols.framing import LineBuffer
+from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.ports import Malformed, Out, TurnEnded
 
 __all__ = ["Conversation"]
 
 
 class Conversation(CodecDefaults, ABC):
-    """A codec that hears lines, of *line_bytes_max* bytes at most. A protocol of its own says :meth:`_hear`,
+    """A codec that hears lines, of *line_bytes_max* bytes at most. A protocol of its own says :meth:`_on_line`,
     :attr:`_is_ready` and :attr:`_in_turn`."""
 
     def __init__(self, line_bytes_max: int) -> None:
-        self._lines = Lines(line_bytes_max)
+        self._lines = LineBuffer(line_bytes_max)
         self._over = False
 
     @property
@@ -37,7 +37,7 @@ class Conversation(CodecDefaults, ABC):
         """Whether a prompt is not answered yet."""
 
     @abstractmethod
-    def _hear(self, line: str) -> list[Out]:
+    def _on_line(self, line: str) -> list[Out]:
         """What a line that is not empty says.
 
         Raises:
@@ -78,8 +78,8 @@ class Conversation(CodecDefaults, ABC):
         if not line.strip():
             return []
         try:
-            return self._hear(line)
-        except WireError as error:
+            return self._on_line(line)
+        except ProtocolError as error:
             return self._end(str(error))
 
     def _end(self, why: str) -> list[Out]:

@@ -10,13 +10,13 @@ from typing import Final
 
 from supervisor.ports import Malformed
 
-__all__ = ["LINE_BYTES_MAX", "Lines"]
+__all__ = ["LINE_BYTES_MAX", "LineBuffer"]
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Longest line that is kept, without its newline: the byte bound of a mailbox."""
 
 
-class Lines:
+class LineBuffer:
     """The lines of one stream: feed it chunks, and tell it when the stream ends."""
 
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:

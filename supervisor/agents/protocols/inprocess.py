@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisor.plans.task_control import Answer
     from supervisor.plans.tasks import TaskConfig
 
-__all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
+__all__ = ["AgentTurn", "FunctionConnection", "ToolAborted"]
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class _Call:
 class AgentTurn:
     """What an in-process agent is given: the prompt, and what it can do with it."""
 
-    def __init__(self, connection: FunctionLink, turn_id: str, prompt: str) -> None:
+    def __init__(self, connection: FunctionConnection, turn_id: str, prompt: str) -> None:
         self._connection = connection
         self.turn_id = turn_id
         self.prompt = prompt
@@ -173,7 +173,7 @@ class AgentTurn:
         raise AssertionError("it was ended")
 
 
-class FunctionLink(AgentConnection):
+class FunctionConnection(AgentConnection):
     """A link to an async function."""
 
     def __init__(

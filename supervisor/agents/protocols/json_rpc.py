@@ -18,13 +18,13 @@ __all__ = [
     "INT64",
     "INVALID_PARAMS",
     "METHOD_NOT_FOUND",
-    "Asked",
     "JsonRpcMessage",
     "OnError",
     "OnResult",
+    "OutgoingRequests",
+    "ProtocolError",
     "RpcError",
     "RpcId",
-    "WireError",
     "Writer",
     "read",
 ]
@@ -43,7 +43,7 @@ _LINE_CHARS: Final = 80
 _T = TypeVar("_T")
 
 
-class WireError(Exception):
+class ProtocolError(Exception):
     """A message is not what its place in the protocol calls for; the text names the field."""
 
 
@@ -72,12 +72,12 @@ def read(text: str | Raw, kind: type[_T], where: str) -> _T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as wrong:
-        raise WireError(f"{where}: {wrong}") from None
+        raise ProtocolError(f"{where}: {wrong}") from None
     except msgspec.DecodeError as wrong:
         seen = f"{_short(text, _LINE_CHARS)!r}, " if isinstance(text, str) else ""
-        raise WireError(f"{where} that is not JSON: {seen}{wrong}") from None
+        raise ProtocolError(f"{where} that is not JSON: {seen}{wrong}") from None
     except RecursionError:
-        raise WireError(f"{where}: it is nested too deeply") from None
+        raise ProtocolError(f"{where}: it is nested too deeply") from None
 
 
 def _short(text: str, chars: int) -> str:
@@ -110,7 +110,7 @@ OnResult = Callable[[Raw], list[Out]]
 OnError = Callable[[RpcError], list[Out]]
 
 
-class Asked:
+class OutgoingRequests:
     """Our requests that are not answered yet. Each is answered once; an answer to none is ignored."""
 
     def __init__(self, writer: Writer) -> None:
@@ -131,7 +131,7 @@ class Asked:
             WireError: it is none: it says nothing, or not what it answers.
         """
         if rpc_id is UNSET or (error is None and result is UNSET):
-            raise WireError("the agent wrote a line that is neither a request, a notification nor a response")
+            raise ProtocolError("the agent wrote a line that is neither a request, a notification nor a response")
         if not isinstance(rpc_id, int) or rpc_id not in self._waiting:
             return []
         on_result, on_error = self._waiting.pop(rpc_id)

@@ -10,13 +10,13 @@ import hashlib
 
 from supervisor.ports import ToolClosed, ToolOpened
 
-__all__ = ["CLOSED_MAX", "ToolCalls"]
+__all__ = ["CLOSED_MAX", "ToolCallTable"]
 
 CLOSED_MAX = 20_000
 """Calls that are over and known by their ids: a late word about one of them opens none. Twice what a turn may have."""
 
 
-class _Told:
+class _CallDigests:
     """What is known of a call's arguments and result, as digests."""
 
     __slots__ = ("answered", "asked", "wrote")
@@ -31,12 +31,12 @@ class _Told:
         return self.answered + (self.wrote.hexdigest() if self.wrote is not None else "")
 
 
-class ToolCalls:
+class ToolCallTable:
     """The tool calls of a turn: which are open, which were, and which a command of ours serves."""
 
     def __init__(self) -> None:
         self._served: dict[str, bool] = {}
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _CallDigests] = {}
         self._closed: dict[str, None] = {}
         self._only_asked: dict[str, None] = {}
 
@@ -65,14 +65,14 @@ class ToolCalls:
     def tell(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
         """The agent tells the arguments, or the result, of a call that is open."""
         if call_id in self._served and (asked or answered):
-            told = self._told.setdefault(call_id, _Told())
+            told = self._told.setdefault(call_id, _CallDigests())
             told.asked = _digest(asked) if asked else told.asked
             told.answered = _digest(answered) if answered else told.answered
 
     def wrote(self, call_id: str, data: bytes) -> None:
         """A command of ours wrote that for a call, or ended so."""
         if call_id in self._served:
-            told = self._told.setdefault(call_id, _Told())
+            told = self._told.setdefault(call_id, _CallDigests())
             told.wrote = told.wrote or hashlib.blake2b(digest_size=8)
             told.wrote.update(data)
 
@@ -116,4 +116,4 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-_NOTHING = _Told()
+_NOTHING = _CallDigests()

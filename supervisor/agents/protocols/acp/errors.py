@@ -16,7 +16,7 @@ from supervisor.agents.protocols.acp.messages import AUTHENTICATION_NEEDED, RpcE
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import ends_of, problem_of_status
 
-__all__ = ["problem_of", "said_problem"]
+__all__ = ["problem_of", "problem_of_text"]
 
 
 def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
@@ -56,7 +56,7 @@ def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
     return _named(_CLEARER, words) or problem_of_status(status) or _named(_WORDS, words), status
 
 
-def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
+def problem_of_text(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
     """The same, of an agent that ends its turn by words instead: *said* is what it said last. ``None``: it does not.
 
     Vibe refuses to go on with ``Error: API error ...`` or ``Error: Rate limits exceeded ...``, qwen ends well with

@@ -15,9 +15,9 @@ from supervisor.agents.protocols.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     JsonRpcMessage,
+    ProtocolError,
     RpcError,
     RpcId,
-    WireError,
     Writer,
     read,
 )
@@ -31,6 +31,7 @@ __all__ = [
     "JSON_RPC",
     "METHOD_NOT_FOUND",
     "PROTOCOL_VERSION",
+    "CallReference",
     "ChildRun",
     "Chunk",
     "CompactionUpdate",
@@ -48,26 +49,25 @@ __all__ = [
     "PermissionRequest",
     "PlanEntry",
     "PlanUpdate",
-    "Prompted",
+    "PromptResponse",
+    "ProtocolError",
+    "RequestCancelled",
     "RpcError",
     "RpcId",
     "SessionUpdate",
-    "Tagged",
     "TerminalCreate",
-    "TerminalNamed",
+    "TerminalReference",
     "ToolUpdate",
+    "TurnUsage",
     "UpdateName",
     "UsageUpdate",
-    "Used",
-    "WireError",
-    "Withdrawn",
     "amount",
     "error",
     "notification",
     "read",
     "request",
     "result",
-    "used_of",
+    "turn_usage_of",
 ]
 
 PROTOCOL_VERSION: Final = 1
@@ -95,7 +95,7 @@ class Message(JsonRpcMessage):
 
 
 # ------------------------------------------------------------------------------------------------ their responses
-class Prompted(JsonRpcMessage):
+class PromptResponse(JsonRpcMessage):
     """The end of a prompt. ``usage`` is a draft of the protocol, its shape may change: it is read as far as it goes."""
 
     stop_reason: str
@@ -103,9 +103,13 @@ class Prompted(JsonRpcMessage):
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
-    def used(self) -> Used | None:
+    def used(self) -> TurnUsage | None:
         """What the turn has used, where it is told."""
-        return used_of(self.usage) or used_of(_inner(self.meta)) or used_of(self._quota.get("token_count"))
+        return (
+            turn_usage_of(self.usage)
+            or turn_usage_of(_inner(self.meta))
+            or turn_usage_of(self._quota.get("token_count"))
+        )
 
     @property
     def unanswered(self) -> bool:
@@ -200,16 +204,16 @@ class UsageUpdate(JsonRpcMessage):
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
-    def turn_used(self) -> Used | None:
+    def turn_used(self) -> TurnUsage | None:
         """What the turn has used so far, where it is told."""
-        return used_of(_inner(self.meta))
+        return turn_usage_of(_inner(self.meta))
 
 
 def _inner(meta: Any) -> Any:
     return meta.get("usage") if isinstance(meta, dict) else None
 
 
-class Used(NamedTuple):
+class TurnUsage(NamedTuple):
     """Totals of one turn."""
 
     input_tokens: int = 0
@@ -218,7 +222,7 @@ class Used(NamedTuple):
     requests: int = 0
 
 
-def used_of(usage: Any) -> Used | None:
+def turn_usage_of(usage: Any) -> TurnUsage | None:
     """What *usage* tells of. A total counts also what it does not name, as tokens in: those that a cache was read or
     written with."""
     if not isinstance(usage, dict):
@@ -231,7 +235,7 @@ def used_of(usage: Any) -> Used | None:
     if all(one is None for one in amounts):
         return None
     into, out, total, cached, requests = (one or 0 for one in amounts)
-    return Used(max(into, total - out), out, cached, requests)
+    return TurnUsage(max(into, total - out), out, cached, requests)
 
 
 def amount(told: Any) -> int | None:
@@ -274,13 +278,13 @@ class FileWrite(JsonRpcMessage):
     content: str
 
 
-class Withdrawn(JsonRpcMessage):
+class RequestCancelled(JsonRpcMessage):
     """``$/cancel_request``: nobody waits for the answer to that request any more."""
 
     request_id: RpcId
 
 
-class Tagged(JsonRpcMessage, kw_only=True):
+class CallReference(JsonRpcMessage, kw_only=True):
     """A request that may say which tool call it serves, in ``_meta.toolCallId``."""
 
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
@@ -296,7 +300,7 @@ class EnvVariable(JsonRpcMessage):
     value: _Word
 
 
-class TerminalCreate(Tagged):
+class TerminalCreate(CallReference):
     command: _Program
     args: tuple[_Word, ...] | None = None
     env: tuple[EnvVariable, ...] | None = None
@@ -304,13 +308,13 @@ class TerminalCreate(Tagged):
     output_byte_limit: _Count | None = None
 
 
-class TerminalNamed(JsonRpcMessage):
+class TerminalReference(JsonRpcMessage):
     """What ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release`` ask about."""
 
     terminal_id: str
 
 
-class ChildRun(Tagged):
+class ChildRun(CallReference):
     name: str
     prompt: str
     agent: str | None = None

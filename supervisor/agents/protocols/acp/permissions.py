@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import supervisor.agents.protocols.acp.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp import messages
+from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.acp.updates import detail_of
 from supervisor.ports import Out, PermissionAsked, Send
 
-__all__ = ["Permissions"]
+__all__ = ["AcpPermissionRequests"]
 
 
-class _Open(NamedTuple):
+class _OpenRequest(NamedTuple):
     rpc_id: RpcId
     options: dict[str, str]
     """The kind of each option, by its id."""
@@ -27,22 +27,22 @@ class _Open(NamedTuple):
     """The request was the first word about its call."""
 
 
-class Permissions:
+class AcpPermissionRequests:
     """The requests of one conversation that are not answered yet, by the ids that we gave them."""
 
-    def __init__(self, calls: ToolCalls) -> None:
+    def __init__(self, calls: ToolCallTable) -> None:
         self._calls = calls
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._open))
 
-    def asked(self, rpc_id: RpcId, request_id: str, asked: wire.PermissionRequest) -> list[Out]:
+    def asked(self, rpc_id: RpcId, request_id: str, asked: messages.PermissionRequest) -> list[Out]:
         call = asked.tool_call
         title, kind = call.title or call.tool_call_id, call.kind or "other"
         opened = self._calls.asked_for(call.tool_call_id, title, kind, call.parent)
         options = {one.option_id: one.kind for one in asked.options}
-        self._open[request_id] = _Open(rpc_id, options, call.tool_call_id, bool(opened))
+        self._open[request_id] = _OpenRequest(rpc_id, options, call.tool_call_id, bool(opened))
         choices = tuple(options.items())
         return [
             *opened,
@@ -71,14 +71,14 @@ class Permissions:
             if one.rpc_id == rpc_id:
                 del self._open[request_id]
                 closed = self._calls.closed(one.call_id, "failed") if one.opened else []
-                return [wire.error(rpc_id, wire.CANCELLED, "withdrawn"), *closed]
+                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn"), *closed]
         return []
 
 
 def cancelled(rpc_id: RpcId) -> Send:
     """The answer while a turn is being cancelled."""
-    return wire.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
+    return messages.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
 
 
 def _selected(rpc_id: RpcId, option_id: str) -> Send:
-    return wire.result(rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})
+    return messages.result(rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-import supervisor.agents.protocols.acp.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp import messages
+from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 from supervisor.ports.input_limits import TERMINALS_BYTES_MAX, TERMINALS_MAX
 
-__all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "Terminal", "Terminals"]
+__all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "AcpTerminal", "AcpTerminals"]
 
 OUTPUT_BYTES: Final = 1024 * 1024
 """How much of a command's output is kept where the agent sets no limit."""
@@ -33,18 +33,18 @@ WAITING_MAX: Final = 64
 """Requests that may wait for the end of one command."""
 
 
-class Terminals:
+class AcpTerminals:
     """All commands of one conversation, by the ids that we gave them."""
 
-    def __init__(self, calls: ToolCalls) -> None:
+    def __init__(self, calls: ToolCallTable) -> None:
         self._calls = calls
-        self._known: dict[str, Terminal] = {}
+        self._known: dict[str, AcpTerminal] = {}
 
-    def create(self, rpc_id: RpcId, terminal_id: str, asked: wire.TerminalCreate) -> list[Out]:
+    def create(self, rpc_id: RpcId, terminal_id: str, asked: messages.TerminalCreate) -> list[Out]:
         """A command for the call it names or evidently serves, else for a call of its own that ends with it."""
         if len(self._known) >= TERMINALS_MAX:
             why = f"terminal/create: there are {len(self._known)} terminals, the most there may be; release some first"
-            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
         argv = _argv(asked)
         outs: list[Out] = []
         call_id = self._calls.serve(asked.tool_call_id)
@@ -54,17 +54,17 @@ class Terminals:
             outs += self._calls.opened(call_id, " ".join(argv), "execute")
             self._calls.serve(call_id)
         self._calls.tell(call_id, asked="\0".join((*argv, asked.cwd or "")).encode(errors="replace"))
-        self._known[terminal_id] = Terminal(limit_bytes=asked.output_byte_limit, implicit=implicit, call_id=call_id)
+        self._known[terminal_id] = AcpTerminal(limit_bytes=asked.output_byte_limit, implicit=implicit, call_id=call_id)
         env = {one.name: one.value for one in asked.env or ()}
         opened = TerminalOpened(terminal_id, call_id, argv, asked.cwd, env)
-        return [*outs, wire.result(rpc_id, {"terminalId": terminal_id}), opened]
+        return [*outs, messages.result(rpc_id, {"terminalId": terminal_id}), opened]
 
     def request(self, rpc_id: RpcId, method: str, terminal_id: str) -> list[Out]:
         """Answer one of :data:`METHODS`."""
         terminal = self._known.get(terminal_id)
         if terminal is None or terminal.released:
             why = f"{method}: terminalId: there is no terminal {terminal_id!r}"
-            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
         return METHODS[method](self, rpc_id, terminal_id, terminal)
 
     def output(self, terminal_id: str, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Terminals:
             return []
         terminal.exit(status)
         self._calls.wrote(terminal.call_id, f"\0{status}".encode())
-        answers: list[Out] = [wire.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
+        answers: list[Out] = [messages.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
         terminal.waiting.clear()
         if terminal.released:
             del self._known[terminal_id]
@@ -96,32 +96,32 @@ class Terminals:
         for terminal in self._known.values():
             if rpc_id in terminal.waiting:
                 terminal.waiting.remove(rpc_id)
-                return [wire.error(rpc_id, wire.CANCELLED, "withdrawn")]
+                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn")]
         return []
 
-    def _output(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
-        return [wire.result(rpc_id, terminal.output())]
+    def _output(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
+        return [messages.result(rpc_id, terminal.output())]
 
-    def _wait(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+    def _wait(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
         if not terminal.running:
-            return [wire.result(rpc_id, terminal.exit_status())]
+            return [messages.result(rpc_id, terminal.exit_status())]
         if len(terminal.waiting) >= WAITING_MAX:
             why = f"terminal/wait_for_exit: {WAITING_MAX} requests wait for {terminal_id!r} already, the most"
-            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
         terminal.waiting.append(rpc_id)
         return []
 
-    def _kill(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
-        return [*([TerminalKilled(terminal_id)] if terminal.running else []), wire.result(rpc_id, {})]
+    def _kill(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
+        return [*([TerminalKilled(terminal_id)] if terminal.running else []), messages.result(rpc_id, {})]
 
-    def _release(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+    def _release(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
         terminal.release()
         if not terminal.running:
             del self._known[terminal_id]
         return self._kill(rpc_id, terminal_id, terminal)
 
 
-class Terminal:
+class AcpTerminal:
     """One command that we run for the agent: its output so far, its end, and who waits for that end."""
 
     def __init__(self, *, limit_bytes: int | None, implicit: bool, call_id: str = "") -> None:
@@ -182,17 +182,17 @@ class Terminal:
         return at
 
 
-def _argv(asked: wire.TerminalCreate) -> tuple[str, ...]:
+def _argv(asked: messages.TerminalCreate) -> tuple[str, ...]:
     """The program to run. Agents also give a whole line for a shell as the command, without arguments."""
     if not asked.args and _SHELL_LINE.search(asked.command):
         return ("/bin/sh", "-c", asked.command)
     return (asked.command, *(asked.args or ()))
 
 
-METHODS: Final[dict[str, Callable[[Terminals, RpcId, str, Terminal], list[Out]]]] = {
-    "terminal/output": Terminals._output,
-    "terminal/wait_for_exit": Terminals._wait,
-    "terminal/kill": Terminals._kill,
-    "terminal/release": Terminals._release,
+METHODS: Final[dict[str, Callable[[AcpTerminals, RpcId, str, AcpTerminal], list[Out]]]] = {
+    "terminal/output": AcpTerminals._output,
+    "terminal/wait_for_exit": AcpTerminals._wait,
+    "terminal/kill": AcpTerminals._kill,
+    "terminal/release": AcpTerminals._release,
 }
 """The requests about a command that exists."""

@@ -12,29 +12,29 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-import supervisor.agents.protocols.acp.messages as wire
+from supervisor.agents.protocols.acp import messages
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.loop_detection import EDITS
 from supervisor.ports import ModelTrouble, Usage
 
-__all__ = ["COST_MAX", "Meter", "detail_of", "told_of", "trouble_of"]
+__all__ = ["COST_MAX", "AcpUsageMeter", "arguments_and_result_of", "detail_of", "model_trouble_of"]
 
 COST_MAX: Final = 1e9
 """US dollars that are believed."""
 
 
-class Meter:
+class AcpUsageMeter:
     """The totals of one conversation that were told last."""
 
     def __init__(self) -> None:
         self._cost_usd = 0.0
-        self._used = wire.Used()
+        self._used = messages.TurnUsage()
 
     def begin(self) -> None:
         """Another turn: what it uses counts from nothing."""
-        self._used = wire.Used()
+        self._used = messages.TurnUsage()
 
-    def update(self, update: wire.UsageUpdate) -> Usage:
+    def update(self, update: messages.UsageUpdate) -> Usage:
         """What a ``usage_update`` says."""
         said: dict[str, Any] = {"used": update.used, "size": update.size}
         added_usd = 0.0
@@ -45,16 +45,16 @@ class Meter:
                 self._cost_usd += added_usd
         return self._usage(said, update.turn_used, added_usd)
 
-    def at_end(self, answer: wire.Prompted) -> list[Usage]:
+    def at_end(self, answer: messages.PromptResponse) -> list[Usage]:
         """What the answer to a prompt adds to what was said before."""
         used = self._usage({}, answer.used)
         return [used] if used.input_tokens or used.output_tokens or used.requests else []
 
-    def _usage(self, said: dict[str, Any], used: wire.Used | None, added_usd: float = 0.0) -> Usage:
+    def _usage(self, said: dict[str, Any], used: messages.TurnUsage | None, added_usd: float = 0.0) -> Usage:
         if used is None:
             return Usage(said, cost_usd=added_usd)
         before = self._used
-        self._used = wire.Used(*map(max, used, before))
+        self._used = messages.TurnUsage(*map(max, used, before))
         into, out, cached, requests = (now - then for now, then in zip(self._used, before, strict=True))
         told = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
         return Usage({**said, **told}, into, out, added_usd, cached, requests)
@@ -69,23 +69,27 @@ KINDS: Final = {
 """The kinds of errors: our words, and those of claude-agent-acp 0.49 (``errorKind``)."""
 
 
-def trouble_of(update: wire.InfoUpdate) -> list[ModelTrouble]:
+def model_trouble_of(update: messages.InfoUpdate) -> list[ModelTrouble]:
     """What an update says in its ``_meta`` of a model that fails."""
     told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
     if not isinstance(told, dict):
         return []
-    status, retry_ms, words = wire.amount(told.get("status")), wire.amount(told.get("retryMs")), told.get("message")
+    status, retry_ms, words = (
+        messages.amount(told.get("status")),
+        messages.amount(told.get("retryMs")),
+        told.get("message"),
+    )
     trouble = ModelTrouble(
         KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
         status=status if status is not None and 400 <= status < 600 else None,
-        attempt=wire.amount(told.get("attempt")) or 0,
+        attempt=messages.amount(told.get("attempt")) or 0,
         retry_s=retry_ms / 1000 if retry_ms is not None else None,
         words=words if isinstance(words, str) else "",
     )
     return [trouble]
 
 
-def told_of(tool: wire.ToolUpdate) -> tuple[bytes, bytes]:
+def arguments_and_result_of(tool: messages.ToolUpdate) -> tuple[bytes, bytes]:
     """The arguments and the result that a word about a call tells; ``b""``: nothing.
 
     The content of an edit says what it does. A terminal's name is no result: what it writes is.
@@ -98,7 +102,7 @@ def told_of(tool: wire.ToolUpdate) -> tuple[bytes, bytes]:
     return asked, _bytes(tool.raw_output) + content
 
 
-def detail_of(tool: wire.ToolUpdate) -> str:
+def detail_of(tool: messages.ToolUpdate) -> str:
     """What a human has to see of a call to judge it: its arguments, or else its content."""
     return (_bytes(tool.raw_input) or _bytes(tool.content)).decode(errors="replace")
 

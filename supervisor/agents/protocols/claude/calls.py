@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-import supervisor.agents.protocols.claude.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
-from supervisor.agents.protocols.claude.updates import AGENT, EXECUTE, described, kind_of
+from supervisor.agents.protocols.acp.calls import ToolCallTable
+from supervisor.agents.protocols.claude import messages
+from supervisor.agents.protocols.claude.updates import AGENT, EXECUTE, describe_call, kind_of
 from supervisor.ports import Out
 
-__all__ = ["Calls"]
+__all__ = ["ClaudeToolCalls"]
 
 
-class Calls:
+class ClaudeToolCalls:
     """The calls of a turn, and the tasks that they are."""
 
     def __init__(self) -> None:
-        self._calls = ToolCalls()
+        self._calls = ToolCallTable()
         self._kinds: dict[str, str] = {}
         self._parents: dict[str, str] = {}
         self._tasks: dict[str, str] = {}
@@ -32,19 +32,19 @@ class Calls:
     def is_open(self, call_id: str) -> bool:
         return self._calls.is_open(call_id)
 
-    def asked(self, asked: wire.PermissionRequest) -> list[Out]:
+    def asked(self, asked: messages.PermissionRequest) -> list[Out]:
         """Leave is asked for a call: that may be the first word about it, where a sub-agent makes it."""
         if asked.tool_use_id is None:
             return []
         return self._opened(asked.tool_use_id, asked.tool_name, asked.input, self._tasks.get(asked.agent_id or "", ""))
 
-    def used(self, block: wire.Block, parent: str | None) -> list[Out]:
+    def used(self, block: messages.Block, parent: str | None) -> list[Out]:
         """The model, or that of the sub-agent which *parent* is, makes a call."""
         if block.id is None or block.name is None:
             return []
         return self._opened(block.id, block.name, block.input, parent or "")
 
-    def returned(self, block: wire.Block) -> list[Out]:
+    def returned(self, block: messages.Block) -> list[Out]:
         """A call has its result."""
         assert block.tool_use_id is not None
         self._calls.tell(block.tool_use_id, answered=bytes(block.content))
@@ -59,7 +59,7 @@ class Calls:
         self._ending[call_id] = None
         return []
 
-    def task_started(self, task: wire.Task) -> str | None:
+    def task_started(self, task: messages.Task) -> str | None:
         """A call is a task from now on: the call, if it is to be ended."""
         call_id = task.tool_use_id
         if call_id is None or not self.is_open(call_id):
@@ -67,7 +67,7 @@ class Calls:
         self._tasks[task.task_id] = call_id
         return call_id if call_id in self._ending else None
 
-    def task_ended(self, task: wire.Task) -> None:
+    def task_ended(self, task: messages.Task) -> None:
         """A task is over; of its call the agent tells by itself."""
         self._tasks.pop(task.task_id, None)
 
@@ -85,7 +85,7 @@ class Calls:
     def _opened(self, call_id: str, tool: str, given: Raw, parent: str) -> list[Out]:
         kind = kind_of(tool)
         within = parent if self.is_open(parent) else ""
-        opened = self._calls.opened(call_id, described(tool, given).title, kind, within)
+        opened = self._calls.opened(call_id, describe_call(tool, given).title, kind, within)
         if opened:
             self._kinds[call_id], self._parents[call_id] = kind, within
             self._calls.tell(call_id, asked=bytes(given))

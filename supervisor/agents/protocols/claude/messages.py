@@ -12,26 +12,26 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Raw
 
-from supervisor.agents.protocols.json_rpc import WireError
+from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import McpServer, Send
 
 __all__ = [
-    "Answer",
     "ApiRetry",
-    "Asked",
     "Assistant",
     "Block",
+    "ClaudeMessage",
     "ControlCancelled",
     "ControlRequest",
+    "ControlRequestHead",
     "ControlResponse",
-    "Head",
+    "ControlResult",
+    "MessageBody",
+    "MessageHead",
     "ModelUse",
     "Origin",
     "PermissionRequest",
     "Result",
-    "Role",
-    "Said",
     "Status",
     "Task",
     "Tokens",
@@ -49,11 +49,11 @@ _Id: TypeAlias = Annotated[str, Meta(max_length=256)]
 _Seconds: Final = Meta(ge=0, le=1e12)
 
 
-class Role(msgspec.Struct):
+class ClaudeMessage(msgspec.Struct):
     """A message, or a part of one. Whatever else it carries is skipped."""
 
 
-class Head(Role):
+class MessageHead(ClaudeMessage):
     """What every message has: its type, and what it is about."""
 
     type: str
@@ -61,36 +61,36 @@ class Head(Role):
 
 
 # ------------------------------------------------------------------------------------------------- control
-class Answer(Role):
+class ControlResult(ClaudeMessage):
     subtype: str
     request_id: _Id
     error: str | None = None
 
 
-class ControlResponse(Role):
+class ControlResponse(ClaudeMessage):
     """The answer to a request of ours."""
 
-    response: Answer
+    response: ControlResult
 
 
-class Asked(Role):
+class ControlRequestHead(ClaudeMessage):
     subtype: str
 
 
-class ControlRequest(Role):
+class ControlRequest(ClaudeMessage):
     """A request of the agent's; what it asks for is in ``request``."""
 
     request_id: _Id
     request: Raw
 
 
-class ControlCancelled(Role):
+class ControlCancelled(ClaudeMessage):
     """A request of the agent's that needs no answer any more."""
 
     request_id: _Id
 
 
-class PermissionRequest(Role):
+class PermissionRequest(ClaudeMessage):
     """``can_use_tool``. ``input`` goes back as it came where it is permitted."""
 
     tool_name: str
@@ -104,7 +104,7 @@ class PermissionRequest(Role):
 
 
 # ------------------------------------------------------------------------------------------------- conversation
-class Tokens(Role):
+class Tokens(ClaudeMessage):
     """What one request to the model used. Tokens in are those that no cache had."""
 
     input_tokens: int = 0
@@ -113,7 +113,7 @@ class Tokens(Role):
     cache_read_input_tokens: int | None = None
 
 
-class Block(Role):
+class Block(ClaudeMessage):
     """A part of a message: text, thinking, a tool call, or the result of one."""
 
     type: str
@@ -127,30 +127,30 @@ class Block(Role):
     is_error: bool | None = None
 
 
-class Said(Role):
+class MessageBody(ClaudeMessage):
     content: Raw
     id: _Id | None = None
     usage: Tokens | None = None
 
 
-class Assistant(Role):
+class Assistant(ClaudeMessage):
     """Something of the model's. ``error``: it is no answer but says how the model failed."""
 
-    message: Said
+    message: MessageBody
     parent_tool_use_id: _Id | None = None
     error: str | None = None
 
 
-class User(Role):
+class User(ClaudeMessage):
     """Something that was said to the model: results of its calls, or a message that is replayed to us."""
 
-    message: Said
+    message: MessageBody
     parent_tool_use_id: _Id | None = None
     uuid: _Id | None = None
     is_replay: bool | None = msgspec.field(default=None, name="isReplay")
 
 
-class ModelUse(Role, rename="camel"):
+class ModelUse(ClaudeMessage, rename="camel"):
     """What one model has used since the program began."""
 
     input_tokens: int = 0
@@ -159,11 +159,11 @@ class ModelUse(Role, rename="camel"):
     cache_creation_input_tokens: int = 0
 
 
-class Origin(Role):
+class Origin(ClaudeMessage):
     kind: str
 
 
-class Result(Role):
+class Result(ClaudeMessage):
     """The end of a turn. Of ``model_usage`` and the cost the totals since the program began are told."""
 
     subtype: str
@@ -179,7 +179,7 @@ class Result(Role):
 
 
 # ------------------------------------------------------------------------------------------------- system
-class ApiRetry(Role):
+class ApiRetry(ClaudeMessage):
     """A request to the model failed, and is made again."""
 
     attempt: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
@@ -188,13 +188,13 @@ class ApiRetry(Role):
     error: str | None = None
 
 
-class Status(Role):
+class Status(ClaudeMessage):
     status: str | None = None
     compact_result: str | None = None
     compact_error: str | None = None
 
 
-class Task(Role):
+class Task(ClaudeMessage):
     """``task_started`` and ``task_notification``: work that has a name of its own, and the call that it is for."""
 
     task_id: _Id
@@ -206,7 +206,7 @@ class Task(Role):
 _BLOCKS: Final = msgspec.json.Decoder(list[Block])
 
 
-def blocks_of(said: Said) -> list[Block]:
+def blocks_of(said: MessageBody) -> list[Block]:
     """The parts of what was said; plain text is one part.
 
     Raises:
@@ -217,9 +217,9 @@ def blocks_of(said: Said) -> list[Block]:
             return [Block("text", msgspec.json.decode(said.content, type=str))]
         return _BLOCKS.decode(said.content)
     except msgspec.DecodeError as wrong:
-        raise WireError(f"the content of a message: {wrong}") from None
+        raise ProtocolError(f"the content of a message: {wrong}") from None
     except RecursionError:
-        raise WireError("the content of a message: it is nested too deeply") from None
+        raise ProtocolError("the content of a message: it is nested too deeply") from None
 
 
 def control_request(request_id: str, subtype: str, **fields: Any) -> Send:

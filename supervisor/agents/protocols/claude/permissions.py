@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-import supervisor.agents.protocols.claude.messages as wire
-from supervisor.agents.protocols.claude.updates import described, kind_of
+from supervisor.agents.protocols.claude import messages
+from supervisor.agents.protocols.claude.updates import describe_call, kind_of
 from supervisor.ports import PermissionAsked, Send
 
-__all__ = ["Permissions"]
+__all__ = ["ClaudePermissionRequests"]
 
 _ALLOW: Final = ("allow", "allow_once")
 _ALWAYS: Final = ("allow_always", "allow_always")
@@ -25,23 +25,23 @@ _NOBODY: Final = "nobody is there to answer questions: decide by yourself, and s
 
 
 class _Pending(NamedTuple):
-    asked: wire.PermissionRequest
+    asked: messages.PermissionRequest
     options: tuple[tuple[str, str], ...]
 
 
-class Permissions:
+class ClaudePermissionRequests:
     """The requests of one conversation that wait for an answer, by the agent's own names."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Pending] = {}
 
-    def ask(self, request_id: str, asked: wire.PermissionRequest) -> Send | PermissionAsked:
+    def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionAsked:
         """Keep it until it is answered. A question to a person is answered at once: there is none."""
         if asked.tool_name == _QUESTIONS:
             return _deny(request_id, _NOBODY)
         options = (_ALLOW, _ALWAYS, _DENY) if _rules(asked) else (_ALLOW, _DENY)
         self._waiting[request_id] = _Pending(asked, options)
-        about = described(asked.tool_name, asked.input)
+        about = describe_call(asked.tool_name, asked.input)
         detail = "\n".join(one for one in (about.detail, asked.decision_reason) if one)
         paths = about.paths if asked.blocked_path is None else (asked.blocked_path,)
         return PermissionAsked(
@@ -70,7 +70,7 @@ class Permissions:
         given: dict[str, Any] = {"behavior": "allow", "updatedInput": asked.input}
         if option_id == _ALWAYS[0]:
             given["updatedPermissions"] = _rules(asked)
-        return [wire.control_answer(request_id, given)]
+        return [messages.control_answer(request_id, given)]
 
     def end_call(self, call_id: str) -> list[Send]:
         """Refuse what that call waits for: so it ends."""
@@ -89,10 +89,10 @@ class Permissions:
 
 
 def _deny(request_id: str, why: str, *, interrupt: bool = False) -> Send:
-    return wire.control_answer(request_id, {"behavior": "deny", "message": why, "interrupt": interrupt})
+    return messages.control_answer(request_id, {"behavior": "deny", "message": why, "interrupt": interrupt})
 
 
-def _rules(asked: wire.PermissionRequest) -> list[dict[str, Any]]:
+def _rules(asked: messages.PermissionRequest) -> list[dict[str, Any]]:
     """What the agent suggests to permit for good, kept to its conversation."""
     suggested = asked.permission_suggestions
     known = [one for one in suggested if isinstance(one, dict)] if isinstance(suggested, list) else []

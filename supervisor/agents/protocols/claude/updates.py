@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-import supervisor.agents.protocols.claude.messages as wire
 from supervisor.agents.protocols.acp.updates import COST_MAX
+from supervisor.agents.protocols.claude import messages
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import TurnEnded, Usage
 
-__all__ = ["AGENT", "EXECUTE", "Meter", "described", "kind_of", "problem_of", "verdict_of"]
+__all__ = ["AGENT", "EXECUTE", "ClaudeUsageMeter", "describe_call", "kind_of", "problem_of", "verdict_of"]
 
 AGENT: Final = "agent"
 EXECUTE: Final = "execute"
@@ -75,7 +75,7 @@ def kind_of(tool: str) -> str:
     return _KINDS.get(tool, "other")
 
 
-class Described(NamedTuple):
+class CallDescription(NamedTuple):
     """A call as people read it, the detail of what it does, and the files that it names."""
 
     title: str
@@ -83,15 +83,15 @@ class Described(NamedTuple):
     paths: tuple[str, ...]
 
 
-def described(tool: str, given: Raw) -> Described:
+def describe_call(tool: str, given: Raw) -> CallDescription:
     """What a use of *tool* with these arguments is about."""
     values = _object(given)
     paths = tuple(one for one in (_text(values, "file_path"), _text(values, "notebook_path")) if one)
     if (command := _text(values, "command")) and tool == "Bash":
-        return Described(command, command, ())
+        return CallDescription(command, command, ())
     about = _text(values, "description") or _text(values, "url") or _text(values, "pattern")
     title = " ".join((tool, *(paths or (about,)))).strip()
-    return Described(title, bytes(given).decode(errors="replace"), paths)
+    return CallDescription(title, bytes(given).decode(errors="replace"), paths)
 
 
 def _object(given: Raw) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def problem_of(error: str | None, status: int | None) -> ModelProblem:
     return problem or (ModelProblem.CONNECTION if status is None else ModelProblem.UNKNOWN)
 
 
-def verdict_of(result: wire.Result, error: str | None) -> TurnEnded:
+def verdict_of(result: messages.Result, error: str | None) -> TurnEnded:
     """The agent's word on the turn; *error* is how its model failed last, where that was its last word."""
     why = result.terminal_reason
     if why is not None and why.startswith("aborted"):
@@ -135,7 +135,7 @@ def verdict_of(result: wire.Result, error: str | None) -> TurnEnded:
     return TurnEnded("end_turn")
 
 
-def _failure(result: wire.Result, error: str | None) -> TurnEnded:
+def _failure(result: messages.Result, error: str | None) -> TurnEnded:
     words = result.result or "; ".join(result.errors) or f"the agent ended the turn with {result.subtype}"
     status = result.api_error_status
     problem = problem_of(error, status) if error in _PROBLEMS else _TERMINAL_PROBLEMS.get(result.terminal_reason or "")
@@ -159,7 +159,7 @@ class _Amount(NamedTuple):
 _NOTHING: Final = _Amount()
 
 
-class Meter:
+class ClaudeUsageMeter:
     """What one process has told of its use."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class Meter:
         self._counted = _NOTHING
         self._cost_usd = 0.0
 
-    def answered(self, request: str | None, tokens: wire.Tokens | None) -> list[Usage]:
+    def answered(self, request: str | None, tokens: messages.Tokens | None) -> list[Usage]:
         """What a part of the model's answer to that *request* says."""
         if request is None or tokens is None or not (tokens.input_tokens or tokens.output_tokens):
             return []
@@ -181,7 +181,7 @@ class Meter:
         self._counted = self._counted.plus(added)
         return [_usage({}, added, requests=0 if known else 1)]
 
-    def at_end(self, result: wire.Result) -> list[Usage]:
+    def at_end(self, result: messages.Result) -> list[Usage]:
         """What the totals at the end of a turn add to what was said before."""
         told = _total(result.model_usage or {})
         added = told.beyond(self._counted)
@@ -199,12 +199,12 @@ def _usage(said: dict[str, Any], added: _Amount, *, requests: int = 0, cost_usd:
     return Usage(said, added.into, added.out, cost_usd, cached_tokens=added.cached, requests=requests)
 
 
-def _of_request(tokens: wire.Tokens) -> _Amount:
+def _of_request(tokens: messages.Tokens) -> _Amount:
     made, read = _count(tokens.cache_creation_input_tokens), _count(tokens.cache_read_input_tokens)
     return _Amount(_count(tokens.input_tokens) + made + read, _count(tokens.output_tokens), read)
 
 
-def _total(models: dict[str, wire.ModelUse]) -> _Amount:
+def _total(models: dict[str, messages.ModelUse]) -> _Amount:
     total = _NOTHING
     for one in models.values():
         read = _count(one.cache_read_input_tokens)

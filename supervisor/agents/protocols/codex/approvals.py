@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import supervisor.agents.protocols.codex.messages as wire
+from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.json_rpc import RpcId
 from supervisor.ports import PermissionAsked
 
-__all__ = ["KINDS", "OPTIONS", "Approvals", "Pending"]
+__all__ = ["KINDS", "OPTIONS", "CodexApprovalRequests", "PendingApproval"]
 
 OPTIONS: Final = (("accept", "allow_once"), ("acceptForSession", "allow_always"), ("decline", "reject_once"))
 """What may be answered, and what it means. ``cancel`` is none of them: it ends the turn."""
@@ -29,12 +29,12 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
 """The requests that ask for leave, and the kind of call that they are about."""
 
 
-class Pending(NamedTuple):
+class PendingApproval(NamedTuple):
     """A request that waits for its answer."""
 
     rpc_id: RpcId
     method: str
-    asked: wire.Approval
+    asked: messages.Approval
 
     def answer(self, option_id: str | None) -> dict[str, Any]:
         """The result that says so; ``None``: cancelled, which grants nothing and ends the turn."""
@@ -47,14 +47,14 @@ class Pending(NamedTuple):
         }
 
 
-class Approvals:
+class CodexApprovalRequests:
     """The requests of one conversation that wait for an answer, by the names that we gave them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Pending] = {}
+        self._waiting: dict[str, PendingApproval] = {}
         self._count = 0
 
-    def ask(self, pending: Pending) -> PermissionAsked:
+    def ask(self, pending: PendingApproval) -> PermissionAsked:
         """Keep it until it is answered."""
         self._count += 1
         request_id = f"permission-{self._count}"
@@ -63,7 +63,7 @@ class Approvals:
         title = asked.command or asked.reason or f"codex asks for leave ({kind})"
         return PermissionAsked(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
 
-    def take(self, request_id: str, option_id: str | None) -> Pending | None:
+    def take(self, request_id: str, option_id: str | None) -> PendingApproval | None:
         """That request, which is answered now; ``None``: it needs no answer any more.
 
         Raises:
@@ -74,13 +74,13 @@ class Approvals:
             raise ValueError(f"codex: permission option {option_id!r} was not offered; choose of: {', '.join(offered)}")
         return self._waiting.pop(request_id, None)
 
-    def take_all(self) -> list[Pending]:
+    def take_all(self) -> list[PendingApproval]:
         """All of them, oldest first."""
         taken = list(self._waiting.values())
         self._waiting.clear()
         return taken
 
-    def take_of(self, call_id: str) -> Pending | None:
+    def take_of(self, call_id: str) -> PendingApproval | None:
         """The one that is about that call."""
         found = next((name for name, one in self._waiting.items() if one.asked.item_id == call_id), None)
         return self._waiting.pop(found) if found is not None else None
@@ -91,11 +91,11 @@ class Approvals:
             del self._waiting[name]
 
 
-def _detail(asked: wire.Approval) -> str:
+def _detail(asked: messages.Approval) -> str:
     """What a human has to see to judge."""
     return "\n".join(one for one in (asked.command, asked.grant_root, asked.reason, _profile(asked)) if one)
 
 
-def _profile(asked: wire.Approval) -> str:
+def _profile(asked: messages.Approval) -> str:
     said = bytes(asked.permissions).decode()
     return "" if said in ("{}", "null") else said

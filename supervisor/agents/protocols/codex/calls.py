@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import supervisor.agents.protocols.codex.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
-from supervisor.agents.protocols.codex.items import call_of, outcome_of, told_of
+from supervisor.agents.protocols.acp.calls import ToolCallTable
+from supervisor.agents.protocols.codex import messages
+from supervisor.agents.protocols.codex.items import arguments_and_result_of, call_of, outcome_of
 from supervisor.ports import Out, ToolClosed
 
-__all__ = ["AGENT", "Calls", "Running"]
+__all__ = ["AGENT", "CodexToolCalls", "OpenCall"]
 
 AGENT = "agent"
 """The type of the calls that are sub-agents; all others are the types of items."""
 
 
-class Running(NamedTuple):
+class OpenCall(NamedTuple):
     """A call that is open: the type of its item, and the thread and the turn that it is made in (or that it is)."""
 
     type: str
@@ -27,12 +27,12 @@ class Running(NamedTuple):
     turn: str
 
 
-class Calls:
+class CodexToolCalls:
     """The calls of one turn of the main thread, and of whatever it has set going."""
 
     def __init__(self) -> None:
-        self._calls = ToolCalls()
-        self._running: dict[str, Running] = {}
+        self._calls = ToolCallTable()
+        self._running: dict[str, OpenCall] = {}
         self._tasks: dict[str, str] = {}
         """What the thread of each sub-agent was asked."""
 
@@ -42,12 +42,12 @@ class Calls:
         self._running.clear()
         self._tasks.clear()
 
-    def running(self, call_id: str) -> Running | None:
+    def running(self, call_id: str) -> OpenCall | None:
         """That call, if it is open."""
         return self._running.get(call_id)
 
     @property
-    def agents(self) -> list[Running]:
+    def agents(self) -> list[OpenCall]:
         """The sub-agents that work."""
         return [one for one in self._running.values() if one.type == AGENT]
 
@@ -56,7 +56,7 @@ class Calls:
         return bool(self._running)
 
     # ------------------------------------------------------------------------------------------ items
-    def started(self, told: wire.ItemTold, item: wire.Item) -> list[Out]:
+    def started(self, told: messages.ItemNotification, item: messages.Item) -> list[Out]:
         """The agent begins *item*; nothing, where that is no call."""
         self._note_tasks(item)
         call = call_of(item)
@@ -65,22 +65,22 @@ class Calls:
         parent = told.turn_id if told.turn_id in self._running else ""
         outs: list[Out] = [*self._calls.opened(item.id, call.title, call.kind, parent)]
         if outs:
-            self._running[item.id] = Running(item.type, told.thread_id, told.turn_id)
+            self._running[item.id] = OpenCall(item.type, told.thread_id, told.turn_id)
         self._tell(item)
         return outs
 
-    def completed(self, told: wire.ItemTold, item: wire.Item) -> list[Out]:
+    def completed(self, told: messages.ItemNotification, item: messages.Item) -> list[Out]:
         """*item* is over; a call that nobody has heard of begins and ends with it."""
         outs = self.started(told, item)
         if call_of(item) is None:
             return outs
         return [*outs, *self._close(item.id, outcome_of(item))]
 
-    def _tell(self, item: wire.Item) -> None:
-        asked, answered = told_of(item)
+    def _tell(self, item: messages.Item) -> None:
+        asked, answered = arguments_and_result_of(item)
         self._calls.tell(item.id, asked=asked, answered=answered)
 
-    def _note_tasks(self, item: wire.Item) -> None:
+    def _note_tasks(self, item: messages.Item) -> None:
         for thread in item.receiver_thread_ids:
             self._tasks.setdefault(thread, item.prompt or "")
 
@@ -89,7 +89,7 @@ class Calls:
         """A turn of another thread begins."""
         outs: list[Out] = [*self._calls.opened(turn, self._tasks.get(thread) or "a sub-agent", AGENT)]
         if outs:
-            self._running[turn] = Running(AGENT, thread, turn)
+            self._running[turn] = OpenCall(AGENT, thread, turn)
         return outs
 
     def agent_ended(self, turn: str, status: str) -> list[Out]:

@@ -13,19 +13,19 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw
 
-import supervisor.agents.protocols.codex.messages as wire
-from supervisor.agents.protocols.codex.approvals import KINDS, Approvals, Pending
-from supervisor.agents.protocols.codex.calls import AGENT, Calls
-from supervisor.agents.protocols.codex.items import COMMAND, COMPACTION, MESSAGE, SAID, call_of
+from supervisor.agents.protocols.codex import messages
+from supervisor.agents.protocols.codex.approvals import KINDS, CodexApprovalRequests, PendingApproval
+from supervisor.agents.protocols.codex.calls import AGENT, CodexToolCalls
+from supervisor.agents.protocols.codex.items import AGENT_MESSAGE, COMMAND, COMPACTION, USER_MESSAGE, call_of
 from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
-from supervisor.agents.protocols.codex.usage import Meter
+from supervisor.agents.protocols.codex.usage import CodexUsageMeter
 from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
 from supervisor.agents.protocols.json_rpc import (
     METHOD_NOT_FOUND,
-    Asked,
     JsonRpcMessage,
     OnResult,
+    OutgoingRequests,
     RpcError,
     RpcId,
     read,
@@ -66,14 +66,14 @@ class CodexCodec(Conversation):
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         super().__init__(line_bytes_max)
-        self._asked = Asked(wire.JSON_RPC)
+        self._asked = OutgoingRequests(messages.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
         """What codex calls the turn under way, once it has said so."""
         self._prompted = self._cancelling = self._settling = False
-        self._calls = Calls()
-        self._approvals = Approvals()
-        self._meter = Meter()
+        self._calls = CodexToolCalls()
+        self._approvals = CodexApprovalRequests()
+        self._meter = CodexUsageMeter()
         self._compacting: dict[str, None] = {}
         self._spoken: dict[str, None] = {}
         """The messages of this turn that were heard as they were written."""
@@ -144,8 +144,8 @@ class CodexCodec(Conversation):
     def _in_turn(self) -> bool:
         return self._prompted
 
-    def _hear(self, line: str) -> list[Out]:
-        message = read(line, wire.Message, "the agent wrote a line")
+    def _on_line(self, line: str) -> list[Out]:
+        message = read(line, messages.Message, "the agent wrote a line")
         if not isinstance(message.method, str):
             return self._asked.answered(message.id, message.result, message.error)
         if message.id is not UNSET:
@@ -157,18 +157,18 @@ class CodexCodec(Conversation):
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         if method in _NOTHING_GIVEN:
-            return [wire.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
+            return [messages.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
         if method not in KINDS:
-            return [wire.JSON_RPC.error(rpc_id, METHOD_NOT_FOUND, f"method not found: {method}")]
-        pending = Pending(rpc_id, method, read(params, wire.Approval, method))
+            return [messages.JSON_RPC.error(rpc_id, METHOD_NOT_FOUND, f"method not found: {method}")]
+        pending = PendingApproval(rpc_id, method, read(params, messages.Approval, method))
         if self._cancelling or not self._prompted:
             return [self._grant(pending, None)]
         return [self._approvals.ask(pending)]
 
     # ------------------------------------------------------------------------------------------ opening
     def _initialized(self, result: Raw, cwd: str, resume_id: str | None) -> list[Out]:
-        read(result, wire.Initialized, "the answer to initialize")
-        ready = wire.JSON_RPC.notification("initialized", {})
+        read(result, messages.Initialized, "the answer to initialize")
+        ready = messages.JSON_RPC.notification("initialized", {})
         if resume_id is None:
             return [ready, self._new(cwd)]
         params = {"threadId": resume_id, "cwd": cwd, "excludeTurns": True}
@@ -178,7 +178,7 @@ class CodexCodec(Conversation):
         return self._ask("thread/start", {"cwd": cwd}, self._opened)
 
     def _opened(self, result: Raw) -> list[Out]:
-        thread = read(result, wire.ThreadOpened, "the answer to thread/start").thread
+        thread = read(result, messages.ThreadOpened, "the answer to thread/start").thread
         self._thread = thread.id
         return [Ready(thread.id, f"codex {thread.cli_version}".strip(), steers=True)]
 
@@ -204,7 +204,7 @@ class CodexCodec(Conversation):
         self._trouble, self._problem = 0, Problem(None)
 
     def _turn_answered(self, result: Raw) -> list[Out]:
-        return self._turn_named(read(result, wire.TurnOpened, "the answer to turn/start").turn.id)
+        return self._turn_named(read(result, messages.TurnOpened, "the answer to turn/start").turn.id)
 
     def _turn_named(self, turn: str) -> list[Out]:
         """Its name is known: what was to be said to it can be said."""
@@ -221,12 +221,12 @@ class CodexCodec(Conversation):
             return []
         return [self._ask("turn/interrupt", {"threadId": self._thread, "turnId": turn}, _nothing, _passed_over)]
 
-    def _turn_started(self, told: wire.TurnTold) -> list[Out]:
+    def _turn_started(self, told: messages.TurnNotification) -> list[Out]:
         if told.thread_id == self._thread:
             return self._turn_named(told.turn.id)
         return self._calls.agent_started(told.thread_id, told.turn.id) if self._heard else []
 
-    def _turn_completed(self, told: wire.TurnTold) -> list[Out]:
+    def _turn_completed(self, told: messages.TurnNotification) -> list[Out]:
         if told.thread_id != self._thread:
             return self._calls.agent_ended(told.turn.id, told.turn.status)
         if not self._heard or self._turn not in (None, told.turn.id):
@@ -234,18 +234,20 @@ class CodexCodec(Conversation):
         ended = self._verdict(told.turn)
         return self._settle(ended) if ended.stop == "cancelled" or self._calls else self._turn_over(ended)
 
-    def _verdict(self, turn: wire.Turn) -> TurnEnded:
+    def _verdict(self, turn: messages.Turn) -> TurnEnded:
         match turn.status:
             case "completed":
                 return TurnEnded("end_turn")
             case "interrupted":
                 return TurnEnded("cancelled")
             case "failed":
-                return self._failure(turn.error or wire.TurnError("the turn failed, and the agent does not say why"))
+                return self._failure(
+                    turn.error or messages.TurnError("the turn failed, and the agent does not say why")
+                )
             case status:
                 return TurnEnded("error", f"the agent ended the turn with an unknown status, {status!r}")
 
-    def _failure(self, error: wire.TurnError) -> TurnEnded:
+    def _failure(self, error: messages.TurnError) -> TurnEnded:
         """The last word is often vaguer than what the agent said when it tried again."""
         problem = problem_of(error.codex_error_info)
         if problem.kind is ModelProblem.UNKNOWN and self._problem.kind is not None:
@@ -285,7 +287,7 @@ class CodexCodec(Conversation):
         """Codex ends a command by a name of its own, which it does not always tell with the call."""
 
         def found(result: Raw) -> list[Out]:
-            terminals = read(result, wire.Terminals, "the answer to thread/backgroundTerminals/list").data
+            terminals = read(result, messages.BackgroundTerminals, "the answer to thread/backgroundTerminals/list").data
             name = next((one.process_id for one in terminals if one.item_id == call_id), None)
             return self._kept(call_id, "it runs no command for it") if name is None else [terminate(name)]
 
@@ -294,7 +296,9 @@ class CodexCodec(Conversation):
             return self._ask("thread/backgroundTerminals/terminate", params, terminated, refused)
 
         def terminated(result: Raw) -> list[Out]:
-            done = read(result, wire.Terminated, "the answer to thread/backgroundTerminals/terminate").terminated
+            done = read(
+                result, messages.TerminateResult, "the answer to thread/backgroundTerminals/terminate"
+            ).terminated
             return [] if done else self._kept(call_id, "its command had ended")
 
         def refused(error: RpcError) -> list[Out]:
@@ -306,14 +310,14 @@ class CodexCodec(Conversation):
         return [CallKept(call_id, why)] if self._calls.running(call_id) is not None else []
 
     # ------------------------------------------------------------------------------------------ items
-    def _item_started(self, told: wire.ItemTold) -> list[Out]:
+    def _item_started(self, told: messages.ItemNotification) -> list[Out]:
         item = self._item(told, "item/started")
         if item is None or not self._heard:
             return []
         if item.type == COMPACTION and item.id not in self._compacting:
             self._compacting[item.id] = None
             return [Compaction(True)]
-        if item.type == SAID:
+        if item.type == USER_MESSAGE:
             return self._taken_up()
         return self._calls.started(told, item)
 
@@ -325,22 +329,25 @@ class CodexCodec(Conversation):
         self._told -= 1
         return [Heard()]
 
-    def _item_completed(self, told: wire.ItemTold) -> list[Out]:
+    def _item_completed(self, told: messages.ItemNotification) -> list[Out]:
         item = self._item(told, "item/completed")
         if item is None or not self._prompted:
             return []
         if item.type == COMPACTION:
             return self._compacted(item.id)
-        if item.type == MESSAGE:
+        if item.type == AGENT_MESSAGE:
             return self._said(told.thread_id, item.id, "" if item.id in self._spoken else item.text)
         late = self._settling and self._calls.running(item.id) is None
         return [] if late else self._calls.completed(told, item)
 
-    def _item(self, told: wire.ItemTold, where: str) -> wire.Item | None:
+    def _item(self, told: messages.ItemNotification, where: str) -> messages.Item | None:
         """The item, if it is of a type that we know: what others look like, nobody says."""
-        named = read(told.item, wire.ItemNamed, where)
-        known = named.type in (COMPACTION, MESSAGE, SAID) or call_of(wire.Item(named.id, named.type)) is not None
-        return read(told.item, wire.Item, f"{where}: {named.type}") if known else None
+        named = read(told.item, messages.ItemHead, where)
+        known = (
+            named.type in (COMPACTION, AGENT_MESSAGE, USER_MESSAGE)
+            or call_of(messages.Item(named.id, named.type)) is not None
+        )
+        return read(told.item, messages.Item, f"{where}: {named.type}") if known else None
 
     def _compacted(self, item_id: str) -> list[Out]:
         if item_id not in self._compacting:
@@ -349,7 +356,7 @@ class CodexCodec(Conversation):
         return [Compaction(False)]
 
     # ------------------------------------------------------------------------------------------ words
-    def _message_delta(self, told: wire.Delta) -> list[Out]:
+    def _message_delta(self, told: messages.Delta) -> list[Out]:
         return self._said(told.thread_id, told.item_id, told.delta)
 
     def _said(self, thread: str, item_id: str, text: str) -> list[Out]:
@@ -362,17 +369,17 @@ class CodexCodec(Conversation):
         self._spoken[item_id] = None
         return [Text("message", f"\n{text}" if first and another else text)]
 
-    def _thought_delta(self, told: wire.Delta) -> list[Out]:
+    def _thought_delta(self, told: messages.Delta) -> list[Out]:
         return [Text("thought", told.delta)] if told.delta and told.thread_id == self._thread else []
 
-    def _warning(self, told: wire.Warned) -> list[Out]:
+    def _warning(self, told: messages.WarningNotification) -> list[Out]:
         return [Text("log", f"{told.message}\n")]
 
     # ------------------------------------------------------------------------------------------ its model
-    def _used(self, told: wire.TokensUsed) -> list[Out]:
+    def _used(self, told: messages.TokenUsageUpdated) -> list[Out]:
         return [*self._meter.told(told, in_turn=self._prompted)]
 
-    def _troubled(self, told: wire.Trouble) -> list[Out]:
+    def _troubled(self, told: messages.ErrorNotification) -> list[Out]:
         """A try that failed, and is made again; what is not made again ends the turn, which says so."""
         problem = problem_of(told.error.codex_error_info)
         if not (told.will_retry and self._prompted):
@@ -384,7 +391,7 @@ class CodexCodec(Conversation):
         kind = problem.kind or ModelProblem.UNKNOWN
         return [ModelTrouble(kind, problem.status, attempt=self._trouble, words=words)]
 
-    def _resolved(self, told: wire.Resolved) -> list[Out]:
+    def _resolved(self, told: messages.RequestResolved) -> list[Out]:
         self._approvals.resolved(told.request_id)
         return []
 
@@ -398,8 +405,8 @@ class CodexCodec(Conversation):
     ) -> Send:
         return self._asked.ask(method, params, on_result, on_error or self._not_ready)
 
-    def _grant(self, pending: Pending, option_id: str | None) -> Send:
-        return wire.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
+    def _grant(self, pending: PendingApproval, option_id: str | None) -> Send:
+        return messages.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
 
 
 def _words(text: str) -> list[dict[str, str]]:
@@ -422,17 +429,17 @@ def _not_steered(error: RpcError) -> list[Out]:
 _NOTIFICATIONS: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[CodexCodec, Any], list[Out]]]]] = (
     MappingProxyType(
         {
-            "turn/started": (wire.TurnTold, CodexCodec._turn_started),
-            "turn/completed": (wire.TurnTold, CodexCodec._turn_completed),
-            "item/started": (wire.ItemTold, CodexCodec._item_started),
-            "item/completed": (wire.ItemTold, CodexCodec._item_completed),
-            "item/agentMessage/delta": (wire.Delta, CodexCodec._message_delta),
-            "item/reasoning/textDelta": (wire.Delta, CodexCodec._thought_delta),
-            "item/reasoning/summaryTextDelta": (wire.Delta, CodexCodec._thought_delta),
-            "thread/tokenUsage/updated": (wire.TokensUsed, CodexCodec._used),
-            "serverRequest/resolved": (wire.Resolved, CodexCodec._resolved),
-            "error": (wire.Trouble, CodexCodec._troubled),
-            "warning": (wire.Warned, CodexCodec._warning),
+            "turn/started": (messages.TurnNotification, CodexCodec._turn_started),
+            "turn/completed": (messages.TurnNotification, CodexCodec._turn_completed),
+            "item/started": (messages.ItemNotification, CodexCodec._item_started),
+            "item/completed": (messages.ItemNotification, CodexCodec._item_completed),
+            "item/agentMessage/delta": (messages.Delta, CodexCodec._message_delta),
+            "item/reasoning/textDelta": (messages.Delta, CodexCodec._thought_delta),
+            "item/reasoning/summaryTextDelta": (messages.Delta, CodexCodec._thought_delta),
+            "thread/tokenUsage/updated": (messages.TokenUsageUpdated, CodexCodec._used),
+            "serverRequest/resolved": (messages.RequestResolved, CodexCodec._resolved),
+            "error": (messages.ErrorNotification, CodexCodec._troubled),
+            "warning": (messages.WarningNotification, CodexCodec._warning),
         }
     )
 )

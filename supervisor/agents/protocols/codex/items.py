@@ -11,39 +11,48 @@ import msgspec
 
 from supervisor.agents.protocols.codex.messages import Item
 
-__all__ = ["COMMAND", "COMPACTION", "MESSAGE", "SAID", "Call", "call_of", "outcome_of", "told_of"]
+__all__ = [
+    "AGENT_MESSAGE",
+    "COMMAND",
+    "COMPACTION",
+    "USER_MESSAGE",
+    "CallDescription",
+    "arguments_and_result_of",
+    "call_of",
+    "outcome_of",
+]
 
 COMMAND: Final = "commandExecution"
 COMPACTION: Final = "contextCompaction"
-SAID: Final = "userMessage"
+USER_MESSAGE: Final = "userMessage"
 """What the agent is told: it begins an item of these when it takes that up."""
-MESSAGE: Final = "agentMessage"
+AGENT_MESSAGE: Final = "agentMessage"
 
 _ENDS: Final = {"completed": "completed", "failed": "failed", "declined": "failed", "interrupted": "failed"}
 
 
-class Call(NamedTuple):
+class CallDescription(NamedTuple):
     """What a tool call is, for whoever looks at it."""
 
     title: str
     kind: str
 
 
-def call_of(item: Item) -> Call | None:
+def call_of(item: Item) -> CallDescription | None:
     """The tool call that *item* is; ``None``: it is none, but a message, a thought, a plan."""
     match item.type:
         case "commandExecution":
-            return Call(item.command, "execute")
+            return CallDescription(item.command, "execute")
         case "fileChange":
-            return Call("edit " + ", ".join(one.path for one in item.changes), "edit")
+            return CallDescription("edit " + ", ".join(one.path for one in item.changes), "edit")
         case "mcpToolCall":
-            return Call(f"{item.server}.{item.tool}", "other")
+            return CallDescription(f"{item.server}.{item.tool}", "other")
         case "dynamicToolCall":
-            return Call(item.tool or item.type, "other")
+            return CallDescription(item.tool or item.type, "other")
         case "webSearch":
-            return Call(f"search the web: {item.query}", "fetch")
+            return CallDescription(f"search the web: {item.query}", "fetch")
         case "collabAgentToolCall":
-            return Call(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
+            return CallDescription(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
         case _:
             return None
 
@@ -53,7 +62,7 @@ def outcome_of(item: Item) -> str:
     return "completed" if item.status is None else _ENDS.get(item.status, "failed")
 
 
-def told_of(item: Item) -> tuple[bytes, bytes]:
+def arguments_and_result_of(item: Item) -> tuple[bytes, bytes]:
     """Its arguments, and what came of it; ``b""``: not told."""
     if item.type == COMMAND:
         asked = f"{item.command}\0{item.cwd}"

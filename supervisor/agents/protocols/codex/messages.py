@@ -16,28 +16,28 @@ from supervisor.policies.budgets import COUNT_MAX
 __all__ = [
     "JSON_RPC",
     "Approval",
+    "BackgroundTerminal",
+    "BackgroundTerminals",
     "Delta",
+    "ErrorNotification",
     "FileChange",
     "Initialized",
     "Item",
-    "ItemNamed",
-    "ItemTold",
+    "ItemHead",
+    "ItemNotification",
     "Message",
-    "Resolved",
-    "Terminal",
-    "Terminals",
-    "Terminated",
+    "RequestResolved",
+    "TerminateResult",
     "Thread",
     "ThreadOpened",
+    "TokenUsageUpdated",
     "Tokens",
-    "TokensUsed",
-    "Trouble",
     "Turn",
     "TurnError",
+    "TurnNotification",
     "TurnOpened",
-    "TurnTold",
     "Usage",
-    "Warned",
+    "WarningNotification",
 ]
 
 JSON_RPC: Final = Writer({})
@@ -93,27 +93,27 @@ class TurnOpened(JsonRpcMessage):
     turn: Turn
 
 
-class Terminal(JsonRpcMessage):
+class BackgroundTerminal(JsonRpcMessage):
     """A command that the agent runs: ``item_id`` is its call."""
 
     item_id: str
     process_id: str
 
 
-class Terminals(JsonRpcMessage):
+class BackgroundTerminals(JsonRpcMessage):
     """The answer to ``thread/backgroundTerminals/list``."""
 
-    data: tuple[Terminal, ...]
+    data: tuple[BackgroundTerminal, ...]
 
 
-class Terminated(JsonRpcMessage):
+class TerminateResult(JsonRpcMessage):
     """The answer to ``thread/backgroundTerminals/terminate``."""
 
     terminated: bool
 
 
 # ------------------------------------------------------------------------------------------------ its notifications
-class TurnTold(JsonRpcMessage):
+class TurnNotification(JsonRpcMessage):
     """``turn/started`` and ``turn/completed``."""
 
     thread_id: str
@@ -146,12 +146,12 @@ class Item(JsonRpcMessage):
     receiver_thread_ids: tuple[str, ...] = ()
 
 
-class ItemNamed(JsonRpcMessage):
+class ItemHead(JsonRpcMessage):
     id: str
     type: str
 
 
-class ItemTold(JsonRpcMessage):
+class ItemNotification(JsonRpcMessage):
     """``item/started`` and ``item/completed``: of the types that are known, the item is read."""
 
     thread_id: str
@@ -183,7 +183,7 @@ class Usage(JsonRpcMessage):
     model_context_window: _Count | None = None
 
 
-class TokensUsed(JsonRpcMessage):
+class TokenUsageUpdated(JsonRpcMessage):
     """``thread/tokenUsage/updated``."""
 
     thread_id: str
@@ -191,7 +191,7 @@ class TokensUsed(JsonRpcMessage):
     token_usage: Usage
 
 
-class Trouble(JsonRpcMessage):
+class ErrorNotification(JsonRpcMessage):
     """``error``: a request to the model failed."""
 
     thread_id: str
@@ -199,13 +199,13 @@ class Trouble(JsonRpcMessage):
     will_retry: bool = False
 
 
-class Warned(JsonRpcMessage):
+class WarningNotification(JsonRpcMessage):
     """``warning``."""
 
     message: str
 
 
-class Resolved(JsonRpcMessage):
+class RequestResolved(JsonRpcMessage):
     """``serverRequest/resolved``: a request of the agent's needs no answer any more."""
 
     request_id: RpcId

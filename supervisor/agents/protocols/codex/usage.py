@@ -6,10 +6,10 @@ A total that falls adds nothing; one that repeats is no request.
 
 from __future__ import annotations
 
-from supervisor.agents.protocols.codex.messages import Tokens, TokensUsed
+from supervisor.agents.protocols.codex.messages import Tokens, TokenUsageUpdated
 from supervisor.ports import Usage
 
-__all__ = ["THREADS_MAX", "Meter"]
+__all__ = ["THREADS_MAX", "CodexUsageMeter"]
 
 THREADS_MAX = 1_000
 """Threads of sub-agents whose totals are kept; the use of further ones is not counted."""
@@ -17,7 +17,7 @@ THREADS_MAX = 1_000
 _NOTHING = Tokens()
 
 
-class Meter:
+class CodexUsageMeter:
     """The totals of one conversation's threads that were told last."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Meter:
         """That thread was there before: what it has used by now was counted then."""
         self._loaded = thread_id
 
-    def told(self, told: TokensUsed, *, in_turn: bool) -> list[Usage]:
+    def told(self, told: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
         """What ``thread/tokenUsage/updated`` says; nothing, where it adds nothing."""
         thread, total = told.thread_id, told.token_usage.total
         before = self._totals.get(thread) or self._first(told, in_turn)
@@ -42,7 +42,7 @@ class Meter:
         cached = max(0, total.cached_input_tokens - before.cached_input_tokens)
         return [Usage(_said(told), into, out, cached_tokens=cached, requests=1)]
 
-    def _first(self, told: TokensUsed, in_turn: bool) -> Tokens:
+    def _first(self, told: TokenUsageUpdated, in_turn: bool) -> Tokens:
         if told.thread_id != self._loaded:
             return _NOTHING
         total, last = told.token_usage.total, told.token_usage.last
@@ -55,7 +55,7 @@ class Meter:
         )
 
 
-def _said(told: TokensUsed) -> dict[str, int]:
+def _said(told: TokenUsageUpdated) -> dict[str, int]:
     total, window = told.token_usage.total, told.token_usage.model_context_window
     said = {
         "input_tokens": total.input_tokens,

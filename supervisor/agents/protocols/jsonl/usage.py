@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from supervisor.ports import Usage
 
-__all__ = ["Spent"]
+__all__ = ["JsonlUsageMeter"]
 
 
-class Spent:
+class JsonlUsageMeter:
     """The totals of one run that were told last: tokens in and out, and US dollars."""
 
     def __init__(self) -> None:
