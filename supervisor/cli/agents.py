@@ -54,7 +54,7 @@ def _show(name: str, as_json: bool) -> int:
     if as_json:
         say(json_text({**_listed(found), "known": agent.model_dump(mode="json", exclude_defaults=True)}))
     else:
-        say("\n".join(_told(found)))
+        say("\n".join(_details(found)))
     return DONE
 
 
@@ -153,7 +153,7 @@ def _row(found: InstalledAgent) -> tuple[str, str, str, str]:
     return agent.name, version if found.path else "-", ", ".join(variant.adapter for variant in agent.ways), where
 
 
-def _told(found: InstalledAgent) -> Iterator[str]:
+def _details(found: InstalledAgent) -> Iterator[str]:
     agent = found.agent
     also = f" (also {', '.join(agent.also)})" if agent.also else ""
     yield f"{agent.name}{also}: {agent.title}"
@@ -172,10 +172,10 @@ def _told(found: InstalledAgent) -> Iterator[str]:
         yield f"  may have  {', '.join(agent.passes)}"
     for name, value in agent.env.items():
         yield f"  gets      {name}={value}"
-    yield from _pointed(agent)
+    yield from _model_settings(agent)
 
 
-def _pointed(agent: KnownAgent) -> Iterator[str]:
+def _model_settings(agent: KnownAgent) -> Iterator[str]:
     """How it is pointed at another model server."""
     for name, value in agent.model.env.items():
         yield f"  model     {name}={value}"

@@ -159,7 +159,7 @@ class Supervisor:
             self._endings,
             admit=self._admit,
             ended=self._shutdown.ended,
-            revived=lambda work, past: self.monitors.revive(work, self.settings.oversight, past.budget),
+            revived=lambda work, past: self.monitors.revive(work, self.settings.monitor_settings, past.budget),
             inherit=self._prompting.inherit,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
@@ -336,7 +336,7 @@ class Supervisor:
         inherited = above.policy if above is not None else self.settings.policy.value()
         work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
         work.place = place
-        self.monitors.oversee(work, self.settings.oversight, allowance)
+        self.monitors.oversee(work, self.settings.monitor_settings, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.registry.birth(

@@ -20,7 +20,7 @@ from supervisor.agent_catalogue import (
 )
 from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
 from supervisor.plans.error_texts import Problem, Problems
-from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugged
+from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.ports import SERVER_VARIABLE, McpServer, Wishes
 
@@ -35,7 +35,7 @@ OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "co
 
 
 _WISHES: Final = ("mode", "model", "auth", "options", "mcp_servers")
-_UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {
+_UNSUPPORTED_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "command": _WISHES,
     "scripted": _WISHES,
     "codex": _WISHES,
@@ -84,7 +84,7 @@ class AgentConfig(Model):
     """
 
     known: Name | None = None
-    adapter: Annotated[Name, plugged("adapters", ADAPTERS)] = ""
+    adapter: Annotated[Name, plugin_name("adapters", ADAPTERS)] = ""
     command: tuple[Text, ...] = ()
     arguments: tuple[Text, ...] = ()
     mapping: Text | None = None
@@ -187,7 +187,7 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         yield (field,), "the scripted agent has none; remove it, or use adapter: command or adapter: acp"
     if agent.adapter in ("command", "acp", "claude", "codex", "jsonl") and not (agent.command and agent.command[0]):
         yield ("command",), "missing; give the argv, for example [git, status]"
-    for field in _UNHEARD.get(agent.adapter, ()):
+    for field in _UNSUPPORTED_SETTINGS.get(agent.adapter, ()):
         if getattr(agent, field):
             yield (field,), f"adapter: {agent.adapter} takes none; remove it, or use adapter: acp"
     yield from _mapping_problems(agent)

@@ -25,7 +25,7 @@ from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
-from supervisor.plans.tasks import ConditionConfig, Placed, every_task
+from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports import JournalError
 from supervisor.ports.path_safety import absent
 from supervisor.recovery.journal_state import entity_of, turned_down
@@ -540,7 +540,7 @@ class PlanRunner:
                 load.backlog.settle(case.name, completed=case.is_met)
         return new
 
-    def _open_task(self, placed: Placed, plan: Plan) -> TaskExecution:
+    def _open_task(self, placed: PlacedTask, plan: Plan) -> TaskExecution:
         load = self.load
         above = load.cases[placed.parent.task.id] if placed.parent is not None else None
         case = load.cases[placed.task.id] = TaskExecution(self._sup, placed.task, above)
@@ -788,7 +788,7 @@ class PlanRunner:
         known = {one.task.id for one in every_task(plan.tasks)}
         for case in self.load.cases.values():
             if case.result is None and case.name not in known:
-                alone = [Placed((), case.task, None)]
+                alone = [PlacedTask((), case.task, None)]
                 for path, words in (*agent_problems(alone, plan.agents), *need_problems(alone, plan.workers)):
                     yield f"task {case.name}, which is left out and goes on: {spelled(path)}: {words}"
 

@@ -27,7 +27,7 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.agent_connection import AgentConnection, Delegate
 
 if TYPE_CHECKING:
-    from supervisor.plans.task_control import Answer
+    from supervisor.plans.task_control import CommandResult
     from supervisor.plans.tasks import TaskConfig
 
 __all__ = ["AgentTurn", "FunctionConnection", "ToolAborted"]
@@ -144,7 +144,7 @@ class AgentTurn:
         """
         return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 
-    async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> Answer:
+    async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> CommandResult:
         """Split the task that this session works on: it is completed when *subtasks* are, and this turn has ended.
 
         Raises:
@@ -155,7 +155,7 @@ class AgentTurn:
         if own is None or own.split is None:
             known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
             raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
-        answer: Answer = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
+        answer: CommandResult = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
         return answer
 
     async def block(self, on: Sequence[str], *, reason: str = "") -> NoReturn:
