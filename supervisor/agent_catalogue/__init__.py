@@ -1,6 +1,6 @@
-"""Knowledge of agents: the catalogue, its mappings of lines, and its quirks. All of it is data.
+"""Data about agents: the catalogue, the meaning of their output lines, and their quirks.
 
-Nothing here starts a program or looks at this machine.
+Nothing here starts a program or reads the state of this machine.
 """
 
 from supervisor.agent_catalogue.catalogue import (

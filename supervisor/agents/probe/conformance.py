@@ -1,6 +1,6 @@
-"""The conformance probe: what one agent does in the cases that a supervisor has to know about, each tried once.
+"""Conformance probe: the behaviour of one agent in the cases that matter to a supervisor, each tried once.
 
-A case is a process of its own. One that cannot be tried says why, and the next one is tried.
+Each case uses a process of its own. A case that cannot be tried reports the reason, and the next case is tried.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ TURN_S: Final = 60.0
 TOOL_S: Final = 60.0
 CANCEL_S: Final = 20.0
 WORKED_S: Final = 1.0
-"""How long a tool runs before something is done: codex ends a command that has only just begun, and no other."""
+"""Seconds that a tool runs before the probe acts: codex ends a command only just begun, and no other."""
 IGNORES_S: Final = 12.0
-"""After how long an agent that is still there counts as one that ignores what was done."""
+"""Seconds after which an agent that still runs counts as ignoring a signal or the end of its input."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What came of one case. ``good``: it is as a supervisor would wish; ``None``: there is nothing to wish for."""
+    """Result of one case. ``good`` is true if the agent behaves as a supervisor needs; ``None`` if there is nothing to
+    judge."""
 
     case: str
     found: str
@@ -38,7 +39,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 class Probe:
-    """One agent under trial."""
+    """Probe of one agent."""
 
     def __init__(self, host: ProcessHost, sandbox: Sandbox) -> None:
         self.host = host
@@ -51,7 +52,7 @@ class Probe:
 
     # ------------------------------------------------------------------ a turn
     async def turn(self) -> None:
-        """A turn with a real tool call, and what is told of it; then the end of its input."""
+        """Run a turn with a real tool call and check the reports about it, then end the input."""
         began = time.monotonic()
         async with start_agent(self.host, self.sandbox, prompt := "RUN[[echo probed]]") as agent:
             await agent.prompt(prompt)
@@ -65,7 +66,7 @@ class Probe:
             self.found.append(_used([one for one in agent.said if isinstance(one, Usage)]))
 
     async def cancel(self) -> None:
-        """An interrupt while a tool runs, and the prompt after it."""
+        """Interrupt a turn while a tool runs, then send another prompt."""
         marker = _marker()
         async with start_agent(self.host, self.sandbox, prompt := _sleeping(marker)) as agent:
             await agent.prompt(prompt)
@@ -92,7 +93,7 @@ class Probe:
         return ProbeResult("second prompt after a cancel", ended.stop, ended.stop == "end_turn")
 
     async def silent(self) -> None:
-        """An interrupt while the model says nothing."""
+        """Interrupt a turn while the model is silent."""
         async with start_agent(self.host, self.sandbox, "HANG") as agent:
             await agent.prompt("HANG")
             await anyio.sleep(SETTLE_S)
@@ -103,7 +104,7 @@ class Probe:
             self._tell("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
 
     async def resume(self) -> None:
-        """The conversation that was killed, in a new process."""
+        """Resume, in a new process, the conversation of a killed process."""
         self.found.append(await self._resumed("resumes"))
 
     async def _resumed(self, case: str) -> ProbeResult:
@@ -118,14 +119,15 @@ class Probe:
 
     # ------------------------------------------------------------------ what it leaves
     async def eof(self) -> None:
-        """The end of its input while a tool runs."""
+        """End the input while a tool runs."""
         if self.sandbox.variant.mapping is not None or self.sandbox.variant.adapter == "command":
             self._tell("EOF, a tool running", "- (its input ends with the prompt)")
             return
         await self._ending("EOF", ProbedAgent.close_input)
 
     def by(self, name: str) -> Callable[[], Awaitable[None]]:
-        """A signal to its process while a tool runs."""
+        """Return the case in which the agent's process gets the signal *name*, for example ``TERM``, while a tool
+        runs."""
 
         async def send(agent: ProbedAgent) -> None:
             agent.signal(signal.Signals[f"SIG{name}"])
@@ -146,7 +148,7 @@ class Probe:
             self._tell(case, _told(left.status, left.commands, marker), not left.commands)
 
     async def daemon(self) -> None:
-        """A turn whose tool leaves a daemon, and the agent's orderly end."""
+        """Run a turn whose tool leaves a daemon, and close the agent in order."""
         marker = _marker()
         prompt = f"RUN[[setsid sh -c 'setsid {marker} >/dev/null 2>&1 </dev/null &' && echo left]]"
         async with start_agent(self.host, self.sandbox, prompt, watched=True) as agent:
@@ -162,11 +164,11 @@ class Probe:
 
 
 CASES: Final = ("turn", "cancel", "silent", "resume", "eof", "term", "int", "kill", "daemon")
-"""The cases by name, in the order in which they are tried."""
+"""Names of the cases, in the order in which they are tried."""
 
 
 async def probe(host: ProcessHost, sandbox: Sandbox, cases: tuple[str, ...] = CASES) -> AsyncIterator[ProbeResult]:
-    """Try the agent in *cases*; what each finds, as it is found."""
+    """Try the agent in *cases*; yield each result as soon as it is known."""
     trial = Probe(host, sandbox)
     ways: dict[str, Callable[[], Awaitable[None]]] = {
         "turn": trial.turn,
@@ -188,7 +190,7 @@ async def probe(host: ProcessHost, sandbox: Sandbox, cases: tuple[str, ...] = CA
 
 
 async def _failure(case: Callable[[], Awaitable[None]]) -> str:
-    """Why a case was not tried to its end; nothing, where it was."""
+    """Run a case; return the reason why it could not be completed, or ``""``."""
     why = ""
     try:
         await case()
@@ -203,12 +205,12 @@ def _first(error: BaseException) -> BaseException:
 
 # ------------------------------------------------------------------------------------------------------ the tool
 def _marker() -> str:
-    """A command line that no other process has."""
+    """Return a command line that no other process has."""
     return f"sleep 300.{random.randrange(10_000, 99_999)}"
 
 
 def _sleeping(marker: str) -> str:
-    """A prompt whose tool runs that; some agents refuse to be told to sleep in so many words."""
+    """Return a prompt whose tool runs *marker*; some agents refuse a plain sleep."""
     return f"RUN[[bash -c 'true; {marker}; true']]"
 
 

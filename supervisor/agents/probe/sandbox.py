@@ -1,4 +1,4 @@
-"""Where an agent is tried: a scratch directory with a home of its own, in which files point it at a model server."""
+"""Scratch directory for a probed agent, with a home of its own whose files point the agent at a model server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from supervisor.agents.probe.discovery import search_path
 __all__ = ["KEY", "Sandbox", "make_sandbox"]
 
 KEY: Final = "stub-key"
-"""No key at all: agents do not start without one."""
+"""Placeholder for an API key, without which agents do not start."""
 
 
 class Sandbox:
-    """How to start one agent, one way, so that it asks that model server and nobody else."""
+    """Command, environment and directories of one probed agent, which reaches only the given model server."""
 
     def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], variant: AgentVariant) -> None:
         self.directory = root / "work"
-        """Where it works, each time: agents keep their conversations by directory."""
+        """Working directory of every process: agents keep their conversations by directory."""
         self.command = command
         self.env = env
         self.variant = variant
@@ -28,13 +28,13 @@ class Sandbox:
         self._reports = 0
 
     def report(self) -> Path:
-        """A file that is not there yet, for what an agent leaves behind."""
+        """Return the path of a new file for the report of ``orphan_watch``."""
         self._reports += 1
         return self._root / f"left-{self._reports}.json"
 
 
 def make_sandbox(agent: KnownAgent, variant: AgentVariant, base_url: str, root: Path) -> Sandbox:
-    """Make a home below *root* and write there what points *agent* at the server at *base_url*."""
+    """Create a home below *root* and write the files that point *agent* at the model server at *base_url*."""
     root = root.resolve()
     home = root / "home"
     home.mkdir()

@@ -1,11 +1,26 @@
-"""The adapter for agents that speak the Agent Client Protocol, version 1, over their standard streams.
+"""Codec for agents that use the Agent Client Protocol, version 1, on standard input and output.
 
-We are the client: we ask for a session and give it prompts; the agent tells what it does, and asks us to run commands,
-to read and write files, to permit things, and to start sub-agents. Each request of the agent is answered once. The
-first thing that breaks the protocol ends the conversation: it is named, and from then on nothing is read or answered.
+Theory of operation
+-------------------
+We are the client. We open a session and send prompts; the agent reports what it does (``session/update``) and sends us
+requests: run a command, read or write a file, grant a permission, start a child session. Every request of the agent
+gets one response. The first message that breaks the protocol ends the conversation
+(:mod:`supervisor.agents.protocols.conversation`).
 
-A cancel has the last word: whatever the agent answers then, and says of calls that were open, the turn was cancelled
-and they did not complete. Agents answer a cancel with ``end_turn``, and call what it has cut off completed.
+One turn may hold several prompts: an agent that queues prompts takes a steering message as another prompt, and the turn
+ends when the last prompt is answered. Example::
+
+    -> session/prompt 1            turn begins, one prompt is open
+    -> session/prompt 2            steer(): two prompts are open
+    <- result of 1 (end_turn)      Heard: the agent takes up the second prompt
+    <- result of 2 (end_turn)      TurnEnded("end_turn")
+
+Two rules keep the results honest, because agents report more success than there is:
+
+* After a cancel the turn is cancelled and its open calls failed, whatever the agent reports afterwards. Agents answer a
+  cancel with ``end_turn`` and report calls that they cut off as completed.
+* A turn that ends well without any text, call or token is a failure: agents end a turn like this when the connection to
+  their model was cut off.
 """
 
 from __future__ import annotations
@@ -58,9 +73,9 @@ _TOOL_ENDS: Final = {"completed": "completed", "failed": "failed", "cancelled": 
 _COMPACTION_ENDS: Final = {"completed": False, "failed": True, "cancelled": True}
 _PLAN_MARKS: Final = {"completed": "x", "in_progress": ">"}
 _AGENTS: Final = ("Task", "Agent")
-"""What the Claude bridge calls its tool for sub-agents."""
+"""Names of the sub-agent tool of the Claude bridge."""
 _QUEUED_MAX: Final = 16
-"""Prompts that may wait in the agent while it works on one."""
+"""Prompts that may wait in the agent while it works on another."""
 
 _NO_WISHES: Final = Wishes()
 _CUT_OFF: Final = "the agent says that it is done, but no answer of its model was whole: it counts no token"
@@ -72,16 +87,15 @@ _OnAnswer = Callable[[Raw | RpcError], list[Out]]
 class _FileRequest(NamedTuple):
     rpc_id: RpcId
     lines: tuple[int, int | None] | None
-    """The first line, from 0, and how many; ``None``: it is to be written."""
+    """First line, from 0, and number of lines to read; ``None`` for a write."""
 
 
 class AcpCodec(Conversation):
-    """One conversation: one agent process, one session, one prompt at a time, and those that the agent queues.
+    """Conversation with one agent process: one session, and one prompt at a time besides those that the agent queues.
 
-    A turn that ends well without a word, a call or a token is not believed: agents end one so whose model was cut off.
-    Where *silent*, it may be: a script need not say anything.
+    With *silent* a turn without text, calls and tokens is a success: a script need not report anything.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way: ACP has no way to say it then.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn, when ACP has no way to send a prompt.
     """
 
     def __init__(
@@ -93,12 +107,13 @@ class AcpCodec(Conversation):
         self._asked = OutgoingRequests(messages.JSON_RPC)
         self._session: str | None = None
         self._prompts = 0
-        """Prompts that are not answered yet: one, and those that the agent has queued behind it."""
+        """Unanswered prompts: the current prompt and those that the agent has queued behind it."""
         self._ended: TurnEnded | None = None
-        """How a prompt of this turn has failed, while others are not answered yet."""
+        """Failure of an earlier prompt of this turn while later prompts are unanswered."""
         self._silent = silent
         self._heard = self._modelless = False
-        """The agent has told of something in this turn; and it has needed no model for it, or may say nothing."""
+        """``_heard``: the agent has reported text, a call or a compaction in this turn. ``_modelless``: the turn needs
+        no model (a command of the agent), or the agent may be silent."""
         self._cancelling = False
         self._mode = self._plan = self._last_said = ""
         self._calls = ToolCallTable()
@@ -130,8 +145,9 @@ class AcpCodec(Conversation):
         return [self._give(text)]
 
     def steer(self, text: str) -> list[Out] | None:
-        """Say *text* within the turn, where the agent has a way of its own to take it, or queues it as a prompt (then
-        the turn lasts until that is answered too). ``None``: it has neither, or there is no turn that could take it."""
+        """Send *text* within the turn by the agent's steering extension, or as a queued prompt; a queued prompt extends
+        the turn until the prompt is answered too. Return ``None`` if the agent has neither way, or no turn could take
+        the text."""
         takes = not self._cancelling and 0 < self._prompts <= _QUEUED_MAX
         if self._over or not takes or not self._opening.agent.takes_up:
             return None
@@ -141,18 +157,19 @@ class AcpCodec(Conversation):
         return [self._ask("_supervisor/session/steer", params, self._steered)]
 
     def _steered(self, answer: Raw | RpcError) -> list[Out]:
-        """The answer says that the agent has taken it up; that it has not is noticed by whoever waits for that."""
+        """Report that the agent took the message. On an error nothing is reported: the caller's time-out handles it."""
         return [Heard()] if isinstance(answer, Raw) else []
 
     def end_call(self, call_id: str) -> list[Out] | None:
-        """``None``: ACP itself has no way to end a call of the agent's own. (A command that we run, we end.)"""
+        """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
+        ourselves.)"""
         if self._over or not self._calls.is_open(call_id) or not self._opening.agent.ends_calls:
             return None
         params = {"sessionId": self._session, "toolCallId": call_id}
         return [self._ask("_supervisor/tool_call/end", params, lambda answer: self._end_answered(call_id, answer))]
 
     def _end_answered(self, call_id: str, answer: Raw | RpcError) -> list[Out]:
-        """The call's own end is told by an update; here only that there will be none."""
+        """Report a refusal. After a success the agent reports the end of the call by an update."""
         if isinstance(answer, Raw) or not self._calls.is_open(call_id):
             return []
         return [CallKept(call_id, f"{answer.text} (code {answer.code})")]
@@ -171,7 +188,7 @@ class AcpCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we are told
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer once; a request that a cancel has answered already is left alone.
+        """Answer a permission request once; a request that a cancel has answered is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -253,7 +270,8 @@ class AcpCodec(Conversation):
         return [self._ask(request.method, request.params, lambda answer: self._opened(script, answer))]
 
     def _opened(self, script: HandshakeSteps[str], answer: Raw | RpcError) -> list[Out]:
-        """One more step of the opening is answered."""
+        """Continue the handshake with the response to its last request; report ``Ready`` when the handshake is
+        complete."""
         lost = self._opening.lost
         try:
             outs = self._open(script, script.send(answer))
@@ -283,7 +301,7 @@ class AcpCodec(Conversation):
         return [*self._prompt_ended(self._meant(said)), *used]
 
     def _meant(self, said: messages.PromptResponse) -> TurnEnded:
-        """What an answer to a prompt means, if nobody has cancelled it."""
+        """Return the end of the turn that a response to a prompt stands for, unless the turn was cancelled."""
         if said.stop_reason not in _STOPS:
             return TurnEnded("error", f"the agent stopped for an unknown reason, {said.stop_reason!r}")
         if trouble := problem_of_text(said.stop_reason, self._last_said):
@@ -294,11 +312,12 @@ class AcpCodec(Conversation):
         return TurnEnded(_STOPS[said.stop_reason])
 
     def _believed(self, said: messages.PromptResponse) -> bool:
-        """Whether a good end may be one."""
+        """Return whether the turn shows any activity that makes a successful end plausible."""
         return self._modelless or (not said.unanswered and (self._heard or any(said.used or ())))
 
     def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
-        """The turn ends with the last of its prompts; the first that failed speaks for all."""
+        """Count an answered prompt. The turn ends with its last prompt, and the first failure among its prompts is its
+        result."""
         self._prompts -= 1
         if self._ended is None and ended.stop != "end_turn":
             self._ended = ended
@@ -361,7 +380,7 @@ class AcpCodec(Conversation):
         return []
 
     def _planned(self, plan: messages.PlanUpdate) -> list[Out]:
-        """Its plan, for people, as often as it changes."""
+        """Report the agent's plan as text whenever the plan changes."""
         marked = [f"[{_PLAN_MARKS.get(one.status or '', ' ')}] {one.content}\n" for one in plan.entries]
         before, self._plan = self._plan, "".join(marked)
         return [Text("plan", self._plan)] if self._plan not in ("", before) else []
@@ -401,7 +420,8 @@ def _text(kind: str, chunk: messages.Chunk) -> list[Text]:
 
 
 def _part(text: str, first: int, count: int | None) -> str:
-    """Those lines of *text*. Only a newline ends one, as agents count them; a form feed does not."""
+    """Return *count* lines of *text* from line *first*. Only a newline ends a line, as agents count; a form feed does
+    not."""
     if not first and count is None:
         return text
     lines = StringIO(text, newline="\n").readlines()
@@ -419,4 +439,4 @@ _UPDATES: Final[Mapping[str, tuple[type[messages.JsonRpcMessage], Callable[[AcpC
     "plan": (messages.PlanUpdate, AcpCodec._planned),
     "current_mode_update": (messages.ModeUpdate, AcpCodec._mode_changed),
 }
-"""What an update is read as, and who hears it."""
+"""Type that each update is read as, and the method that handles it."""

@@ -1,8 +1,9 @@
-"""How a conversation with an ACP agent is begun: who we are, its login, the session, and what the plan wishes of it.
+"""Open a conversation with an ACP agent: introduction, login, session, and the settings that the plan asks for.
 
-A script of requests: each is made when the one before has been answered, and its last word is the session. What cannot
-be had ends it with an error that names what there is. A wish is looked up among what the agent offers before it is
-sent, since agents answer unknown names in many ways, some of them with a success.
+The handshake is a generator: it yields one request at a time, is resumed with the response, and returns the session's
+id. A request that cannot be fulfilled ends the handshake with an error that lists the possible values. A setting is
+looked up among the values that the agent offers before it is sent, because agents answer unknown values in many ways,
+some of them with a success.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CAPABILITIES: Final = {
 
 
 class HandshakeRequest(NamedTuple):
-    """What is asked for next; the answer is sent back into the script."""
+    """Next request of the handshake; the generator is resumed with the response."""
 
     method: str
     params: dict[str, Any]
@@ -39,23 +40,24 @@ HandshakeSteps: TypeAlias = Generator[HandshakeRequest, Raw | RpcError, _T]
 
 
 class Handshake:
-    """One opening. ``agent`` and ``session`` are known as soon as they are told."""
+    """State of one handshake. ``agent`` is what the agent said of itself; ``loading`` and ``lost`` are about a resumed
+    session."""
 
     def __init__(self, cwd: str, resume_id: str | None, wishes: Wishes) -> None:
         self.agent = capabilities.Initialized(protocol_version=messages.PROTOCOL_VERSION)
         self.loading = resume_id
-        """The conversation that is to be opened again: what the agent tells of it meanwhile has been heard before."""
+        """Conversation that is being opened again; the agent's updates about it repeat what was reported before."""
         self.lost = ""
-        """Why the conversation that was to be opened again could not be."""
+        """Reason why the earlier conversation could not be opened again."""
         self._cwd = cwd
         self._wishes = wishes
         self._offered = capabilities.Settings()
 
     def script(self) -> HandshakeSteps[str]:
-        """All of it; its result is the session's id.
+        """Run the whole handshake and return the session's id.
 
         Raises:
-            WireError: (into whoever runs it) the agent refuses, or has not what is wished for.
+            ProtocolError: (in the caller that resumes the generator) the agent refuses, or lacks a requested setting.
         """
         hello = {
             "protocolVersion": messages.PROTOCOL_VERSION,
@@ -74,7 +76,8 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------------ the session
     def _reopen(self, place: dict[str, Any]) -> HandshakeSteps[str]:
-        """Go on in the conversation of that name; ``""`` where it is lost, then the work goes on in a new one."""
+        """Open the earlier conversation again; return ``""`` if it is lost, and the work continues in a new
+        conversation."""
         if self.loading is None:
             return ""
         session, why = self.loading, "the agent cannot load conversations any more"
@@ -93,7 +96,8 @@ class Handshake:
         return messages.read(answer, capabilities.SessionOpened, "the answer to session/new").session_id
 
     def _let_in(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
-        """The answer to *request*: who is not let in logs in, where the plan says how, and asks again."""
+        """Return the response to *request*; if the agent asks for a login and the plan names a method, log in and try
+        again."""
         answer = yield request
         if isinstance(answer, Raw) or answer.code != messages.AUTHENTICATION_NEEDED:
             return answer
@@ -121,7 +125,7 @@ class Handshake:
         raise ProtocolError(f"{said}, or have it log in by itself ({unknown}`auth:` of the plan's agent may be {ways})")
 
     def _server(self, server: McpServer) -> dict[str, Any]:
-        """A server of tools as the protocol has it."""
+        """Return a tool server in the form of the protocol."""
         transport = server.transport if server.url else "stdio"
         if not self.agent.connects(transport):
             why = f"the agent {self.agent.info or 'in use'} takes none over {transport}"
@@ -133,7 +137,7 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------------ what is wished for
     def _record_settings(self, answer: Raw, method: str) -> None:
-        """What can be set, as far as the answer says it."""
+        """Keep the settings that a response lists, if it lists any."""
         if bytes(answer) != b"null":
             self._offered = messages.read(answer, capabilities.Settings, f"the answer to {method}")
 
@@ -158,7 +162,7 @@ class Handshake:
             _granted(answer, f"go into the mode {mode!r}")
 
     def _set_model(self, session: str, model: str) -> HandshakeSteps[None]:
-        """An agent may offer its models in two ways: the options came later, and are preferred."""
+        """Select the model. An agent may list models in two ways; the newer one, a config option, is preferred."""
         models = self._offered.models
         if models is None or any(one.category == "model" for one in self._offered.config_options or ()):
             yield from self._set(session, self._of_category("model"), model, "model")
@@ -193,7 +197,7 @@ def _granted(answer: Raw | RpcError, what: str) -> Raw:
 
 
 def _spoken(agent: capabilities.Initialized) -> capabilities.Initialized:
-    """*agent*, if it speaks our version."""
+    """Return *agent* if it uses our version of the protocol."""
     theirs, ours = agent.protocol_version, messages.PROTOCOL_VERSION
     if theirs != ours:
         what = f"the agent speaks ACP version {theirs}; this supervisor speaks version {ours}"

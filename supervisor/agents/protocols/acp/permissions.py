@@ -1,7 +1,7 @@
-"""What an ACP agent waits for us to permit: each request is answered once, by an option of its own or a cancel.
+"""Open permission requests of an ACP agent: each gets one response, an option that the agent offered or a cancel.
 
-A request may be the first word about a tool call: then it opens it, and where it is not granted closes it, since some
-agents say nothing more of a call that they did not make.
+A request may be the first message about a tool call. Such a request opens the call and, if it is not granted, closes it
+again, because some agents report nothing more of a call that they did not make.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["AcpPermissionRequests"]
 class _OpenRequest(NamedTuple):
     rpc_id: RpcId
     options: dict[str, str]
-    """The kind of each option, by its id."""
+    """Kind of each option, by the option's id."""
     call_id: str
     opened: bool
-    """The request was the first word about its call."""
+    """True if the request was the first message about its call."""
 
 
 class AcpPermissionRequests:
-    """The requests of one conversation that are not answered yet, by the ids that we gave them."""
+    """Unanswered permission requests of one conversation, by the ids that we gave them."""
 
     def __init__(self, calls: ToolCallTable) -> None:
         self._calls = calls
@@ -50,7 +50,7 @@ class AcpPermissionRequests:
         ]
 
     def answer(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer; a request that is answered already is left alone.
+        """Answer a request; a request that was answered before is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -66,7 +66,7 @@ class AcpPermissionRequests:
         return [cancelled(one.rpc_id) if option_id is None else _selected(one.rpc_id, option_id), *refused]
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
-        """The agent waits for that request no more: it is answered so, and whoever answers it comes too late."""
+        """Close a request that the agent has cancelled; a later answer to the request has no effect."""
         for request_id, one in self._open.items():
             if one.rpc_id == rpc_id:
                 del self._open[request_id]
@@ -76,7 +76,7 @@ class AcpPermissionRequests:
 
 
 def cancelled(rpc_id: RpcId) -> Send:
-    """The answer while a turn is being cancelled."""
+    """Return the response to a permission request of a turn that is being cancelled."""
     return messages.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
 
 

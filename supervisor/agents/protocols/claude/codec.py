@@ -1,9 +1,17 @@
-"""The adapter for Claude Code: its stream-json on its standard streams, with control requests both ways.
+"""Codec for Claude Code: stream-json on standard input and output, with control requests in both directions.
 
-One process is one conversation, whose name we choose, one turn at a time. The program runs its tools by itself; a
-sub-agent of its own is a call of kind ``agent``, and what that does are calls within it. A result is believed only
-where nothing of it speaks of an error. The first thing that breaks the protocol ends the conversation; what we do not
-know is passed over.
+Theory of operation
+-------------------
+A process is one conversation, whose id we choose, with one turn at a time. The program runs its tools itself and
+reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in it. Messages of unknown
+types are ignored; the first message that breaks the protocol ends the conversation.
+
+A message sent within a turn (``steer``) is a user message with a uuid. The program replays it when its model reads it;
+until then the message is in ``_unheard``. A result that arrives while a message is unheard does not end the turn,
+because the program continues with that message. When a turn ends in another way, unheard messages are cancelled:
+otherwise each would begin a turn that nobody waits for.
+
+A result counts as success only if no part of it reports an error.
 """
 
 from __future__ import annotations
@@ -42,11 +50,11 @@ _FLAGS: Final = (
     *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
     *("--replay-user-messages", "--include-partial-messages", "--permission-prompt-tool", "stdio"),
 )
-"""Messages are replayed when they are heard; parts of them are told so that an agent which speaks is not taken for a
-silent one."""
+"""Flags of every process. User messages are replayed when the model reads them; partial messages keep a talking agent
+from being taken for a silent one."""
 
 _STEM: Final = "00000000-0000-4000-8000-"
-"""Where we were given no name to make others from."""
+"""Prefix of message uuids if we were given no id to derive one from."""
 
 _NO_WISHES: Final = Wishes()
 
@@ -54,9 +62,9 @@ _OnAnswer = Callable[[messages.ControlResult], list[Out]]
 
 
 class ClaudeCodec(Conversation):
-    """One conversation: one process, one prompt at a time; :meth:`steer` says more within its turn.
+    """Conversation with one process: one prompt at a time; :meth:`steer` sends another message within the turn.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn.
     """
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: Wishes = _NO_WISHES) -> None:
@@ -66,16 +74,16 @@ class ClaudeCodec(Conversation):
         self._asked = self._sent = 0
         self._name: str | None = None
         self._stem = _STEM
-        """What the names of our messages begin with: no two processes of a conversation give the same name."""
+        """Prefix of our message uuids: no two processes of a conversation use the same uuid."""
         self._ready = self._prompted = self._cancelling = False
         self._spoke = self._compacting = False
         self._calls = ClaudeToolCalls()
         self._permissions = ClaudePermissionRequests()
         self._meter = ClaudeUsageMeter()
         self._unheard: dict[str, None] = {}
-        """What was said within the turn, and the model has not heard yet."""
+        """Messages sent within the turn that the model has not read yet."""
         self._failed: str | None = None
-        """How the model failed, where that was its last word."""
+        """Error of the model, if the model's last message was an error."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def argv(
@@ -125,7 +133,7 @@ class ClaudeCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we are told
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer once; a request that needs no answer any more is left alone.
+        """Answer a permission request once; a request that needs no answer any more is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -204,7 +212,8 @@ class ClaudeCodec(Conversation):
         return [*outs, *self._meter.answered(told.message.id, told.message.usage)]
 
     def _spoken(self, block: messages.Block, *, aside: bool) -> list[Out]:
-        """A part of a message. What a sub-agent says, or what stands for an error, is no answer of the agent's."""
+        """Report a part of a message. Text of a sub-agent, and text that stands for an error, is log text, not an
+        answer."""
         if block.type == "thinking" and block.thinking:
             return [Text("thought", block.thinking)]
         if block.type != "text" or not block.text:
@@ -215,7 +224,7 @@ class ClaudeCodec(Conversation):
         return [Text("message", block.text if first else f"\n{block.text}")]
 
     def _heard(self, told: messages.User) -> list[Out]:
-        """Results of calls, or a message of ours that the model hears now."""
+        """Handle results of calls, or the replay of one of our messages, which the model reads now."""
         if told.is_replay:
             known = told.uuid in self._unheard
             self._unheard.pop(told.uuid or "", None)
@@ -241,7 +250,7 @@ class ClaudeCodec(Conversation):
         return [*compacted, *unfinished, ended]
 
     def _unsay(self) -> list[Send]:
-        """Take back what was said and not heard: it would begin a turn of its own."""
+        """Cancel the messages that the model has not read: each would begin a turn of its own."""
         taken = [self._ask(_nothing, "cancel_async_message", message_uuid=uuid) for uuid in self._unheard]
         self._unheard.clear()
         return taken

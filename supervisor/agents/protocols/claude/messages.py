@@ -1,8 +1,8 @@
-"""The messages of Claude Code's stream-json that we read, and how ours are written: one compact object per line.
+"""Messages of Claude Code's stream-json that we read, and functions that write ours: one compact object per line.
 
-Only the fields that we use are declared; whatever else a message carries is skipped, and so is a message of a type that
-is not declared here, since the program adds to both. A declared field of the wrong type is an error that names its
-path. The shapes are those of version 2.1.197. Nothing here knows what was said before.
+Only the fields that we use are declared; all other fields, and messages of other types, are ignored, because the
+program adds both. A declared field of the wrong type is an error that names its path. The shapes are those of version
+2.1.197. This module keeps no state.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ __all__ = [
 ]
 
 _Id: TypeAlias = Annotated[str, Meta(max_length=256)]
-"""What names something; longer words need not be kept."""
+"""Type of an id; a longer text is an error."""
 _Seconds: Final = Meta(ge=0, le=1e12)
 
 
 class ClaudeMessage(msgspec.Struct):
-    """A message, or a part of one. Whatever else it carries is skipped."""
+    """Base of all messages and parts of messages. Undeclared fields are ignored."""
 
 
 class MessageHead(ClaudeMessage):
-    """What every message has: its type, and what it is about."""
+    """Type and subtype, which every message has."""
 
     type: str
     subtype: str | None = None
@@ -68,7 +68,7 @@ class ControlResult(ClaudeMessage):
 
 
 class ControlResponse(ClaudeMessage):
-    """The answer to a request of ours."""
+    """Response to a request of ours."""
 
     response: ControlResult
 
@@ -78,20 +78,20 @@ class ControlRequestHead(ClaudeMessage):
 
 
 class ControlRequest(ClaudeMessage):
-    """A request of the agent's; what it asks for is in ``request``."""
+    """Request of the agent; ``request`` holds its content."""
 
     request_id: _Id
     request: Raw
 
 
 class ControlCancelled(ClaudeMessage):
-    """A request of the agent's that needs no answer any more."""
+    """Request of the agent that needs no response any more."""
 
     request_id: _Id
 
 
 class PermissionRequest(ClaudeMessage):
-    """``can_use_tool``. ``input`` goes back as it came where it is permitted."""
+    """``can_use_tool``. A permitted call gets its ``input`` back unchanged."""
 
     tool_name: str
     input: Raw
@@ -105,7 +105,7 @@ class PermissionRequest(ClaudeMessage):
 
 # ------------------------------------------------------------------------------------------------- conversation
 class Tokens(ClaudeMessage):
-    """What one request to the model used. Tokens in are those that no cache had."""
+    """Usage of one request to the model. ``input_tokens`` excludes cached tokens."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -114,7 +114,7 @@ class Tokens(ClaudeMessage):
 
 
 class Block(ClaudeMessage):
-    """A part of a message: text, thinking, a tool call, or the result of one."""
+    """Part of a message: text, thinking, a tool call, or the result of a call."""
 
     type: str
     text: str | None = None
@@ -134,7 +134,7 @@ class MessageBody(ClaudeMessage):
 
 
 class Assistant(ClaudeMessage):
-    """Something of the model's. ``error``: it is no answer but says how the model failed."""
+    """Message of the model. With ``error`` the message is not an answer but reports how the model failed."""
 
     message: MessageBody
     parent_tool_use_id: _Id | None = None
@@ -142,7 +142,7 @@ class Assistant(ClaudeMessage):
 
 
 class User(ClaudeMessage):
-    """Something that was said to the model: results of its calls, or a message that is replayed to us."""
+    """Message to the model: results of its calls, or one of our messages replayed."""
 
     message: MessageBody
     parent_tool_use_id: _Id | None = None
@@ -151,7 +151,7 @@ class User(ClaudeMessage):
 
 
 class ModelUse(ClaudeMessage, rename="camel"):
-    """What one model has used since the program began."""
+    """Usage of one model since the program started."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -164,7 +164,7 @@ class Origin(ClaudeMessage):
 
 
 class Result(ClaudeMessage):
-    """The end of a turn. Of ``model_usage`` and the cost the totals since the program began are told."""
+    """End of a turn. ``model_usage`` and the cost are totals since the program started."""
 
     subtype: str
     is_error: bool = False
@@ -180,7 +180,7 @@ class Result(ClaudeMessage):
 
 # ------------------------------------------------------------------------------------------------- system
 class ApiRetry(ClaudeMessage):
-    """A request to the model failed, and is made again."""
+    """A request to the model failed and is repeated."""
 
     attempt: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
     retry_delay_ms: Annotated[float, _Seconds] | None = None
@@ -195,7 +195,7 @@ class Status(ClaudeMessage):
 
 
 class Task(ClaudeMessage):
-    """``task_started`` and ``task_notification``: work that has a name of its own, and the call that it is for."""
+    """``task_started`` and ``task_notification``: work that has a name of its own, and the call it belongs to."""
 
     task_id: _Id
     tool_use_id: _Id | None = None
@@ -207,10 +207,10 @@ _BLOCKS: Final = msgspec.json.Decoder(list[Block])
 
 
 def blocks_of(said: MessageBody) -> list[Block]:
-    """The parts of what was said; plain text is one part.
+    """Return the parts of a message; plain text is one part.
 
     Raises:
-        WireError: it is neither text nor parts.
+        ProtocolError: the content is neither text nor a list of parts.
     """
     try:
         if bytes(said.content).startswith(b'"'):
@@ -235,7 +235,7 @@ def control_refusal(request_id: str, why: str) -> Send:
 
 
 def mcp_server(server: McpServer) -> dict[str, Any]:
-    """A server of tools, as the program has it in its settings."""
+    """Return a tool server in the form of the program's settings."""
     if server.url:
         return {"type": server.transport, "url": server.url, "headers": server.headers}
     return {"type": "stdio", "command": server.command[0], "args": server.command[1:], "env": server.env}

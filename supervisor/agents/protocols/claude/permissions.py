@@ -1,7 +1,7 @@
-"""What Claude Code asks leave for, and how it is answered: each request once.
+"""Open permission requests of Claude Code, and the responses: one for each request.
 
-A request that the agent takes back needs no answer. What is permitted for good is so for its conversation only: no
-settings of the project or the user are changed. Nothing here reads messages.
+A request that the agent takes back needs no response. A permission for good holds for the conversation only: settings
+of the project or the user are not changed. Nothing here reads messages.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class _Pending(NamedTuple):
 
 
 class ClaudePermissionRequests:
-    """The requests of one conversation that wait for an answer, by the agent's own names."""
+    """Unanswered permission requests of one conversation, by the agent's own ids."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Pending] = {}
 
     def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionAsked:
-        """Keep it until it is answered. A question to a person is answered at once: there is none."""
+        """Register a request. A question to a person is answered at once: no person is there."""
         if asked.tool_name == _QUESTIONS:
             return _deny(request_id, _NOBODY)
         options = (_ALLOW, _ALWAYS, _DENY) if _rules(asked) else (_ALLOW, _DENY)
@@ -49,7 +49,8 @@ class ClaudePermissionRequests:
         )
 
     def answer(self, request_id: str, option_id: str | None) -> list[Send]:
-        """The answer to it; nothing, where it needs none any more. ``None`` is *cancelled*, which ends the turn.
+        """Return the response to a request, or nothing if the request needs none any more. ``None`` cancels and ends
+        the turn.
 
         Raises:
             ValueError: *option_id* was not offered.
@@ -73,18 +74,18 @@ class ClaudePermissionRequests:
         return [messages.control_answer(request_id, given)]
 
     def end_call(self, call_id: str) -> list[Send]:
-        """Refuse what that call waits for: so it ends."""
+        """Refuse the requests of that call, which ends the call."""
         found = [name for name, one in self._waiting.items() if one.asked.tool_use_id == call_id]
         for name in found:
             del self._waiting[name]
         return [_deny(name, _ENDED) for name in found]
 
     def cancel_all(self) -> list[Send]:
-        """Answer all that wait."""
+        """Cancel all open requests."""
         return [one for name in list(self._waiting) for one in self.answer(name, None)]
 
     def taken_back(self, request_id: str) -> None:
-        """The agent needs no answer to it any more."""
+        """Forget a request that the agent has taken back."""
         self._waiting.pop(request_id, None)
 
 
@@ -93,7 +94,7 @@ def _deny(request_id: str, why: str, *, interrupt: bool = False) -> Send:
 
 
 def _rules(asked: messages.PermissionRequest) -> list[dict[str, Any]]:
-    """What the agent suggests to permit for good, kept to its conversation."""
+    """Return the agent's suggested permanent rules, limited to its conversation."""
     suggested = asked.permission_suggestions
     known = [one for one in suggested if isinstance(one, dict)] if isinstance(suggested, list) else []
     return [{**one, "destination": "session"} for one in known]

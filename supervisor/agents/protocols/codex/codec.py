@@ -1,8 +1,9 @@
-"""The adapter for codex: ``codex app-server``, threads and turns over its standard streams.
+"""Codec for codex: ``codex app-server``, threads and turns on standard input and output.
 
-We are the client: one thread, one turn at a time. What codex runs it runs by itself, and it leaves commands running
-when a turn is interrupted, or ends without having waited for them: so no turn is over for us before codex has ended
-what it left. The first thing that breaks the protocol ends the conversation; what we do not know is passed over.
+We are the client: one thread, one turn at a time. codex runs its commands itself, and leaves them running when a turn
+is interrupted or ends without waiting for them. A turn therefore ends for us only when codex has ended what the turn
+left running (``_settle``). The first message that breaks the protocol ends the conversation; unknown messages are
+ignored.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ _HELLO: Final = {
     "clientInfo": {"name": "supervisor-runtime", "title": "supervisor-runtime", "version": "0.1.0"},
     "capabilities": {"experimentalApi": True},
 }
-"""Without the experimental part nothing of what codex leaves running could be ended."""
+"""Parameters of ``initialize``. Without ``experimentalApi`` nothing that codex leaves running could be ended."""
 
 _NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {"item/tool/requestUserInput": {"answers": {}}, "mcpServer/elicitation/request": {"action": "decline"}}
 )
-"""Requests for what nobody is there to give, and the answers that say so."""
+"""Requests for input that nobody is there to give, and the results that say so."""
 
 
 class CodexCodec(Conversation):
-    """One conversation: one process, one thread, one prompt at a time.
+    """Conversation with one process: one thread, one prompt at a time.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way; ``steer`` is for that.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn; ``steer`` sends a message within the turn.
     """
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
@@ -69,21 +70,21 @@ class CodexCodec(Conversation):
         self._asked = OutgoingRequests(messages.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
-        """What codex calls the turn under way, once it has said so."""
+        """Id that codex gives the current turn, once reported."""
         self._prompted = self._cancelling = self._settling = False
         self._calls = CodexToolCalls()
         self._approvals = CodexApprovalRequests()
         self._meter = CodexUsageMeter()
         self._compacting: dict[str, None] = {}
         self._spoken: dict[str, None] = {}
-        """The messages of this turn that were heard as they were written."""
+        """Messages of this turn whose text was reported piece by piece."""
         self._told = 0
-        """What it was told within the turn and has not taken up."""
+        """Messages sent within the turn that the agent has not taken up."""
         self._begun = False
-        """It has taken up the prompt."""
+        """True once the agent has taken up the prompt."""
         self._trouble = 0
         self._problem = Problem(None)
-        """How often the model failed in this turn, and how it did last."""
+        """``_trouble``: failed model requests in this turn. ``_problem``: the problem of the last one."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
@@ -127,10 +128,10 @@ class CodexCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we are told
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer once; a request that needs no answer any more is left alone.
+        """Answer an approval request once; a request that needs no answer any more is ignored.
 
         Raises:
-            ValueError: *option_id* is none of those that were offered.
+            ValueError: *option_id* was not offered.
         """
         pending = None if self._over else self._approvals.take(request_id, option_id)
         return [self._grant(pending, option_id)] if pending is not None else []
@@ -188,7 +189,7 @@ class CodexCodec(Conversation):
         return ready
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
-        """The conversation is lost: the work goes on in a new one."""
+        """Report that the conversation is lost, and open a new one."""
         words = f"the conversation could not be loaded, a new one is begun: {error.text} (code {error.code})\n"
         return [Text("log", words), self._new(cwd)]
 
@@ -207,7 +208,7 @@ class CodexCodec(Conversation):
         return self._turn_named(read(result, messages.TurnOpened, "the answer to turn/start").turn.id)
 
     def _turn_named(self, turn: str) -> list[Out]:
-        """Its name is known: what was to be said to it can be said."""
+        """Record the id of the turn, and send an interrupt that waited for it."""
         if self._turn is not None or not self._prompted:
             return []
         self._turn = turn
@@ -248,14 +249,15 @@ class CodexCodec(Conversation):
                 return TurnEnded("error", f"the agent ended the turn with an unknown status, {status!r}")
 
     def _failure(self, error: messages.TurnError) -> TurnEnded:
-        """The last word is often vaguer than what the agent said when it tried again."""
+        """Return the failed end of a turn. The final error is often vaguer than the one before the last retry, which
+        then counts."""
         problem = problem_of(error.codex_error_info)
         if problem.kind is ModelProblem.UNKNOWN and self._problem.kind is not None:
             problem = self._problem
         return TurnEnded("error", error.message, problem.kind, problem.status)
 
     def _settle(self, ended: TurnEnded) -> list[Out]:
-        """Codex leaves commands and sub-agents running: the turn is over when it has ended them."""
+        """End the commands and sub-agents that codex left running; the turn is over when they are ended."""
         self._settling = True
         left = [out for agent in self._calls.agents for out in self._end_agent(agent.thread, agent.turn)]
 
@@ -272,7 +274,7 @@ class CodexCodec(Conversation):
 
     @property
     def _heard(self) -> bool:
-        """Whether what is told belongs to a turn of ours."""
+        """True if notifications belong to a turn of ours."""
         return self._prompted and not self._settling
 
     # ------------------------------------------------------------------------------------------ ending one thing
@@ -284,7 +286,7 @@ class CodexCodec(Conversation):
         return [stop, self._clean(thread, _nothing, _passed_over)]
 
     def _find_terminal(self, call_id: str, thread: str) -> Send:
-        """Codex ends a command by a name of its own, which it does not always tell with the call."""
+        """End the command of a call. codex ends it by a process id, which it does not always report with the call."""
 
         def found(result: Raw) -> list[Out]:
             terminals = read(result, messages.BackgroundTerminals, "the answer to thread/backgroundTerminals/list").data
@@ -322,7 +324,7 @@ class CodexCodec(Conversation):
         return self._calls.started(told, item)
 
     def _taken_up(self) -> list[Out]:
-        """The first words of a turn are its prompt; each further ones are what it was told within it."""
+        """Report a message taken up within the turn; the first user message of a turn is the prompt."""
         first, self._begun = not self._begun, True
         if first or not self._told:
             return []
@@ -341,7 +343,7 @@ class CodexCodec(Conversation):
         return [] if late else self._calls.completed(told, item)
 
     def _item(self, told: messages.ItemNotification, where: str) -> messages.Item | None:
-        """The item, if it is of a type that we know: what others look like, nobody says."""
+        """Return the item if its type is known; the shape of other types is undocumented."""
         named = read(told.item, messages.ItemHead, where)
         known = (
             named.type in (COMPACTION, AGENT_MESSAGE, USER_MESSAGE)
@@ -360,7 +362,7 @@ class CodexCodec(Conversation):
         return self._said(told.thread_id, told.item_id, told.delta)
 
     def _said(self, thread: str, item_id: str, text: str) -> list[Out]:
-        """A message begins on a line of its own."""
+        """Report text of a message; each message begins on a new line."""
         if not text or not self._prompted:
             return []
         if thread != self._thread:
@@ -380,7 +382,8 @@ class CodexCodec(Conversation):
         return [*self._meter.told(told, in_turn=self._prompted)]
 
     def _troubled(self, told: messages.ErrorNotification) -> list[Out]:
-        """A try that failed, and is made again; what is not made again ends the turn, which says so."""
+        """Report a model request that failed and is repeated. A failure that is not repeated ends the turn, which
+        reports it."""
         problem = problem_of(told.error.codex_error_info)
         if not (told.will_retry and self._prompted):
             return []
@@ -418,7 +421,7 @@ def _nothing(result: Raw) -> list[Out]:
 
 
 def _passed_over(error: RpcError) -> list[Out]:
-    """There was nothing to end any more."""
+    """Ignore an error: there was nothing left to end."""
     return []
 
 

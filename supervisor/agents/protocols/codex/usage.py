@@ -1,7 +1,7 @@
-"""What a codex thread tells of its use: running totals become what each adds.
+"""Usage of codex threads: running totals become differences.
 
-Each thread has a total of its own. That of a thread which was loaded again counts from what is told when it is loaded.
-A total that falls adds nothing; one that repeats is no request.
+Each thread has a total of its own. The total of a resumed thread counts from the first report after loading. A total
+that falls adds nothing; a repeated total is no request.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from supervisor.ports import Usage
 __all__ = ["THREADS_MAX", "CodexUsageMeter"]
 
 THREADS_MAX = 1_000
-"""Threads of sub-agents whose totals are kept; the use of further ones is not counted."""
+"""Threads of sub-agents whose totals are kept; usage of further threads is not counted."""
 
 _NOTHING = Tokens()
 
 
 class CodexUsageMeter:
-    """The totals of one conversation's threads that were told last."""
+    """Last reported totals of one conversation's threads."""
 
     def __init__(self) -> None:
         self._totals: dict[str, Tokens] = {}
         self._loaded: str | None = None
 
     def loaded(self, thread_id: str) -> None:
-        """That thread was there before: what it has used by now was counted then."""
+        """Mark a thread as resumed: its earlier usage was counted by an earlier process."""
         self._loaded = thread_id
 
     def told(self, told: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
-        """What ``thread/tokenUsage/updated`` says; nothing, where it adds nothing."""
+        """Return the usage that a ``thread/tokenUsage/updated`` adds; nothing if it adds none."""
         thread, total = told.thread_id, told.token_usage.total
         before = self._totals.get(thread) or self._first(told, in_turn)
         if thread not in self._totals and len(self._totals) >= THREADS_MAX:

@@ -1,8 +1,8 @@
-"""The adapter for programs that serve one prompt and print lines of JSON, as a mapping says what those mean.
+"""Codec for programs that serve one prompt and print lines of JSON, whose meaning a mapping describes.
 
-One process, one prompt. A turn has succeeded only if a line says so that the mapping takes for the program's last word;
-an exit status says nothing. A line that is no JSON object is a note for people, unless it begins like one: then the
-program broke its protocol. The first such line ends the conversation: from then on nothing is read.
+A process serves one prompt. A turn succeeds only if a line matches a rule for a successful end; an exit status counts
+for nothing. A line that is not a JSON object is log text, unless it begins with ``{``: then the program broke its
+protocol, and the conversation ends; later input is ignored.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class JsonlCodec(CodecDefaults):
-    """One run of one program. ``argv`` comes first: it decides what the conversation is called."""
+    """Single run of a program. Call ``argv`` first: it decides the id of the conversation."""
 
     def __init__(self, mapping: LineMapping, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._mapping = mapping
@@ -66,13 +66,13 @@ class JsonlCodec(CodecDefaults):
         self._calls = ToolCallTable()
         self._spent = JsonlUsageMeter()
         self._chosen: str | None = None
-        """What the conversation is called by our choice, or by an earlier one."""
+        """Id of the conversation that we chose, now or for an earlier process."""
         self._confirmed = False
         self._interrupted = False
         self._compacting = False
         self._over = False
         self._end: TurnEnded | None = None
-        """The program's last word on the turn, so far."""
+        """End of the turn that the program has reported last."""
         self._told: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
             "session": self._session,
             "text": self._text,
@@ -149,7 +149,7 @@ class JsonlCodec(CodecDefaults):
         return list(self._rules(value))
 
     def _no_json(self, line: str, why: str) -> list[Out]:
-        """A program that was asked to stop may stop within a line."""
+        """Handle a line that is not JSON. A program that was interrupted may stop within a line."""
         if not line.lstrip().startswith("{"):
             return _note(line)
         if self._interrupted:
@@ -162,7 +162,7 @@ class JsonlCodec(CodecDefaults):
         return [Malformed(why)]
 
     def _rules(self, line: dict[str, Any]) -> Iterator[Out]:
-        """What each rule that fits says of the line, in the order of the rules; of the last words only the first."""
+        """Apply each rule that matches the line, in the order of the rules; only the first matching end rule counts."""
         ended = False
         for rule in self._mapping.rules:
             if not _fits(line, rule) or (ended and isinstance(rule, EndRule)):
@@ -174,7 +174,7 @@ class JsonlCodec(CodecDefaults):
 
     # ------------------------------------------------------------------------------------------ what rules say
     def _session(self, rule: SessionRule, item: Any) -> Iterator[Out]:
-        """The program's own name for the conversation: what it says is so, whatever we chose."""
+        """Report the program's own id of the conversation, which takes precedence over an id that we chose."""
         name = text_at(item, rule.id)
         if name and not self._confirmed and self._mapping.resume_arguments:
             self._confirmed = True
