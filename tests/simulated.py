@@ -20,7 +20,7 @@ import anyio
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents.protocols.inprocess import AgentTurn, FunctionLink, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, FunctionConnection, ToolAborted
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused, Session, Supervisor
 from supervisor.host import factories
@@ -147,7 +147,7 @@ class _Places(DirectoryWorkspace):
         return "/"
 
 
-class _Link(FunctionLink):
+class _Link(FunctionConnection):
     """A function's link, but for agents that do not come up."""
 
     async def run(self) -> None:
@@ -313,7 +313,7 @@ async def _run(seed: int) -> Ran:
     with ExitStack() as edge, anyio.fail_after(DEADLINE_S):
         edge.enter_context(patch.object(runtime, "profile_of", profile))
         edge.enter_context(patch.object(factories, "DirectoryWorkspace", _Places))
-        edge.enter_context(patch.object(factories, "FunctionLink", _Link))
+        edge.enter_context(patch.object(factories, "FunctionConnection", _Link))
         await _supervise(ran.store, settings, lambda sup: _Host(seed, sup, ran).play())
         if ran.crashed is not None:
             await _supervise(ran.crashed, settings, _nothing)

@@ -247,7 +247,7 @@ def check_records(
     left = list(owed)
     assert not left, left
     checker = RecordChecker()
-    broken = [violation for one in events for violation in checker.take(one)] + checker.finish(quiescent=False)
+    broken = [violation for one in events for violation in checker.check(one)] + checker.finish(quiescent=False)
     assert not broken, broken
 
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from actors import ActorStopped, Context
-from supervisor.agent_catalogue import NO_QUIRKS, Quirks
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
@@ -57,7 +56,7 @@ class NoSuchEntity(LookupError):
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor registry` shows the ids")
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):

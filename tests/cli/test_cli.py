@@ -972,8 +972,8 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     teller = Broken()
     reporter = Reporter(StateDir(ended).journal, after=0)
     reporter.start(teller)
-    reporter.look()
-    reporter.look()
+    reporter.update()
+    reporter.update()
     reporter.end([], ok=True)
     reporter.close()
     assert teller.drawings == 0

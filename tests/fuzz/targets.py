@@ -243,7 +243,7 @@ def records(data: bytes) -> None:
             found.append(_decode(line))
     checker = RecordChecker()
     for one in found:
-        checker.take(one)
+        checker.check(one)
     checker.finish(quiescent=False)
 
 

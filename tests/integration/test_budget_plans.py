@@ -286,7 +286,7 @@ def test_everything_that_is_written_arrives(tmp_path: Path) -> None:
         "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, budget: {cost_usd: 0.5}}]\n"
     )
     plan = load_plan(path)
-    rules = plan.settings.oversight
+    rules = plan.settings.monitor_settings
     assert (plan.budget.value(), plan.tasks[0].budget.value()) == (Budget(tokens=9), Budget(cost_usd=0.5))
     assert (rules.session, rules.turn) == (Budget(turns=3), Budget(tool_calls=4))
     assert rules.hand_back == Budget(wall_s=5, tool_calls=10)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
-from supervisor.plans.completion_checks import Signal, ask_again, missing
+from supervisor.plans.completion_checks import CompletionCheck, ask_again, missing
 from supervisor.work.plan_runner import run_plan
 from tests.support import nothing_left, path_of, quick, supervising
 
@@ -24,19 +24,19 @@ def _nothing_left() -> Iterator[None]:
         yield
 
 
-def glob(path: str) -> Signal:
-    return Signal(kind="glob_exists", path=path)
+def glob(path: str) -> CompletionCheck:
+    return CompletionCheck(kind="glob_exists", path=path)
 
 
-def holds(path: str, text: str) -> Signal:
-    return Signal(kind="file_contains", path=path, text=text)
+def holds(path: str, text: str) -> CompletionCheck:
+    return CompletionCheck(kind="file_contains", path=path, text=text)
 
 
 async def test_what_is_there(tmp_path: Path) -> None:
     """A pattern that finds something, a file that holds the text, an answer that says it: nothing is missing."""
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "a.whl").write_text("version 2\n")
-    said = Signal(kind="answer_contains", text="done")
+    said = CompletionCheck(kind="answer_contains", text="done")
     wanted = [glob("dist/*.whl"), glob("**/a.*"), holds("dist/a.whl", "version 2"), said]
     assert await missing(wanted, str(tmp_path), "it is done.") == ""
     assert await missing([], str(tmp_path), "") == ""
@@ -45,7 +45,7 @@ async def test_what_is_there(tmp_path: Path) -> None:
 async def test_everything_that_is_missing_is_told(tmp_path: Path) -> None:
     """Not only the first."""
     (tmp_path / "a").write_text("one")
-    said = Signal(kind="answer_contains", text="done")
+    said = CompletionCheck(kind="answer_contains", text="done")
     words = await missing([glob("*.whl"), holds("a", "two"), holds("b", "x"), said], str(tmp_path), "not yet")
     told = words.split("; ")
     assert told[:3] == ["its answer does not say 'done'", "nothing is at *.whl", "a does not contain 'two'"]

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 def overseen(**rules: object) -> object:
     """Settings that oversee every session like that."""
-    return patch.object(Settings, "oversight", property(lambda self: MonitorSettings(**rules)))  # type: ignore[arg-type]
+    return patch.object(Settings, "monitor_settings", property(lambda self: MonitorSettings(**rules)))  # type: ignore[arg-type]
 
 
 def facts(run: Run, name: str, entity_id: str) -> list[dict[str, object]]:

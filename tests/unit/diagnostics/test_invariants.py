@@ -35,7 +35,7 @@ def breaks(invariant: str) -> Callable[[Lie], Lie]:
 
 def violations(records: list[LifecycleEvent], *, quiescent: bool = True) -> list[Violation]:
     checker = RecordChecker()
-    found = [one for record in records for one in checker.take(record)]
+    found = [one for record in records for one in checker.check(record)]
     return [*found, *checker.finish(quiescent=quiescent)]
 
 

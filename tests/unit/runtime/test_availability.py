@@ -19,7 +19,7 @@ import pytest
 
 from actors.backoff import Backoff
 from supervisor import AgentTurn, Degraded
-from supervisor.cli.live_view import JsonTeller, PlainTeller, Reporter
+from supervisor.cli.live_view import JsonView, PlainView, Reporter
 from supervisor.cli.rendering import receipt_text
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Session
@@ -608,7 +608,7 @@ def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
 DOWN = Outage(since=0.0, why="the disk is full", attempts=3, waiting=2)
 
 
-async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> list[str]:
+async def reported(tmp_path: Path, teller: type[JsonView | PlainView]) -> list[str]:
     """What the progress says of an outage that is looked at twice, and of its end."""
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
@@ -616,7 +616,7 @@ async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> li
     reporter = Reporter(state.journal, after=0)
     reporter.start(teller(out))
     for now in (None, DOWN, DOWN, None, None):
-        reporter.look(now)
+        reporter.update(now)
     reporter.close()
     await journal.close()
     return out.getvalue().splitlines()
@@ -624,7 +624,7 @@ async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> li
 
 async def test_the_progress_tells_of_an_outage_once(tmp_path: Path) -> None:
     """One line when it begins and one when it is over, for people."""
-    began, over = await reported(tmp_path, PlainTeller)
+    began, over = await reported(tmp_path, PlainView)
     assert began == DOWN.words
     assert "2 records wait in memory" in began
     assert over == "recovered: the journal can be written again"
@@ -636,8 +636,8 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
     reporter = Reporter(state.journal, after=0)
-    reporter.start(JsonTeller(out))
-    reporter.look(DOWN)
+    reporter.start(JsonView(out))
+    reporter.update(DOWN)
     reporter.end([], ok=True)
     reporter.close()
     await journal.close()
@@ -649,6 +649,6 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
 
 async def test_the_progress_tells_programs_of_an_outage(tmp_path: Path) -> None:
     """And as JSON, with what is known of it."""
-    began, over = [json.loads(line) for line in await reported(tmp_path, JsonTeller)]
+    began, over = [json.loads(line) for line in await reported(tmp_path, JsonView)]
     assert began == {"outage": {"since": 0.0, "why": "the disk is full", "attempts": 3, "waiting": 2}}
     assert over == {"outage": None}
