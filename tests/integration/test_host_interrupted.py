@@ -35,7 +35,7 @@ AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
+def _nothing_left(hears_ctrl_c: None) -> Iterator[None]:
     with nothing_left():
         yield
 
