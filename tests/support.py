@@ -37,23 +37,23 @@ from supervisor.processes import shim
 __all__ = [
     "AGENTS",
     "DEADLINE_S",
-    "Asked",
     "FrozenJournal",
     "Gate",
-    "Roll",
+    "HeldPipe",
+    "PendingPrompt",
     "Run",
-    "ask",
+    "agent_pids",
     "check_records",
-    "collect",
     "data_of",
-    "gone",
-    "nothing_left",
-    "path_of",
-    "pids_of",
-    "quick",
+    "no_leaks",
+    "quick_settings",
+    "reap",
     "reap_all",
+    "send_prompt",
+    "states_of",
     "supervising",
-    "until",
+    "wait_for_exit",
+    "wait_for_record",
 ]
 
 DEADLINE_S = 30.0
@@ -64,7 +64,7 @@ DATA: Mapping[str, type[msgspec.Struct]] = {name: kind.data for name, kind in KI
 AGENTS: Mapping[str, AgentConfig] = {"scripted": AgentConfig(adapter="scripted")}
 
 
-def quick(
+def quick_settings(
     *, ladder: Mapping[str, float] | None = None, policy: Mapping[str, bool] | None = None, **limits: Any
 ) -> Settings:
     """Settings under which a hostile agent costs a test little; *limits* are those of a session.
@@ -119,7 +119,7 @@ async def supervising(
     store = MemoryStore()
     with patch.object(runtime, "MemoryJournal", lambda: journal(store)), anyio.fail_after(within_s):
         async with runtime.open_supervisor(
-            agents=agents, settings=settings or quick(), workdir=workdir, plugins=plugins
+            agents=agents, settings=settings or quick_settings(), workdir=workdir, plugins=plugins
         ) as sup:
             yield Run(sup, store)
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
@@ -149,7 +149,7 @@ class FrozenJournal(MemoryJournal):
         await super().append(batch)
 
 
-class Asked:
+class PendingPrompt:
     """A prompt on its way, and its answer."""
 
     def __init__(self) -> None:
@@ -177,14 +177,14 @@ class Asked:
         return self._outcome
 
 
-def ask(group: TaskGroup, session: Session, prompt: str) -> Asked:
+def send_prompt(group: TaskGroup, session: Session, prompt: str) -> PendingPrompt:
     """Give *session* a prompt without waiting for the answer."""
-    asked = Asked()
+    asked = PendingPrompt()
     group.start_soon(asked.run, session, prompt)
     return asked
 
 
-async def until(
+async def wait_for_record(
     sup: Supervisor, event: str, entity_id: str, *, number: int = 1, outcome: str = "transition"
 ) -> LifecycleEvent:
     """The *number*-th durable record of that name in that entity's log, as soon as there is one."""
@@ -200,7 +200,7 @@ async def until(
 
 
 # ---------------------------------------------------------------------------------------------------- looking
-def path_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
+def states_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
     """The states that an entity has been in, in order."""
     path: list[str] = []
     for one in events:
@@ -215,7 +215,7 @@ def data_of(row: EntityRow) -> Any:
     return msgspec.json.decode(row.data, type=DATA[row.kind])
 
 
-def pids_of(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
+def agent_pids(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
     """The pids of a session's agents, oldest first."""
     return [
         one.metadata["pid"]
@@ -284,7 +284,7 @@ def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- processes
-async def gone(*pids: int) -> None:
+async def wait_for_exit(*pids: int) -> None:
     """Until none of these processes runs any more (a dead one that nobody has reaped counts as gone)."""
     with anyio.fail_after(DEADLINE_S):
         for pid in pids:
@@ -296,7 +296,7 @@ async def gone(*pids: int) -> None:
                     os.close(pidfd)
 
 
-class Roll:
+class HeldPipe:
     """A pipe that victims open for writing and hold: who has come (lines ``NAME PID``), and that all have gone.
 
     In a script: ``@run exec 9>roll; echo tool $$ >&9; ...``. Whoever they start holds it too.
@@ -338,12 +338,12 @@ class Roll:
         os.close(self._fd)
 
 
-def said(*words: object) -> str:
+def stdout_of(*words: object) -> str:
     """Return what a command line prints on standard output; what it raises is raised here."""
     return _printed(words)[0]
 
 
-def warned(*words: object) -> str:
+def stderr_of(*words: object) -> str:
     """Return what a command line prints on standard error; what it raises is raised here."""
     return _printed(words)[1]
 
@@ -374,34 +374,34 @@ class Gate:
         return AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))
 
 
-def descriptors() -> set[str]:
+def open_descriptors() -> set[str]:
     """Those that are open, without the one that the listing itself needs."""
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
 
 
-def collect(pid: int) -> None:
+def reap(pid: int) -> None:
     """Reap a child that has died, or that never was ours."""
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
-FAMILY: set[int] = set()
+OLDER_CHILDREN: set[int] = set()
 """Children of this process that no test has started, such as what ``multiprocessing`` keeps."""
 
 
 async def reap_all() -> None:
     """Wait for every process that fell to us, and reap it."""
-    for pid in set(shim.children(os.getpid())) - FAMILY:
-        await gone(pid)
-        collect(pid)
+    for pid in set(shim.children(os.getpid())) - OLDER_CHILDREN:
+        await wait_for_exit(pid)
+        reap(pid)
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
+def no_leaks() -> Iterator[None]:
     """Whatever is started inside is gone, reaped and closed at the end: orphans fall to this process meanwhile."""
     ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before, family = descriptors(), set(shim.children(os.getpid()))
-    FAMILY.update(family)
+    before, family = open_descriptors(), set(shim.children(os.getpid()))
+    OLDER_CHILDREN.update(family)
     try:
         yield
         orphans = set(shim.children(os.getpid())) - family
@@ -412,4 +412,4 @@ def nothing_left() -> Iterator[None]:
                 os.waitpid(pid, 0)
         ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert not orphans, f"left behind: {orphans}"
-    assert descriptors() == before
+    assert open_descriptors() == before

@@ -14,7 +14,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownValue
 from supervisor.policies.abort_plan import NoSiblings, Receipt
 from supervisor.runtime.live_session import Outcome
-from tests.support import FrozenJournal, Run, ask, quick, supervising, until
+from tests.support import FrozenJournal, Run, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
@@ -48,7 +48,7 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
+        asked = send_prompt(group, session, "go")
         await begun.wait()
         receipts: list[Receipt] = []
 
@@ -56,7 +56,7 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
             receipts.append(await run.sup.abort("s:t1:c1", TOOL, reason="no"))
 
         group.start_soon(abort)
-        await until(run.sup, "tool_completed", "s:t1")
+        await wait_for_record(run.sup, "tool_completed", "s:t1")
         let_go.set()
         assert (await asked.result()).outcome == "completed"
     assert (seen, results_of(run, "s:t1")) == (["aborted"], ["aborted"])
@@ -106,7 +106,7 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
+        asked = send_prompt(group, session, "go")
         await disk.frozen.wait()
         receipts: list[Receipt] = []
 
@@ -128,8 +128,8 @@ async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
     """The second answer is already_ended, names the first abort, comes when it has ended, and is a record."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=sleeper)
-        ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s")
+        send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         receipts: list[Receipt] = []
 
         async def abort(reason: str) -> None:
@@ -155,8 +155,8 @@ async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=sleeper)
-        ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s")
+        send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         receipts: list[Receipt] = []
 
         async def abort(reason: str, now: bool) -> None:
@@ -192,7 +192,7 @@ async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
+        asked = send_prompt(group, session, "go")
         await disk.frozen.wait()
         group.start_soon(run.sup.abort, "s:t1:c1", TOOL)
         while run.sup.registry.entity("s:t1").data.open:
@@ -234,7 +234,7 @@ async def test_bad_words_are_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- deadlines
 async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
     """The first abort would ask for ten minutes; the second joins it with less patience, and the scope is cancelled."""
-    slow = quick(ladder={"request_s": 600.0})
+    slow = quick_settings(ladder={"request_s": 600.0})
     let_go = anyio.Event()
 
     async def busy(turn: AgentTurn) -> None:
@@ -243,15 +243,15 @@ async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
 
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=busy)
-        ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s")
+        send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         receipts: list[Receipt] = []
 
         async def abort(within_s: float | None) -> None:
             receipts.append(await run.sup.abort("s", SESSION, reason="no", within_s=within_s))
 
         group.start_soon(abort, None)
-        await until(run.sup, "OperatorStop", "s")
+        await wait_for_record(run.sup, "OperatorStop", "s")
         group.start_soon(abort, 1.2)
         context = run.sup.registry.system.context("s")
         assert context is not None
@@ -299,7 +299,7 @@ async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: Can
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         top = await run.sup.start_session("top", agent=sleeper)
         kid = await top.start_child("kid", agent=slow, cancel_mode=mode)
-        ask(group, kid, "go")
+        send_prompt(group, kid, "go")
         await begun.wait()
         receipt = await top.abort(reason="no")
         assert {one.id: one.outcome for one in receipt.nodes} == {"top/kid": "requested", "top": "ended"}
@@ -326,8 +326,8 @@ async def test_a_call_lets_go_of_an_abandoned_child(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s/kid")
+        asked = send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s/kid")
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="no")
         assert [(one.id, one.parent) for one in receipt.spared] == [("s/kid", "s")]
         assert (await asked.result()).outcome == "completed"

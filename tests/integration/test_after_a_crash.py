@@ -21,7 +21,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
-from tests.support import DEADLINE_S, check_records, nothing_left, reap_all, until
+from tests.support import DEADLINE_S, check_records, no_leaks, reap_all, wait_for_record
 
 pytestmark = [
     pytest.mark.anyio,
@@ -59,7 +59,7 @@ BEGUN = "@say first\n@run echo once >> effects\n@write here yes\n@wait gate\n@ru
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -157,7 +157,7 @@ async def test_a_crash_is_charged_to_nobody(tmp_path: Path, anyio_backend: str) 
     script = "@write here yes\n@run sleep 1000"
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
-            await until(sup, "SessionStarted", "s", number=2)
+            await wait_for_record(sup, "SessionStarted", "s", number=2)
             data = sup.registry.entity("s").data
             assert (data.consecutive_errors, data.total_errors) == (0, 0)
             await sup.session("s").abort(reason="enough")

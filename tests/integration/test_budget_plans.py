@@ -18,13 +18,13 @@ from supervisor.plans.source import BadPlan
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.work.budgeting import narrowings
 from supervisor.work.plan_runner import run_plan
-from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
+from tests.support import DEADLINE_S, check_records, quick_settings, send_prompt, supervising, wait_for_record
 from tests.verification.checkers.leaks import counted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"a": AgentConfig(adapter="scripted")}
-QUICK = quick()
+QUICK = quick_settings()
 
 
 def plan_of(*tasks: dict[str, Any], **changes: Any) -> Plan:
@@ -84,8 +84,8 @@ async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
     async with supervising(tmp_path, agents=AGENTS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a", budget=Budget(tokens=1000, turns=9))
         await session.run("@use 300 50 0.25")
-        ask(group, session, "@use 100 0\n@write here yes\n@hang")
-        await until(run.sup, "Usage", "s", number=5, outcome="fact")
+        send_prompt(group, session, "@use 100 0\n@write here yes\n@hang")
+        await wait_for_record(run.sup, "Usage", "s", number=5, outcome="fact")
         left = copy.deepcopy(run.store)
         await session.abort(reason="it has died")
     had, used = await taken_over(tmp_path, left)
@@ -103,7 +103,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
     )
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
-        await until(run.sup, "SessionStarted", "second")
+        await wait_for_record(run.sup, "SessionStarted", "second")
         left = copy.deepcopy(run.store)
         await run.sup.abort("second", "session", reason="it has died")
     (tmp_path / "gate").touch()
@@ -144,7 +144,7 @@ async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path
     plan = plan_of({"id": "only", "prompt": "@wait gate\n@use 200 0\n@hang"}, budget=budget(tokens=1000))
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
-        await until(run.sup, "SessionStarted", "only")
+        await wait_for_record(run.sup, "SessionStarted", "only")
         child = await run.sup.session("only").start_child("below", agent="a")
         await child.run("@use 900 0")
         await child.close()
@@ -203,8 +203,8 @@ async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_n
     """What is spent is judged by the limits that the settings have then; they may have none any more."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
-        ask(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
-        await until(run.sup, "UrgentMessage", "s")
+        send_prompt(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
+        await wait_for_record(run.sup, "UrgentMessage", "s")
         left = copy.deepcopy(run.store)
         await run.sup.abort("s", "session", reason="it has died")
     (tmp_path / "gate").touch()

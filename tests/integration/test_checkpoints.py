@@ -31,7 +31,7 @@ from supervisor.work.results import PlanResult
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.workspaces.git import GitWorkspaces
 from tests.integration.test_verification import AGENTS, BOUNDS, git, repository
-from tests.support import nothing_left, quick
+from tests.support import no_leaks, quick_settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -43,7 +43,7 @@ CANCELLED = {"checkpoint": {"save_on_states": ["CANCELLED"]}}
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -172,7 +172,7 @@ async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None
 
 async def test_what_was_said_before_a_timeout_is_kept(repository: Path) -> None:
     """By default there is no checkpoint in that state, but what was said is a fact of the run."""
-    plan = plan_of("echo so far; exec sleep 1000", timeout_s=0.5, max_retries=0, bounds=quick())
+    plan = plan_of("echo so far; exec sleep 1000", timeout_s=0.5, max_retries=0, bounds=quick_settings())
     assert not (await carried_out(plan, repository)).ok
     kept, *_ = facts(repository, "PartialOutput")
     assert (kept.metadata["state"], kept.metadata["output"].strip()) == ("TIMEOUT", "so far")
@@ -363,7 +363,7 @@ async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: 
     """It finds what the first one did; with rollback nothing of that, and its commits are held as a checkpoint."""
     commit = "git -c user.name=x -c user.email=x@y commit -qm mine"
     first = f"echo half > half.txt; git add half.txt; {commit}; echo changed > a.txt; exit 75"
-    plan = plan_of(twice(first, SEEN), bounds=quick(), rollback=rollback)
+    plan = plan_of(twice(first, SEEN), bounds=quick_settings(), rollback=rollback)
     assert (await carried_out(plan, repository)).ok
     assert len(runs(repository)) == 1
     assert ("half.txt" in (repository / "seen.txt").read_text()) is not rollback

@@ -11,16 +11,16 @@ from pydantic import ValidationError
 from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
 from supervisor.plans.completion_checks import Signal, ask_again, missing
 from supervisor.work.plan_runner import run_plan
-from tests.support import nothing_left, path_of, quick, supervising
+from tests.support import no_leaks, quick_settings, states_of, supervising
 
 pytestmark = pytest.mark.anyio
 
-BOUNDS = quick()
+BOUNDS = quick_settings()
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -85,11 +85,11 @@ async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         result = await run_plan(run.sup, plan)
     assert result.tasks["t"].outcome == "completed"
-    assert path_of(run.events(), "run:t")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
+    assert states_of(run.events(), "run:t")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
     failed = run.transitions("execution_failed", "run:t")
     assert [one.metadata["error"] for one in failed] == ["not complete: nothing is at whole"]
     assert "You said that this was done, but nothing is at whole. Finish it." in (tmp_path / "asked").read_text()
-    assert path_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
 
 
 @pytest.mark.parametrize(

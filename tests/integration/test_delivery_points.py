@@ -16,14 +16,24 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint
 from supervisor.runtime.journal_writer import Cause
-from tests.support import FrozenJournal, Run, ask, data_of, nothing_left, path_of, quick, supervising, until
+from tests.support import (
+    FrozenJournal,
+    Run,
+    data_of,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
+    supervising,
+    wait_for_record,
+)
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -79,7 +89,7 @@ async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at="now", sender="ann")
         assert (await asked.result()).text == "heard dig\n\nUrgent message from ann:\ncome"
@@ -94,10 +104,10 @@ async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path)
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
-        await until(run.sup, "BoundaryAwaited", "s:t1")
+        await wait_for_record(run.sup, "BoundaryAwaited", "s:t1")
         assert session.state == "Running"
         worker.let_go[0].set()
         assert (await asked.result()).text == "heard dig\n\nUrgent message from ann:\ncome"
@@ -131,12 +141,12 @@ async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Pat
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
-        await until(run.sup, "tool_started", "s:t1", number=2)
+        asked = send_prompt(group, session, "dig")
+        await wait_for_record(run.sup, "tool_started", "s:t1", number=2)
         await begun.wait()
         await session.send("come", urgent=True, at="tool_boundary")
         first.set()
-        await until(run.sup, "tool_completed", "s:t1")
+        await wait_for_record(run.sup, "tool_completed", "s:t1")
         assert session.state == "Running"
         second.set()
         assert (await asked.result()).text == "heard"
@@ -156,11 +166,11 @@ async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) ->
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "think")
+        asked = send_prompt(group, session, "think")
         await thinking.wait()
         await session.send("come", urgent=True, at=DeliveryPoint.TOOL_BOUNDARY)
         assert (await asked.result()).text == "came"
-    assert "Interrupting" in path_of(run.events(), "s")
+    assert "Interrupting" in states_of(run.events(), "s")
 
 
 async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
@@ -168,7 +178,7 @@ async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at="tool_boundary")
         await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="too slow")
@@ -189,17 +199,17 @@ async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_pa
         await turn.call("tool", anyio.sleep_forever)
         return "never"
 
-    settings = quick(turn_timeout_s=0.2)
+    settings = quick_settings(turn_timeout_s=0.2)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await begun.wait()
-        await until(run.sup, "tool_started", "s:t1")
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
         assert (await asked.result()).text == "heard"
         assert (await session.run("more")).text == "heard"
     assert prompts == ["dig", "dig\n\nUrgent message from ann:\ncome", "more"]
-    assert "Interrupting" not in path_of(run.events(), "s")
+    assert "Interrupting" not in states_of(run.events(), "s")
 
 
 async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) -> None:
@@ -207,9 +217,9 @@ async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) 
     worker = Worker(calls=1)
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
-        after = ask(group, session, "then this")
+        after = send_prompt(group, session, "then this")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
         assert session.state == "Running"
         assert data_of(run.row("s")).inbox[0].point == "turn_end"
@@ -218,7 +228,7 @@ async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) 
     assert first[:3] == ("completed", "", "workedheard Urgent message from ann:\ntidy up")
     assert second.text == "heard then this"
     assert worker.cancelled == 0
-    assert "Interrupting" not in path_of(run.events(), "s")
+    assert "Interrupting" not in states_of(run.events(), "s")
     assert [one.metadata["request_id"] for one in run.transitions("task_claimed")] == ["s:r1", "s:r1", "s:r2"]
 
 
@@ -240,7 +250,7 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await begun.wait()
         await session.send("tidy up", urgent=True, at="turn_end")
         let_go.set()
@@ -264,7 +274,7 @@ async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
         await session.run("dig")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
     assert prompts == ["dig\n\nUrgent message from ann:\nfirst of all", "Urgent message from ann:\ntidy up"]
-    assert path_of(run.events(), "s:t2")[-1] == "REAPED"
+    assert states_of(run.events(), "s:t2")[-1] == "REAPED"
     assert [one.event for one in run.transitions("task_completed")] == ["task_completed"] * 2
 
 
@@ -285,7 +295,7 @@ async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_pat
         failed = await run.sup.outcome_of("s", "dig", Cause(actor="host"), once=once)
         assert (failed.outcome, session.state) == ("failed", "CoolingDown")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
-        await until(run.sup, "BackoffElapsed", "s")
+        await wait_for_record(run.sup, "BackoffElapsed", "s")
         assert session.state == "CoolingDown"
         assert (await session.run("again")).text == "fine"
     assert prompts == ["dig", "again\n\nUrgent message from ann:\ntidy up"]
@@ -296,7 +306,7 @@ async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) 
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
         await session.send("stop", urgent=True, sender="bob")
@@ -311,7 +321,7 @@ async def test_a_session_that_is_stopped_drops_what_waits(tmp_path: Path, point:
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at=point)
         await session.abort(reason="enough")
@@ -336,7 +346,7 @@ async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Pa
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await disk.frozen.wait()
         group.start_soon(_send_now, session)
         while not run.sup.registry.entity("s").data.inbox:
@@ -355,23 +365,23 @@ async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
     """The command that runs is not cut short; what would come after it is, and the message has the next turn."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
-        await until(run.sup, "ProcessStarted", "s:t1", outcome="fact")
+        asked = send_prompt(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
+        await wait_for_record(run.sup, "ProcessStarted", "s:t1", outcome="fact")
         await session.send("come", urgent=True, at="tool_boundary")
         assert session.state == "Running"
         (tmp_path / "go").touch()
         assert (await asked.result()).text == "understood: from host: come\n"
     assert (tmp_path / "kept").read_text() == "peace\n"
     assert calls_of(run, "s:t1") == ["completed"]
-    assert path_of(run.events(), "s").count("Interrupting") == 1
+    assert states_of(run.events(), "s").count("Interrupting") == 1
 
 
 async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
     """The command is ended, with one result, before the message is delivered."""
-    async with supervising(tmp_path, settings=quick(grace_s=5.0)) as run, anyio.create_task_group() as group:
+    async with supervising(tmp_path, settings=quick_settings(grace_s=5.0)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@run sleep 1000; echo late > kept")
-        await until(run.sup, "ProcessStarted", "s:t1", outcome="fact")
+        asked = send_prompt(group, session, "@run sleep 1000; echo late > kept")
+        await wait_for_record(run.sup, "ProcessStarted", "s:t1", outcome="fact")
         await session.send("come", urgent=True, at="now")
         assert (await asked.result()).text == "understood: from host: come\n"
     assert not (tmp_path / "kept").exists()
@@ -383,13 +393,13 @@ async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
     """The turn is finished, then the message has its own, with the same process; one answer for all of it."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@wait go\n@say first")
-        await until(run.sup, "SessionStarted", "s")
+        asked = send_prompt(group, session, "@wait go\n@say first")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         await session.send("@say second", urgent=True, at="turn_end")
         (tmp_path / "go").touch()
         assert (await asked.result()).text == "first\nsecond\n"
-    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
-    assert path_of(run.events(), "s:t1")[-2:] == ["COMPLETING", "REAPED"]
+    assert states_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert states_of(run.events(), "s:t1")[-2:] == ["COMPLETING", "REAPED"]
 
 
 # ---------------------------------------------------------------------------------------------------- bad values

@@ -17,7 +17,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import TaskExecution
 from tests.integration.test_task_commands import ME, QUICK, plan_of, task
-from tests.support import path_of, quick, supervising, until
+from tests.support import quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -39,16 +39,16 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
 
 async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
     """Its tasks are cancelled on record, and so is whoever works on one: its agent does not go on for nobody."""
-    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+    policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await until(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "task:a")
             group.cancel_scope.cancel()
         assert run.sup.sessions() == []
-        assert {name: path_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
+        assert {name: states_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
@@ -56,7 +56,7 @@ async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
 
 async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reset is on record, and so is its end: it has no run that nobody would ever begin."""
-    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
@@ -70,16 +70,16 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
         monkeypatch.setattr(TaskExecution, "post", post_and_give_up)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.operating.reset("a", by=ME)
-    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
     assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
 
 
 async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reset is in the mailbox of its task, behind something else, when its plan is given up: that is heard first."""
-    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.registry.system
@@ -102,17 +102,17 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
         monkeypatch.setattr(TaskExecution, "post", post_to_a_busy_one)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.operating.reset("a", by=ME)
-    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
 
 
 @pytest.mark.parametrize("command", ["split", "approve"])
 async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, command: str) -> None:
     """Somebody else has the task when it is to be split, or begun, and its plan is given up: nothing is born for it."""
     more = {"approval": "before"} if command == "approve" else {}
-    plan = plan_of(task("a", "sleep 60", **more), policy=quick(ladder={"request_s": 0.1}).policy)
+    plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
@@ -126,13 +126,13 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             if command == "split":
-                await until(run.sup, "started", "task:a")
+                await wait_for_record(run.sup, "started", "task:a")
             else:
-                await until(run.sup, "Born", "task:a", outcome="born")
+                await wait_for_record(run.sup, "Born", "task:a", outcome="born")
             lock = runner.load.cases["a"].lock
             async with lock:
                 group.start_soon(give)
-                await until(run.sup, "Commanded", "task:a", outcome="fact")
+                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
                 await given_up(runner, scope)
         assert "task:a1" not in run.store.entities
         end = next(one for one in run.events("task:a") if one.to_status == "CANCELLED")
@@ -147,11 +147,11 @@ async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> 
         async with anyio.create_task_group() as group:
             with run.sup.janitor.clearing.one():
                 group.start_soon(PlanRunner(run.sup).run, plan)
-                await until(run.sup, "worker_started", "job:a")
+                await wait_for_record(run.sup, "worker_started", "job:a")
                 for _ in range(20):
                     await checkpoint()
                 assert not [one for one in run.events() if one.event == "TurnRequested"]
-        assert path_of(run.events(), "task:a")[-1] == "CLOSED"
+        assert states_of(run.events(), "task:a")[-1] == "CLOSED"
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
@@ -185,12 +185,12 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 await runner.run(plan)
             over.set()
         assert states == ["OPEN"]
-        assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+        assert states_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
 
 
 async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody has approved it, and its work is on its way to where it is for: it does not end as if it were not."""
-    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+    policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
@@ -203,11 +203,11 @@ async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(run.sup.janitor, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await until(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "task:a")
             states.append((await runner.operating.approve("a", by=ME)).state)
         assert states == ["CLOSED"]
-        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
-        assert path_of(run.events(), "task:b")[-1] == "CANCELLED"
+        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+        assert states_of(run.events(), "task:b")[-1] == "CANCELLED"
 
 
 async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monke
         runner, states = PlanRunner(run.sup), list[str]()
 
         async def deny() -> None:
-            await until(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "task:a")
             states.append((await runner.operating.reject("a", by=ME, reason="no")).state)
 
         async with anyio.create_task_group() as group:
@@ -227,23 +227,23 @@ async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monke
                 await runner.run(plan)
             over.set()
         assert states == ["FAILED"]
-        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
+        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
         assert "run:a-2" not in run.store.entities
 
 
 async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
     """Its circuit is open still, and that it is cancelled is not on record yet: nobody is told that it begins anew."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick().limits)
+    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await until(run.sup, "execution_failed", "job:a")
+            await wait_for_record(run.sup, "execution_failed", "job:a")
             runner.load.cases["a"].ending = True
             with pytest.raises(Refused, match="about to end"):
                 await runner.operating.reset("a", by=ME)
-            assert path_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+            assert states_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
             group.cancel_scope.cancel()
 
 
@@ -260,12 +260,12 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
             await commanded.wait()
 
     monkeypatch.setattr(TaskExecution, "post_run", held)
-    plan = plan_of(task("a", "false"), policy=quick(ladder={"request_s": 0.1}).policy)
+    plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
         async def give_up() -> None:
-            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             scope.cancel()
             commanded.set()
 
@@ -275,4 +275,4 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
             group.start_soon(give_up)
             with pytest.raises(Refused):  # for that, or since it has failed with its plan
                 await runner.operating.reset("a", by=ME)
-    assert path_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come
+    assert states_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come

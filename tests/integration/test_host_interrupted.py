@@ -29,14 +29,14 @@ from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
 from supervisor.processes.fork_server_client import ForkServerClient
-from tests.support import DEADLINE_S, nothing_left, quick
+from tests.support import DEADLINE_S, no_leaks, quick_settings
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(hears_ctrl_c: None) -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -146,14 +146,16 @@ def test_a_supervisor_that(
 
     async def host() -> None:
         try:
-            async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+            async with open_supervisor(
+                tmp_path / "state", agents=AGENTS, settings=quick_settings(), workdir=tmp_path
+            ) as sup:
                 session = await sup.start_session("s", agent="sh")
                 await session.run("echo done")
         finally:
             log.append("left")
 
     async def again() -> None:
-        async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick(), workdir=tmp_path):
+        async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick_settings(), workdir=tmp_path):
             pass
 
     with monkeypatch.context() as patched:

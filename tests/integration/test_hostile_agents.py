@@ -20,34 +20,34 @@ from supervisor.sessions import process_connection
 from tests.support import (
     AGENTS,
     DEADLINE_S,
-    Roll,
+    HeldPipe,
     Run,
-    ask,
+    agent_pids,
     data_of,
-    gone,
-    nothing_left,
-    path_of,
-    pids_of,
-    quick,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
     supervising,
-    until,
+    wait_for_exit,
+    wait_for_record,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
-ONE_STRIKE = quick(max_total_errors=1, ladder={"request_s": 0.3})
+ONE_STRIKE = quick_settings(max_total_errors=1, ladder={"request_s": 0.3})
 """The first error is the last: the session's answer is about that one turn."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
@@ -56,8 +56,8 @@ async def beside_a_neighbour(run: Run, script: str, workdir: Path) -> TurnResult
     """How *script* ended, with a neighbour that begins before it, ends after it, and is not disturbed."""
     async with anyio.create_task_group() as group:
         neighbour = await run.sup.start_session("neighbour", agent="scripted")
-        asked = ask(group, neighbour, "@run echo working\n@wait over\n@run echo done")
-        await until(run.sup, "tool_completed", "neighbour:t1")
+        asked = send_prompt(group, neighbour, "@run echo working\n@wait over\n@run echo done")
+        await wait_for_record(run.sup, "tool_completed", "neighbour:t1")
         session = await run.sup.start_session("bad", agent="scripted")
         result = await session.run(script)
         (workdir / "over").touch()
@@ -89,11 +89,11 @@ async def test_its_turn_fails_with_the_reason(tmp_path: Path, how: str) -> None:
         result = await beside_a_neighbour(run, script, tmp_path)
         assert result.outcome == "failed"
         assert why in result.error
-        await gone(*pids_of(run.events(), "bad"))
+        await wait_for_exit(*agent_pids(run.events(), "bad"))
     [failed] = run.transitions("task_failed", "bad:t1")
     assert why in failed.reason
-    assert path_of(run.events(), "bad:t1")[-2:] == ["FAILED", "REAPED"]
-    assert path_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
+    assert states_of(run.events(), "bad:t1")[-2:] == ["FAILED", "REAPED"]
+    assert states_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
 
 
 TWO_LINES = "{ for line in 1 2; do read -r it; printf '%s\\n' \"$it\"; done; }"
@@ -115,8 +115,8 @@ async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkey
         result = await session.run("@flood 10000000\n@hang")
         assert result.outcome == "failed"
         assert "the agent closed its output and did not exit" in result.error
-        await gone(*pids_of(run.events(), "s"))
-    assert path_of(run.events(), "s")[-2:] == [state, "Stopped"]
+        await wait_for_exit(*agent_pids(run.events(), "s"))
+    assert states_of(run.events(), "s")[-2:] == [state, "Stopped"]
 
 
 async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ async def test_a_command_killed_by_somebody(tmp_path: Path) -> None:
     assert (exited.metadata["status"], exited.metadata["ended_by"], exited.abort_reason) == (-9, "exit", "oom")
 
 
-async def test_an_agent_that_is_killed_by_somebody_is_replaced(tmp_path: Path, roll: Roll) -> None:
+async def test_an_agent_that_is_killed_by_somebody_is_replaced(tmp_path: Path, roll: HeldPipe) -> None:
     """A warden that is killed takes its agent along; the session counts an error and goes on with another."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:
-            asked = ask(group, session, "@crash-once died 137\n@say here again")
+            asked = send_prompt(group, session, "@crash-once died 137\n@say here again")
             assert (await asked.result()).text == "here again\n"
-        [first, second] = pids_of(run.events(), "s")
+        [first, second] = agent_pids(run.events(), "s")
     assert first != second
 
 
@@ -157,12 +157,12 @@ async def test_a_daemon_does_not_outlive_a_good_turn(tmp_path: Path) -> None:
         result = await session.run("@daemon")
         pid = int(result.text.split()[1])
         await session.close()
-        await gone(pid)
+        await wait_for_exit(pid)
     [exited] = run.transitions("agent_exited", "s:a1")
     assert (exited.metadata["killed"], exited.metadata["survivors"]) == (1, 0)
 
 
-async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll: Roll) -> None:
+async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll: HeldPipe) -> None:
     """What a command leaves behind is gone when the command's call is over, while the agent lives on."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -176,7 +176,7 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
 
 async def test_a_flood_is_capped(tmp_path: Path) -> None:
     """Forty megabytes of talk: the turn completes, memory keeps the end of it, and the transcript its cap."""
-    async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+    async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with anyio.fail_after(DEADLINE_S):
             result = await session.run("@flood 40000000\n@say that was it")
@@ -236,7 +236,7 @@ async def test_compaction_is_followed(tmp_path: Path) -> None:
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@compact\n@usage 5\n@say fit again")).outcome == "completed"
-    assert path_of(run.events(), "s:t1")[3:6] == ["RUNNING", "COMPACTING", "RUNNING"]
+    assert states_of(run.events(), "s:t1")[3:6] == ["RUNNING", "COMPACTING", "RUNNING"]
 
 
 FORGETFUL = """
@@ -266,7 +266,7 @@ async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Pat
         session = await run.sup.start_session("s", agent="forgetful")
         assert (await session.run("remember")).outcome == "completed"
     path = ["RUNNING", "COMPACTING", "RUNNING", "VERIFYING", "COMPLETING", "REAPED"]
-    assert path_of(run.events(), "s:t1")[3:] == path
+    assert states_of(run.events(), "s:t1")[3:] == path
 
 
 async def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

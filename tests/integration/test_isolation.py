@@ -24,7 +24,7 @@ from supervisor.host import factories
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.workspaces.directory import DirectoryWorkspace
-from tests.support import quick, supervising
+from tests.support import quick_settings, supervising
 
 SEEDS = 100
 FAMILIES, CHILDREN, GRANDCHILDREN = 2, 2, 1
@@ -81,10 +81,13 @@ async def play(tmp_path: Path, seed: int, aborted: bool) -> Told:
     """One run; everything that is random in it comes from *seed* and the name of who asks."""
     chooser = random.Random(f"{seed} abort")
     receipt: Receipt | None = None
-    policy = quick().policy.model_copy(
+    policy = quick_settings().policy.model_copy(
         update={one: chooser.random() < 0.5 for one in ("tool_to_sibling", "sibling_to_session")}
     )
-    async with supervising(tmp_path, settings=quick(restarts_max=100)) as run, anyio.create_task_group() as group:
+    async with (
+        supervising(tmp_path, settings=quick_settings(restarts_max=100)) as run,
+        anyio.create_task_group() as group,
+    ):
         await people(run.sup.start_session, policy.value(), seed, group.start_soon)
         await anyio.sleep(chooser.uniform(0.5, 8.0))
         scope = chooser.choice(list(AbortScope))

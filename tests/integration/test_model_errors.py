@@ -30,7 +30,7 @@ from supervisor.policies.turn_outcome import blamed_on_model, judge
 from supervisor.policies.usage import UsageBooks
 from supervisor.ports import ModelTrouble
 from supervisor.work.plan_runner import run_plan
-from tests.support import Run, quick, said, supervising, until
+from tests.support import Run, quick_settings, stdout_of, supervising, wait_for_record
 
 P = ModelProblem
 FAILED = blamed_on_model("it failed", ModelFailure(problem=P.SERVER, status=500))
@@ -177,7 +177,7 @@ def facts(run: Run, session_id: str, name: str = "ModelTrouble") -> list[dict[st
 
 
 def limits(**given: object) -> Settings:
-    return quick().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
+    return quick_settings().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
@@ -287,7 +287,7 @@ async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
         session = await sup.start_session("root", agent=agent)
         assert (await session.run("5")).ok
         await session.close()
-    tree = await anyio.to_thread.run_sync(said, "tree", "--all", "--json", "--state-dir", state)
+    tree = await anyio.to_thread.run_sync(stdout_of, "tree", "--all", "--json", "--state-dir", state)
     (node,) = msgspec.json.decode(tree)
     found: list[tuple[str, int]] = []
     while node is not None:
@@ -311,14 +311,14 @@ async def test_what_was_used_is_summed_up_and_survives(tmp_path: Path) -> None:
     plan = Plan(agents={"a": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with open_supervisor(tmp_path / "state", agents=plan.agents, settings=plan.settings) as sup:
         await run_plan(sup, plan)
-    tree = await anyio.to_thread.run_sync(said, "tree", "--all", "--json", "--state-dir", tmp_path / "state")
+    tree = await anyio.to_thread.run_sync(stdout_of, "tree", "--all", "--json", "--state-dir", tmp_path / "state")
     nodes = {one["id"]: one for one in msgspec.json.decode(tree)}
     used = {"input_tokens": 200, "output_tokens": 100, "cost_usd": 0.02, "turns": 2}
     assert nodes["workstream:plan"]["used"] == used
     assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
         (record,), last = reader.named("Used"), reader.last_seq
-    replayed = await anyio.to_thread.run_sync(said, "replay", tmp_path / "state", "--at", last, "--json")
+    replayed = await anyio.to_thread.run_sync(stdout_of, "replay", tmp_path / "state", "--at", last, "--json")
     [stream, *_] = msgspec.json.decode(replayed)
     assert (stream["id"], stream["used"]) == ("workstream:plan", used)
     assert (record.entity_id, record.metadata["used"]) == ("workstream:plan", used)
@@ -334,7 +334,7 @@ async def test_every_try_of_an_agent_is_heard_by_its_providers_breaker(tmp_path:
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan, run.sup, plan)
-            await until(run.sup, "circuit_opened", "run:a")
+            await wait_for_record(run.sup, "circuit_opened", "run:a")
             group.cancel_scope.cancel()
         (breaker,) = facts(run, "task:a", "ProviderBreaker")
         assert (breaker["provider"], breaker["circuit"]) == ("scripted:", "open")

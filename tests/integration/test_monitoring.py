@@ -14,7 +14,7 @@ from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import Settings
 from supervisor.policies.budgets import Amounts, Budget, Scope
 from supervisor.sessions.session_monitor import MonitorSettings
-from tests.support import Run, ask, supervising, until
+from tests.support import Run, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -115,7 +115,7 @@ async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path)
         assert result.text.endswith("half of it is done")
         assert len(told) == 2
         assert why in told[1]
-        await until(run.sup, "Ended", "s")
+        await wait_for_record(run.sup, "Ended", "s")
         (record,) = facts(run, "AbortRecord", "s")
         assert (record["actor"], record["reason"], record["scope"]) == ("budget", why, "session")
         (spent,) = [one for one in run.events("s") if one.event == "BudgetSpent"]
@@ -178,7 +178,7 @@ async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
         result = await session.run("do it")
         assert "tool_calls: limit 3, used 3" in result.error
         assert made == [0, 1, 2]
-        await until(run.sup, "Ended", "s")
+        await wait_for_record(run.sup, "Ended", "s")
         assert len(run.transitions("tool_started", "s:t1")) == 3
 
 
@@ -271,7 +271,7 @@ async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
         above = scope(run.sup, tokens=1000)
         sessions = [await run.sup.start_session(name, agent=agent, within=above) for name in ("a", "b")]
         async with anyio.create_task_group() as group:
-            asked = [ask(group, session, "do it") for session in sessions]
+            asked = [send_prompt(group, session, "do it") for session in sessions]
             results = [await one.result() for one in asked]
         assert [one.outcome for one in results] == ["aborted", "aborted"]
         crossing = [int(found[0]["used"]) for found in (facts(run, "BudgetSpent", name) for name in ("a", "b"))]  # type: ignore[call-overload]
@@ -354,8 +354,8 @@ async def test_a_program_that_goes_round_in_a_circle_is_told_and_then_ended(tmp_
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:
-            asked = ask(group, session, script)
-            await until(run.sup, "Repeats", "s", outcome="fact")
+            asked = send_prompt(group, session, script)
+            await wait_for_record(run.sup, "Repeats", "s", outcome="fact")
             result = await asked.result()
         assert result.ok  # it was told, and did something else
         assert "You repeat yourself: the same call, 'echo the same', was made 5 times" in prompts(run, "s")[-1]

@@ -32,7 +32,7 @@ from supervisor.policies.permissions import (
     ruling,
 )
 from supervisor.runtime.entity import Refused
-from tests.support import DEADLINE_S, Run, quick, said, supervising, until
+from tests.support import DEADLINE_S, Run, quick_settings, stdout_of, supervising, wait_for_record
 
 ASKS = {"a": AgentConfig(adapter="scripted", permissions="ask")}
 pytestmark = pytest.mark.anyio
@@ -127,7 +127,7 @@ def test_an_option_says_what_was_decided(offered: Sequence[str], allow: bool, al
 # ---------------------------------------------------------------------------------------------------- a human
 async def waiting(run: Run) -> OpenPermission:
     """The permission that waits, once one does."""
-    await until(run.sup, "PermissionRequested", "s:t1")
+    await wait_for_record(run.sup, "PermissionRequested", "s:t1")
     [one] = run.sup.permissions()
     return one
 
@@ -228,7 +228,9 @@ async def test_an_abort_takes_it_back(tmp_path: Path) -> None:
 
 async def test_a_turn_out_of_time_takes_it_back(tmp_path: Path) -> None:
     """Waiting for a human does not stop the clock of the turn; its failure withdraws what it asked for."""
-    async with supervising(tmp_path, agents=ASKS, settings=quick(turn_timeout_s=0.2, max_consecutive_errors=1)) as run:
+    async with supervising(
+        tmp_path, agents=ASKS, settings=quick_settings(turn_timeout_s=0.2, max_consecutive_errors=1)
+    ) as run:
         session = await run.sup.start_session("s", agent="a")
         result = await session.run(PROMPT)
         assert result.outcome == "failed"
@@ -239,7 +241,7 @@ async def test_a_turn_out_of_time_takes_it_back(tmp_path: Path) -> None:
 async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
     """An agent that says nothing because it waits for an answer is not woken, stopped or killed for it."""
     liveness = LivenessConfig(snapshot_s=0.01)
-    settings = quick().model_copy(update={"liveness": liveness})
+    settings = quick_settings().model_copy(update={"liveness": liveness})
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.5})}
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
         session = await run.sup.start_session("s", agent="a")
@@ -270,8 +272,8 @@ async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
         group.start_soon(session.run, "@ask edit: a.txt\n@ask edit: a.txt\n@ask edit: b.txt\n@say did it")
         asked = await waiting(run)
         await run.sup.answer(asked.id, allow=True, always=True)
-        await until(run.sup, "PermissionAnswered", "s:t1", number=2)
-        await until(run.sup, "PermissionRequested", "s:t1", number=3)
+        await wait_for_record(run.sup, "PermissionAnswered", "s:t1", number=2)
+        await wait_for_record(run.sup, "PermissionRequested", "s:t1", number=3)
         [third] = run.sup.permissions()
         assert (third.id, third.title) == ("s:t1:p3", "edit: b.txt")
         await run.sup.answer(third.id, allow=True, by="host")
@@ -316,7 +318,7 @@ async def test_the_commands(tmp_path: Path) -> None:
     told: list[str] = []
 
     async def command(*words: str) -> None:
-        told.append(await anyio.to_thread.run_sync(said, *words, "--state-dir", tmp_path / "sd"))
+        told.append(await anyio.to_thread.run_sync(stdout_of, *words, "--state-dir", tmp_path / "sd"))
 
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         async with spoken_to(run, tmp_path / "sd"):
@@ -344,7 +346,7 @@ async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: s
         shown.append(asked)
         return says
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         result = await session.run(PROMPT)
     assert result.text == ("did it\n" if says else "refused: edit: a.txt\n")
@@ -357,7 +359,7 @@ async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
     async def ask(asked: OpenPermission) -> bool:
         raise OSError("no screen")
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
 
@@ -369,7 +371,7 @@ async def test_a_program_that_says_neither_yes_nor_no_denies(tmp_path: Path, say
     async def ask(asked: OpenPermission) -> Any:
         return says
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
 
@@ -400,7 +402,7 @@ async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) 
     async def ask(asked: OpenPermission) -> bool:
         return True
 
-    async with open_supervisor(agents=agents, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=agents, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         with anyio.fail_after(DEADLINE_S):
             assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
@@ -419,7 +421,7 @@ async def test_a_program_that_leaves_it_is_not_asked_on(tmp_path: Path) -> None:
             raise
         return True
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         async with anyio.create_task_group() as group:
             session = await sup.start_session("s", agent="a")
             group.start_soon(session.run, PROMPT)

@@ -13,7 +13,7 @@ from supervisor.plans import AgentConfig, CircuitBreakerConfig, Plan, TaskConfig
 from supervisor.plans.tasks import ConditionConfig
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import Run, nothing_left, path_of, quick, supervising, until
+from tests.support import Run, no_leaks, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -22,12 +22,12 @@ AGENTS = {
     "scripted": AgentConfig(adapter="scripted"),
     "ghost": AgentConfig(adapter="command", command=("/no/such/program",)),
 }
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -93,7 +93,7 @@ async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
     closed = {one.entity_id: one.seq for one in run.events() if one.to_status == "CLOSED"}
     for name, needed in (("b", "a"), ("c", "a"), ("d", "b"), ("d", "c")):
         assert closed[f"task:{needed}"] < born[name]
-    assert path_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
 
 
 async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ async def test_a_failure_blocks_what_depends_on_it(tmp_path: Path) -> None:
     assert result.tasks["next"].error == "it depends on bad, which did not complete"
     assert (result.tasks["next"].session_id, result.tasks["bad"].session_id) == ("", "bad")
     assert [one.name for one in tmp_path.iterdir()] == ["good"]
-    assert path_of(run.events(), "task:bad")[-1] == "FAILED"
-    assert path_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:bad")[-1] == "FAILED"
+    assert states_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]
     assert {one.id for one in run.store.entities.values() if one.kind == "session"} == {"bad", "good"}
 
 
@@ -134,7 +134,7 @@ async def test_a_program_that_is_missing_fails_its_task(tmp_path: Path) -> None:
     result, run = await carried_out(tmp_path, plan_of(task("lost", agent="ghost")))
     assert outcomes(result) == {"lost": "failed"}
     assert "/no/such/program" in result.tasks["lost"].error
-    assert path_of(run.events(), "task:lost") == ["OPEN", "CLAIMED", "FAILED"]
+    assert states_of(run.events(), "task:lost") == ["OPEN", "CLAIMED", "FAILED"]
 
 
 async def test_an_aborted_task(tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ async def test_an_aborted_task(tmp_path: Path) -> None:
                 results.append(await run_plan(run.sup, plan))
 
             group.start_soon(carry_out)
-            await until(run.sup, "tool_started", "long:t1")
+            await wait_for_record(run.sup, "tool_started", "long:t1")
             receipt = await run.sup.abort("long", AbortScope.SESSION, reason="too long")
             assert receipt.survivors == 0
             (tmp_path / "go").touch()
     assert outcomes(results[0]) == {"long": "aborted", "after": "blocked", "other": "completed"}
     assert results[0].tasks["long"].error == "too long"
-    assert path_of(run.events(), "task:long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
+    assert states_of(run.events(), "task:long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
 
 
 async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
                 results.append(await run_plan(run.sup, plan))
 
             group.start_soon(carry_out)
-            await until(run.sup, "SessionStarted", "one")
+            await wait_for_record(run.sup, "SessionStarted", "one")
             await run.sup.stop()
             (tmp_path / "go").touch()
     assert outcomes(results[0]) == {"one": "completed", "two": "aborted"}
@@ -186,11 +186,11 @@ async def test_a_plan_that_is_given_up(tmp_path: Path) -> None:
         async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
             async with anyio.create_task_group() as group:
                 group.start_soon(run_plan, run.sup, plan)
-                await until(run.sup, "started", "task:one")
+                await wait_for_record(run.sup, "started", "task:one")
                 scope.cancel()
     assert scope.cancelled_caught
-    assert path_of(run.events(), "task:one")[-1] == "CANCELLED"
-    assert path_of(run.events(), "task:two") == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:one")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:two") == ["OPEN", "CANCELLED"]
 
 
 async def test_the_same_plan_twice(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_the_same_plan_twice(tmp_path: Path) -> None:
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         first, second = await run_plan(run.sup, plan), await run_plan(run.sup, plan)
     assert (first.tasks["t"].session_id, second.tasks["t"].session_id) == ("t", "t-2")
-    assert path_of(run.events(), "task:t-2")[-1] == "CLOSED"
+    assert states_of(run.events(), "task:t-2")[-1] == "CLOSED"
 
 
 @pytest.mark.parametrize("approval", ["before", "after"])
@@ -217,7 +217,7 @@ async def test_who_waits_for_a_person_does_not_keep_a_supervisor_that_stops(tmp_
             group.start_soon(carry_out)
             # the workstream is ready once its tasks are there; a result waits when its task says so
             event, who = ("approval_requested", "task:t") if approval == "after" else (READY, "workstream:plan")
-            await until(run.sup, event, who)
+            await wait_for_record(run.sup, event, who)
             await run.sup.stop()
     assert outcomes(results[0]) == {"t": "aborted"}
-    assert path_of(run.events(), "task:t")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:t")[-1] == "CANCELLED"

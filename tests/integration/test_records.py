@@ -25,14 +25,23 @@ from supervisor.journal.statedir import StateDirBusy
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.ports import EntityRow
 from supervisor.runtime import subscriptions
-from tests.support import AGENTS, DEADLINE_S, ask, check_records, nothing_left, quick, supervising, until
+from tests.support import (
+    AGENTS,
+    DEADLINE_S,
+    check_records,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    supervising,
+    wait_for_record,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -72,19 +81,21 @@ async def eventful(sup: Supervisor, workdir: Path) -> None:
     """Successes, a crash, a message, an interrupt, children, a tool abort, a session abort, a hopeless agent."""
     async with anyio.create_task_group() as group:
         busy = await sup.start_session("busy", agent="scripted")
-        first = ask(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
+        first = send_prompt(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
         hung = await sup.start_session("hung", agent="scripted")
-        ask(group, hung, "@agent kid\n  @hang\n")
+        send_prompt(group, hung, "@agent kid\n  @hang\n")
         urged = await sup.start_session("urged", agent="scripted")
-        second = ask(group, urged, "@hang")
-        crashing = ask(group, await sup.start_session("crashing", agent="scripted"), "@crash-once crashed 3\n@say up")
-        hopeless = ask(group, await sup.start_session("hopeless", agent="scripted"), "@garbage")
-        ours = ask(group, await sup.start_session("ours", agent=work), "hello")
-        await until(sup, "SessionStarted", "urged")
+        second = send_prompt(group, urged, "@hang")
+        crashing = send_prompt(
+            group, await sup.start_session("crashing", agent="scripted"), "@crash-once crashed 3\n@say up"
+        )
+        hopeless = send_prompt(group, await sup.start_session("hopeless", agent="scripted"), "@garbage")
+        ours = send_prompt(group, await sup.start_session("ours", agent=work), "hello")
+        await wait_for_record(sup, "SessionStarted", "urged")
         await urged.send("@say yes", urgent=True)
-        await until(sup, "ProcessStarted", "busy:t1", outcome="fact")
+        await wait_for_record(sup, "ProcessStarted", "busy:t1", outcome="fact")
         await sup.abort("busy:t1:c1", AbortScope.TOOL, reason="too slow", actor="ann")
-        await until(sup, "SessionStarted", "hung/kid")
+        await wait_for_record(sup, "SessionStarted", "hung/kid")
         await sup.abort("hung", AbortScope.SESSION, reason="hung", actor="ann")
         results = [(await one.result()).outcome for one in (first, second, crashing, hopeless, ours)]
     assert results == ["completed", "completed", "completed", "failed", "completed"]
@@ -92,7 +103,7 @@ async def eventful(sup: Supervisor, workdir: Path) -> None:
 
 @pytest.fixture
 async def books(tmp_path: Path, _nothing_left: None) -> Books:
-    settings = quick(max_total_errors=3)
+    settings = quick_settings(max_total_errors=3)
     with anyio.fail_after(DEADLINE_S):
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
             await eventful(sup, tmp_path)
@@ -141,7 +152,7 @@ async def test_an_abort_is_the_root_of_what_it_ended(books: Books) -> None:
 async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -> None:
     """Names of the past are not used again, numbers go on, and the whole of it is still legal."""
     for number in range(2):
-        async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+        async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
             session = await sup.start_session("s", agent="scripted")
             assert session.id == ("s", "s-2")[number]
             assert (await session.run("@say hi")).text == "hi\n"

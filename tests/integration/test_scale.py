@@ -18,11 +18,11 @@ from anyio.abc import TaskGroup
 
 from supervisor import AbortScope, AgentTurn, Session, Supervisor
 from supervisor.policies.abort_plan import Receipt
-from tests.support import DEADLINE_S, Run, quick, supervising
+from tests.support import DEADLINE_S, Run, quick_settings, supervising
 
 pytestmark = pytest.mark.anyio
 
-CALM = quick(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
+CALM = quick_settings(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
 """Nobody is hurried on a loaded machine: every end below is an end in order."""
 SCALE_S = 10 * DEADLINE_S
 

@@ -23,7 +23,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plugins.reading import load_plan
 from supervisor.recovery.resumable import heirs_of
 from supervisor.work.plan_runner import PlanRunner
-from tests.support import check_records, path_of
+from tests.support import check_records, states_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
 
@@ -128,4 +128,4 @@ def test_it_is_split_killed_and_run_again(tmp_path: Path, event: str, who: str) 
         check_records(events, journal.entities(), [], refused=True)
     born = [one.entity_id for one in events if one.event == "Born" and one.entity_type in ("task", "workstream")]
     assert sorted(born) == ["task:a", "task:a1", "task:a2", "task:a2a", "task:b", "workstream:plan"]
-    assert path_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert states_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]

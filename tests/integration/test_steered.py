@@ -11,18 +11,18 @@ import pytest
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
-from tests.support import DEADLINE_S, Run, ask, data_of, nothing_left, quick, supervising, until
+from tests.support import DEADLINE_S, Run, data_of, no_leaks, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "came"})}
-PATIENT = quick(steer_grace_s=20.0)
-HASTY = quick(steer_grace_s=0.05)
+PATIENT = quick_settings(steer_grace_s=20.0)
+HASTY = quick_settings(steer_grace_s=0.05)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -47,8 +47,8 @@ async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
     """The agent takes the message up between two steps: nothing is interrupted, and no prompt holds it again."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, script(tmp_path / "go"))
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, script(tmp_path / "go"))
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         await has_come(tmp_path)
         (tmp_path / "go").touch()
@@ -64,8 +64,8 @@ async def test_what_is_not_taken_up_interrupts(tmp_path: Path) -> None:
     """An agent that a tool keeps busy for steer_grace_s is interrupted, and its next prompt has the message."""
     async with supervising(tmp_path, agents=STEERED, settings=HASTY) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, script(tmp_path / "go"))
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, script(tmp_path / "go"))
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         assert (await asked.result()).text.endswith("understood: from ann: come\n")
         assert data_of(run.row("s")).inbox == ()
@@ -79,13 +79,13 @@ async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         prompt = f"{script(tmp_path / 'go')}\n@local while [ ! -e {tmp_path / 'on'} ]; do sleep 0.01; done\n@say done"
-        asked = ask(group, session, prompt)
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, prompt)
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
-        await until(run.sup, "BoundaryAwaited", "s:t1")
+        await wait_for_record(run.sup, "BoundaryAwaited", "s:t1")
         assert run.transitions("BoundaryReached", "s") == []
         (tmp_path / "go").touch()
-        await until(run.sup, "BoundaryReached", "s")
+        await wait_for_record(run.sup, "BoundaryReached", "s")
         await has_come(tmp_path)
         (tmp_path / "on").touch()
         await asked.result()
@@ -98,8 +98,8 @@ async def test_what_its_turn_did_not_hear_gets_one_of_its_own(tmp_path: Path) ->
     asks = {"a": STEERED["a"].model_copy(update={"permissions": PermissionsConfig(default=Decision.ASK)})}
     async with supervising(tmp_path, agents=asks, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, "@ask may I?")
-        await until(run.sup, "PermissionRequested", "s:t1")
+        asked = send_prompt(group, session, "@ask may I?")
+        await wait_for_record(run.sup, "PermissionRequested", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         await run.sup.answer("s:t1:p1", allow=False)
         assert (await asked.result()).text == "refused: may I?\nunderstood: from ann: come\n"
@@ -111,8 +111,8 @@ async def test_who_cannot_be_told_is_interrupted(tmp_path: Path) -> None:
     """An agent that does not offer it hears urgent messages as before: it is interrupted at once, and prompted."""
     async with supervising(tmp_path, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, script(tmp_path / "go"))
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, script(tmp_path / "go"))
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         assert (await asked.result()).text.endswith("understood: from ann: come\n")
     assert delivered(run) == (2, 0)

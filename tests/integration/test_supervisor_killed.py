@@ -21,7 +21,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.processes import shim
 from supervisor.processes.containment import group_for
-from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
+from tests.support import DEADLINE_S, HeldPipe, agent_pids, check_records, no_leaks, reap_all, wait_for_exit
 
 pytestmark = [
     pytest.mark.anyio,
@@ -56,20 +56,20 @@ TOOL = "exec 9>roll; (setsid sh -c 'trap \"\" TERM HUP INT; echo daemon $$ >&9; 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
 @contextmanager
 def supervisor_of(
-    workdir: Path, roll: Roll, backend: str, count: int, script: str
+    workdir: Path, roll: HeldPipe, backend: str, count: int, script: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     argv = [backend, str(workdir), str(workdir / "sd"), roll.path, str(count), script]
     command = [sys.executable, "-c", SUPERVISOR, *argv]
@@ -80,14 +80,14 @@ def supervisor_of(
             supervisor.kill()
 
 
-async def test_ten_agents_with_daemons(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+async def test_ten_agents_with_daemons(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """Ten agents, each running a tool that has left a deaf daemon in another session: all gone, and all recorded."""
     with supervisor_of(tmp_path, roll, anyio_backend, 10, f"@run {TOOL}; sleep 1000") as supervisor:
         pids = await roll.here(30)
         assert sorted(name for name, _ in roll.seen) == ["agent"] * 10 + ["daemon"] * 10 + ["tool"] * 10
         supervisor.send_signal(signal.SIGKILL)
         await roll.all_gone(GONE_S)
-        await gone(*pids)
+        await wait_for_exit(*pids)
     await reap_all()
     await check_books(tmp_path, {f"s{number}" for number in range(10)})
 
@@ -96,7 +96,7 @@ async def check_books(workdir: Path, sessions: set[str]) -> None:
     """What was acknowledged is in the journal; the next supervisor ends it there, legally, and can be used."""
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         assert {row.id for row in journal.entities(live_only=True) if row.kind == "session"} == sessions
-        assert all(pids_of(journal.events(), name) for name in sessions)
+        assert all(agent_pids(journal.events(), name) for name in sessions)
     async with open_supervisor(workdir / "sd") as sup:
         assert not [row for row in sup.rows() if not row.ended]
         assert await sup.journal.owed() == []
@@ -106,7 +106,7 @@ async def check_books(workdir: Path, sessions: set[str]) -> None:
     assert validate_lines((workdir / "sd" / "transitions.jsonl").read_bytes().splitlines(keepends=True)).problems == []
 
 
-async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """Tools that agents start in sessions of their own, agents that ignore every signal: all gone as well."""
     script = f"@deaf\n@daemon\n@local {TOOL}; trap '' TERM HUP INT; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 3, script) as supervisor:
@@ -117,7 +117,7 @@ async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: Roll, anyio
 
 
 @pytest.mark.parametrize("seen", [1, 2, 4])
-async def test_while_it_starts_them(tmp_path: Path, roll: Roll, anyio_backend: str, seen: int) -> None:
+async def test_while_it_starts_them(tmp_path: Path, roll: HeldPipe, anyio_backend: str, seen: int) -> None:
     """Killed at the first signs of six agents: neither those that have come nor those that were coming stay."""
     with supervisor_of(tmp_path, roll, anyio_backend, 6, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(seen)
@@ -125,11 +125,11 @@ async def test_while_it_starts_them(tmp_path: Path, roll: Roll, anyio_backend: s
         await roll.all_gone(GONE_S)
         with anyio.fail_after(DEADLINE_S):
             await anyio.to_thread.run_sync(supervisor.wait)
-        await gone(*[pid for _, pid in roll.seen])
+        await wait_for_exit(*[pid for _, pid in roll.seen])
     await reap_all()
 
 
-async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """Embedded it has no signal handlers: SIGTERM ends it like any program, and nothing is left either."""
     with supervisor_of(tmp_path, roll, anyio_backend, 2, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(6)
@@ -152,19 +152,19 @@ def kill_at_once(*pids: int) -> None:
 CLEAN = "exec 9>roll; (env -i setsid sh -c 'trap \"\" TERM HUP INT; echo clean $$ >&9; sleep 1000' &); echo tool $$ >&9"
 
 
-async def test_together_with_its_wardens(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+async def test_together_with_its_wardens(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """The supervisor and all of its wardens are killed at the same moment: the keeper ends what they had."""
     with supervisor_of(tmp_path, roll, anyio_backend, 4, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(12)
         fork_server = keeper_of(tmp_path)
         kill_at_once(supervisor.pid, *shim.children(fork_server))
         await roll.all_gone(GONE_S)
-        await gone(fork_server)
+        await wait_for_exit(fork_server)
     await reap_all()
     await check_books(tmp_path, {f"s{number}" for number in range(4)})
 
 
-async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """Supervisor, wardens and keeper at the same moment: the next supervisor of the directory ends what they left,
     what has thrown away its environment too where there can be a control group."""
     grouped = bool(group_for("probe"))
@@ -173,7 +173,7 @@ async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: Ro
         await roll.here(12)
         fork_server = keeper_of(tmp_path)
         kill_at_once(supervisor.pid, fork_server, *shim.children(fork_server))
-        await gone(fork_server, supervisor.pid)
+        await wait_for_exit(fork_server, supervisor.pid)
         assert any(Path(f"/proc/{pid}").exists() for name, pid in roll.seen if name in ("daemon", "clean"))
         await check_books(tmp_path, {f"s{number}" for number in range(4)})
         await roll.all_gone(GONE_S)

@@ -18,14 +18,23 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.work.plan_runner import run_plan
-from tests.support import DEADLINE_S, FrozenJournal, ask, check_records, path_of, quick, supervising, until
+from tests.support import (
+    DEADLINE_S,
+    FrozenJournal,
+    check_records,
+    quick_settings,
+    send_prompt,
+    states_of,
+    supervising,
+    wait_for_record,
+)
 
 pytestmark = pytest.mark.anyio
 
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done; echo done"))
 }
-SETTINGS = quick().model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+SETTINGS = quick_settings().model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
 
 
 async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
@@ -34,8 +43,8 @@ async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
     async with supervising(workdir, agents=AGENTS) as run, anyio.create_task_group() as group:
         sessions = [await run.sup.start_session(name, agent="sh") for name in ("a", "b")]
         for session in sessions:
-            ask(group, session, "work")
-            await until(run.sup, "SessionStarted", session.id)
+            send_prompt(group, session, "work")
+            await wait_for_record(run.sup, "SessionStarted", session.id)
         left = copy.deepcopy(run.store)
         for session in sessions:
             await session.abort(reason="it has died")
@@ -122,15 +131,15 @@ async def test_a_prompt_that_was_completed_is_not_done_again(tmp_path: Path) -> 
     plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with supervising(tmp_path, agents=plan.agents) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
-        await until(run.sup, "TurnReaped", "t")
+        await wait_for_record(run.sup, "TurnReaped", "t")
         store = copy.deepcopy(run.store)
         group.cancel_scope.cancel()
     (tmp_path / "gate").touch()
     with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(store)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=plan.agents, settings=quick(), workdir=tmp_path) as sup:
+        async with open_supervisor(agents=plan.agents, settings=quick_settings(), workdir=tmp_path) as sup:
             result = await run_plan(sup, plan)
     assert [(one.session_id, one.outcome) for one in result.tasks.values()] == [("t", "completed")]
     assert (tmp_path / "effects").read_text().split() == ["once"]
     records = store.log.after(0, 1_000_000)
-    assert path_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     check_records(records, store.entities.values(), store.owed.values())

@@ -36,7 +36,7 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
 from supervisor.work.task_execution import TaskExecution
-from tests.support import Run, nothing_left, path_of, quick, supervising, until
+from tests.support import Run, no_leaks, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -44,7 +44,7 @@ AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
     "other": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
 }
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 ME = "operator:me"
 QUICK: dict[str, Any] = {"base_retry_delay": 0, "max_retry_delay": 0, "jitter_percentage": 0}
 ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled": False}}
@@ -52,7 +52,7 @@ ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -81,10 +81,10 @@ class Going:
         return {name: one.outcome for name, one in self.result.tasks.items()}
 
     def path(self, name: str) -> list[str]:
-        return path_of(self.run.events(), f"task:{name}")
+        return states_of(self.run.events(), f"task:{name}")
 
     async def until(self, event: str, entity_id: str, **how: Any) -> None:
-        await until(self.run.sup, event, entity_id, **how)
+        await wait_for_record(self.run.sup, event, entity_id, **how)
 
 
 @asynccontextmanager
@@ -214,8 +214,8 @@ async def test_a_task_that_is_worked_on_is_cancelled(tmp_path: Path, gate: Gate)
         await plan.until("started", "task:a")
         assert (await plan.operating.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
     assert plan.outcomes() == {"a": "aborted", "b": "blocked", "c": "completed"}
-    assert path_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
-    assert path_of(plan.run.events(), "job:a")[-1] == "cancelled"
+    assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
+    assert states_of(plan.run.events(), "job:a")[-1] == "cancelled"
 
 
 async def test_a_task_that_waits_is_cancelled(tmp_path: Path, gate: Gate) -> None:
@@ -280,7 +280,7 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     """The task does not wait for the probe: it is tried at once."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", "test -e done"), task("b", HELD))
-    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
+    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("execution_failed", "job:a")
         (tmp_path / "done").touch()
         assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
@@ -291,7 +291,9 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
 async def test_a_circuit_that_was_reset_is_not_tried_by_a_supervisor_that_ends(tmp_path: Path) -> None:
     """Its worker has kept it meanwhile: the task has failed, and nothing of it looks as if it went on."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    async with going(tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick().limits)) as plan:
+    async with going(
+        tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick_settings().limits)
+    ) as plan:
         await plan.until("retry_decided", "run:a")
         assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
@@ -310,7 +312,7 @@ OFTEN: dict[str, Any] = {
 async def test_a_run_that_was_reset_waits_as_it_decides(tmp_path: Path, gate: Gate) -> None:
     """Its job has no retry left: it waits with its worker for its own delay, not for the circuit that was closed."""
     tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
-    async with going(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick().limits)) as plan:
+    async with going(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
         assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
         await gate("one")
@@ -321,7 +323,7 @@ async def test_a_run_that_was_reset_does_not_wait_for_ever(tmp_path: Path, gate:
     """A supervisor that ends while it waits leaves no run of a task that has failed looking alive."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
-    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
+    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
         await plan.operating.reset("a", by=ME)
         await plan.until("retry_decided", "run:a", number=3)
@@ -329,7 +331,7 @@ async def test_a_run_that_was_reset_does_not_wait_for_ever(tmp_path: Path, gate:
         await plan.run.sup.stop()
         await gate("one")
     assert plan.outcomes()["a"] == "failed"
-    assert path_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+    assert states_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
 
 
 async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate) -> None:
@@ -414,7 +416,7 @@ async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) 
     """What it waits for is over first; then its subtasks are waited for, and nobody tries it again."""
     waits = {**ONCE, "max_attempts": 2, "base_retry_delay": 1, "max_retry_delay": 1}
     tries = task("a", "echo a >> log; exit 1")
-    async with going(tmp_path, plan_of(tries, lifecycle=waits, limits=quick().limits)) as plan:
+    async with going(tmp_path, plan_of(tries, lifecycle=waits, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a")
         await plan.until("execution_failed", "job:a")
         await plan.operating.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
@@ -427,7 +429,7 @@ async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) 
 async def test_the_retries_of_a_plan_are_what_it_says(tmp_path: Path) -> None:
     """A plan without any tries nothing again, whatever its runs may."""
     tries = {**ONCE, "max_attempts": 3}
-    none = {"retry_budget": {"share": 0.0, "least": 0}, "limits": quick().limits}
+    none = {"retry_budget": {"share": 0.0, "least": 0}, "limits": quick_settings().limits}
     async with going(tmp_path, plan_of(task("a", "echo a >> log; exit 1"), lifecycle=tries, **none)) as plan:
         pass
     assert plan.outcomes() == {"a": "failed"}
@@ -503,7 +505,7 @@ async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
 
         async def accept_meanwhile(place: WorkspaceSpec) -> None:
             group.start_soon(approve)
-            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
             await accept(place)
@@ -536,7 +538,7 @@ async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monke
 
         async def check_meanwhile(session_id: str, tests: Sequence[AcceptanceTest]) -> str:
             group.start_soon(cancel)
-            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
             return await check(session_id, tests)
@@ -571,7 +573,7 @@ async def test_a_plan_that_fails_as_it_is_given_up_is_preserved(tmp_path: Path) 
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
             group.start_soon(PlanRunner(sup).run, plan)
-            await until(sup, "all_tasks_completed", "workstream:plan")
+            await wait_for_record(sup, "all_tasks_completed", "workstream:plan")
             group.cancel_scope.cancel()
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
@@ -670,7 +672,7 @@ PROBED: dict[str, Any] = {
 
 def patient(*tasks: TaskConfig, **more: Any) -> Plan:
     """Its sessions do not give up: the runs of its tasks decide about another attempt."""
-    return plan_of(*tasks, limits=quick(max_total_errors=9, max_consecutive_errors=9).limits, **more)
+    return plan_of(*tasks, limits=quick_settings(max_total_errors=9, max_consecutive_errors=9).limits, **more)
 
 
 async def test_who_waits_twice_for_a_cool_down_shortens_no_later_one(tmp_path: Path) -> None:
@@ -769,7 +771,7 @@ async def test_a_supervisor_that_ends_keeps_no_queue(tmp_path: Path, gate: Gate)
             await plan.until("cancelled", f"task:{name}")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "blocked"}
-    assert path_of(plan.run.events(), "job:c") == ["pending", "queued", "cancelled"]
+    assert states_of(plan.run.events(), "job:c") == ["pending", "queued", "cancelled"]
 
 
 async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import nothing_left, path_of, quick
+from tests.support import no_leaks, quick_settings, states_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -78,7 +78,7 @@ def facts(where: Path, name: str) -> list[LifecycleEvent]:
 
 def states(where: Path, task_id: str) -> list[str]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
-        return path_of(list(reader.events()), f"task:{task_id}")
+        return states_of(list(reader.events()), f"task:{task_id}")
 
 
 async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:

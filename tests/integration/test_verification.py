@@ -18,17 +18,17 @@ from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, TaskConfig
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.workspaces.git_command import WorkspaceError
-from tests.support import nothing_left, path_of, quick, supervising
+from tests.support import no_leaks, quick_settings, states_of, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -70,7 +70,7 @@ async def carried_out(plan: Plan, where: Path) -> PlanResult:
 
 def states(where: Path, task_id: str) -> list[str]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
-        return path_of(list(reader.events()), f"task:{task_id}")
+        return states_of(list(reader.events()), f"task:{task_id}")
 
 
 # -------------------------------------------------------------------------------------------------- acceptance
@@ -111,7 +111,7 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
                 await run.sup.abort("write", AbortScope.SESSION, reason="enough")
                 assert await pipe.read() == b""  # ends when nobody holds that any more
     assert results[0].tasks["write"].outcome == "aborted"
-    assert path_of(run.events(), "task:write")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:write")[-1] == "CANCELLED"
 
 
 # ------------------------------------------------------------------------------------------------------ merges

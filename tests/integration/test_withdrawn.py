@@ -12,7 +12,7 @@ from supervisor.journal.memory import MemoryStore
 from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from tests.integration.test_task_commands import plan_of, task
-from tests.support import FrozenJournal, supervising, until
+from tests.support import FrozenJournal, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> No
             await disks[0].frozen.wait()
             group.cancel_scope.cancel()
         disks[0].thaw.set()
-        await until(run.sup, "Ended", "s")
+        await wait_for_record(run.sup, "Ended", "s")
         assert run.sup.sessions() == []
     stopped = next(one for one in run.events("s") if one.to_status == "Stopped")
     assert stopped.reason == "whoever started it was cancelled"

@@ -22,7 +22,7 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.support import check_records, path_of
+from tests.support import check_records, states_of
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "examples" / "workstream.yaml"
@@ -102,15 +102,15 @@ def test_the_example(repository: Path) -> None:
     events = books(repository)
     check_result(repository)
     again = ["FAILED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
-    assert path_of(events, "task:add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
-    run = path_of(events, "run:subtract")
+    assert states_of(events, "task:add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
+    run = states_of(events, "run:subtract")
     assert run.count("RETRYING") == 2
     assert run[run.index("CIRCUIT_OPEN") :] == ["CIRCUIT_OPEN", "HALF_OPEN", "IN_PROGRESS", "VALIDATING", "COMPLETED"]
-    assert path_of(events, "task:scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
-    assert path_of(events, "task:manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
+    assert states_of(events, "task:scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert states_of(events, "task:manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
     rejected = next(one for one in events if one.entity_id == "task:news" and one.event == "verification_rejected")
     assert "calculator/multiply.py" in rejected.reason
-    assert path_of(events, "workstream:calculator") == ["planned", "ready", "executing", "validating", "completed"]
+    assert states_of(events, "workstream:calculator") == ["planned", "ready", "executing", "validating", "completed"]
     dossier = repository / ".sdd" / "archive" / "workstream-calculator.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert {one["entity_id"] for one in kept if one["entity_type"] == "task"} == {f"task:{name}" for name in WHOLE}

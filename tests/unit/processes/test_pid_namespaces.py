@@ -22,7 +22,16 @@ from supervisor.ports import Launch
 from supervisor.processes import fork_server, pid_namespace, shim
 from supervisor.processes.containment import Containment
 from supervisor.processes.host import ShimHost, ShimProcess
-from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
+from tests.support import (
+    DEADLINE_S,
+    OLDER_CHILDREN,
+    HeldPipe,
+    no_leaks,
+    quick_settings,
+    reap,
+    supervising,
+    wait_for_exit,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
 
@@ -38,18 +47,18 @@ PLAIN = Containment()
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
-def zoo(roll: Roll, mode: str, *kinds: str) -> tuple[str, ...]:
+def zoo(roll: HeldPipe, mode: str, *kinds: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", VICTIMS, roll.path, mode, *kinds)
 
 
@@ -59,7 +68,7 @@ def python(code: str) -> Launch:
 
 @asynccontextmanager
 async def running(
-    roll: Roll, mode: str, *kinds: str, containment: Containment = ENCLOSED
+    roll: HeldPipe, mode: str, *kinds: str, containment: Containment = ENCLOSED
 ) -> AsyncIterator[ShimProcess]:
     """The victims, all of them there."""
     launch = Launch(argv=zoo(roll, mode, *kinds), cwd="/", env=PATH)
@@ -138,7 +147,7 @@ async def test_a_program_that_does_not_start_leaves_no_init() -> None:
 
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
-async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> None:
+async def test_the_count_is_the_same(roll: HeldPipe, containment: Containment) -> None:
     """A kill counts every descendant but the main process, exactly, with a namespace or without; never the init."""
     async with running(roll, "stay", "child", "session", "daemon", "stubborn", containment=containment) as process:
         process.kill()
@@ -147,7 +156,7 @@ async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> No
 
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
-async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -> None:
+async def test_terminate_reaches_orphans(roll: HeldPipe, containment: Containment) -> None:
     """SIGTERM goes to all that heed it, also to whom the init has adopted: then nobody needs a kill."""
     async with running(roll, "defy", "child", "session", "daemon", containment=containment) as process:
         victims = [pid for pid in shim.descendants(process.shim_client.pid) if pid != process.pid]
@@ -159,7 +168,7 @@ async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -
         assert (report.ended_by, report.killed, report.survivors) == ("terminate", 0, 0)
 
 
-async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
+async def test_a_look_and_a_strike_spare_the_init(roll: HeldPipe) -> None:
     """What the program has started is told of by our pids, and struck; the program goes on, and so does its init."""
     async with running(roll, "stay", "daemon") as process:
         inits = inits_of(process.shim_client.pid)
@@ -167,7 +176,7 @@ async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
         assert (main.pid, main.session) == (process.pid, process.pid)
         assert daemon.session not in (process.pid, *inits)
         process.strike([daemon], signal.SIGKILL)
-        await gone(daemon.pid)
+        await wait_for_exit(daemon.pid)
         assert inits_of(process.shim_client.pid) == inits
         process.signal(signal.SIGUSR1)
         assert await process.wait_exit() == -signal.SIGUSR1
@@ -175,7 +184,7 @@ async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- violence
-async def test_a_killed_warden(roll: Roll) -> None:
+async def test_a_killed_warden(roll: HeldPipe) -> None:
     """kill -9 of the warden alone: deaf daemons without session or environment are gone, and the host is told."""
     async with running(roll, "defy", *KINDS) as process:
         with held(shim.descendants(process.shim_client.pid)) as fds:
@@ -204,7 +213,7 @@ anyio.run(main, backend=backend)
 
 
 @contextmanager
-def supervisor_of(roll: Roll, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+def supervisor_of(roll: HeldPipe, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [*before, sys.executable, "-c", SUPERVISOR, backend, *zoo(roll, "defy", *KINDS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
         try:
@@ -223,10 +232,10 @@ async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
 
 def end_our_own() -> None:
     """Whoever has fallen to us, until nobody does."""
-    while left := set(shim.children(os.getpid())) - FAMILY:
+    while left := set(shim.children(os.getpid())) - OLDER_CHILDREN:
         shim.send(left, signal.SIGKILL)
         for pid in left:
-            collect(pid)
+            reap(pid)
 
 
 def kill_at_once(*pids: int) -> None:
@@ -235,7 +244,7 @@ def kill_at_once(*pids: int) -> None:
         shim.send(pids, number)
 
 
-async def test_the_supervisor_with_its_warden(roll: Roll, anyio_backend: str) -> None:
+async def test_the_supervisor_with_its_warden(roll: HeldPipe, anyio_backend: str) -> None:
     """kill -9 of both at the same moment: everybody is gone, and the keeper goes when it has seen to that."""
     with supervisor_of(roll, anyio_backend) as supervisor:
         keeping, one, _ = await pids_of(supervisor)
@@ -244,29 +253,29 @@ async def test_the_supervisor_with_its_warden(roll: Roll, anyio_backend: str) ->
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await gone(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
-        collect(keeping)
+        await wait_for_exit(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
+        reap(keeping)
 
 
-async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> None:
+async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) -> None:
     """kill -9 of supervisor, keeper and warden at the same moment: the kernel alone ends what they had, if it may."""
     with supervisor_of(roll, anyio_backend) as supervisor:
         keeping, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
         inits, everybody = inits_of(one), shim.descendants(one)
         kill_at_once(supervisor.pid, keeping, one)
-        await gone(supervisor.pid)
+        await wait_for_exit(supervisor.pid)
         for pid in (keeping, one, main):  # they have fallen to us; an init is dead when we have reaped its own
-            await gone(pid)
-            collect(pid)
+            await wait_for_exit(pid)
+            reap(pid)
         if not ALLOWED:
             assert [pid for pid in everybody if shim.lives(pid)]
             end_our_own()
             return
-        await gone(*inits)
+        await wait_for_exit(*inits)
         await roll.all_gone()
         for init in inits:
-            collect(init)
+            reap(init)
 
 
 def test_the_keeper_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +296,7 @@ DENY = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0); os.exe
 """PR_CAPBSET_DROP of CAP_SYS_ADMIN: what is executed then has it no more, whoever runs it."""
 
 
-async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
+async def test_without_the_right_to(roll: HeldPipe, anyio_backend: str) -> None:
     """A supervisor without CAP_SYS_ADMIN runs its programs as it always did, and its keeper ends them all."""
     with supervisor_of(roll, anyio_backend, sys.executable, "-c", DENY) as supervisor:
         keeping, one, main = await pids_of(supervisor)
@@ -297,8 +306,8 @@ async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await gone(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
-        collect(keeping)
+        await wait_for_exit(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
+        reap(keeping)
 
 
 HALF = """
@@ -335,9 +344,9 @@ async def test_it_is_off_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("really", [False, True], ids=["plain", "enclosed"])
-async def test_a_turn_and_an_abort(tmp_path: Path, roll: Roll, really: bool) -> None:
+async def test_a_turn_and_an_abort(tmp_path: Path, roll: HeldPipe, really: bool) -> None:
     """An ordinary turn works, its tool is where the setting says, and the receipt of an abort is as ever."""
-    async with supervising(tmp_path, settings=enclosed(quick(), really=really)) as run:
+    async with supervising(tmp_path, settings=enclosed(quick_settings(), really=really)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run(f"@run readlink /proc/self/ns/pid > {tmp_path}/ns")
         assert result.outcome == "completed"
