@@ -5,20 +5,17 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import pytest
 
-from supervisor.embedding import runtime
-from supervisor.embedding.runtime import open_supervisor
-from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.memory import MemoryStore
 from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.work.budgeting import narrowings
 from supervisor.work.plan_runner import run_plan
-from tests.support import DEADLINE_S, check_records, quick_settings, send_prompt, supervising, wait_for_record
+from tests.support import check_records, quick_settings, send_prompt, supervising, taking_over, wait_for_record
 from tests.verification.checkers.leaks import counted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -68,15 +65,14 @@ async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
 async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None) -> tuple[Any, Any]:
     """What a session may still use, and what the workstream has used, under the next supervisor."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=workdir) as sup:
-            if plan is not None:
-                result = await run_plan(sup, plan)
-                return result, None
-            (session,) = sup.sessions()
-            found = session.budget, session.used
-            await session.abort(reason="enough")
-            return found
+    async with taking_over(left, workdir, agents=AGENTS, settings=settings) as sup:
+        if plan is not None:
+            result = await run_plan(sup, plan)
+            return result, None
+        (session,) = sup.sessions()
+        found = session.budget, session.used
+        await session.abort(reason="enough")
+        return found
 
 
 async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
@@ -129,14 +125,13 @@ async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: 
         left = copy.deepcopy(run.store)
         await waits.close()
         await above.close()
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            assert [(one.id, one.budget.tokens) for one in sup.sessions()] == [("waits", 100), ("above", 100)]
-            again = sup.scope("night", "the night's work", limits)
-            assert again is not None
-            assert again.used.tokens == 900
-            for one in sup.sessions():
-                await one.close()
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+        assert [(one.id, one.budget.tokens) for one in sup.sessions()] == [("waits", 100), ("above", 100)]
+        again = sup.scope("night", "the night's work", limits)
+        assert again is not None
+        assert again.used.tokens == 900
+        for one in sup.sessions():
+            await one.close()
 
 
 async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path) -> None:
@@ -164,12 +159,11 @@ async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_i
         left = copy.deepcopy(run.store)
         await free.close()
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            (session,) = sup.sessions()
-            assert session.budget.tokens == 1000
-            assert counted(sup, ["above"]) == []
-            await session.close()
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+        (session,) = sup.sessions()
+        assert session.budget.tokens == 1000
+        assert counted(sup, ["above"]) == []
+        await session.close()
 
 
 async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a_crash(tmp_path: Path) -> None:
@@ -184,15 +178,14 @@ async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a
         left = copy.deepcopy(run.store)
         for one in (session, other):
             await one.close()
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            bounds = {one.id: one.budget.limits for one in sup.sessions()}
-            assert bounds == {"other": {"tokens": 600}, "night": {"tokens": 600, "turns": 4}}
-            await sup.session("night").close()
-            again = sup.scope("night", "the night's work", Budget(tokens=1000))
-            assert again is not None
-            assert again.used.tokens == 400
-            await sup.session("other").close()
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+        bounds = {one.id: one.budget.limits for one in sup.sessions()}
+        assert bounds == {"other": {"tokens": 600}, "night": {"tokens": 600, "turns": 4}}
+        await sup.session("night").close()
+        again = sup.scope("night", "the night's work", Budget(tokens=1000))
+        assert again is not None
+        assert again.used.tokens == 400
+        await sup.session("other").close()
 
 
 @pytest.mark.parametrize("now", [100_000, None])
@@ -210,9 +203,8 @@ async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_n
     (tmp_path / "gate").touch()
     limits = BudgetConfig(tokens=now)
     wide = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart"), which: limits})
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=wide, workdir=tmp_path) as sup:
-            assert (await sup.session("s").result()).outcome == "completed"
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=wide) as sup:
+        assert (await sup.session("s").result()).outcome == "completed"
 
 
 async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Path) -> None:
@@ -226,16 +218,12 @@ async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Pa
         await session.close()
     found: list[int | None] = []
     for settings in (common, common, common.model_copy(update={"session_budget": budget(tokens=1000)})):
-        with (
-            patch.object(runtime, "MemoryJournal", lambda store=left: MemoryJournal(store)),
-            anyio.fail_after(DEADLINE_S),
-        ):
-            async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-                session = sup.session("s")
-                found.append(session.budget.tokens)
-                assert (await session.run("@use 60 0")).outcome == "completed"
-                left = copy.deepcopy(left)
-                await session.close()
+        async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+            session = sup.session("s")
+            found.append(session.budget.tokens)
+            assert (await session.run("@use 60 0")).outcome == "completed"
+            left = copy.deepcopy(left)
+            await session.close()
     assert found == [None, None, 1000 - 90 - 2 * 60]
 
 

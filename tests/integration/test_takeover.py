@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
 
 import anyio
 import msgspec
 import pytest
 
-from supervisor.embedding import runtime
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import LifecycleEvent
@@ -19,13 +17,13 @@ from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig
 from supervisor.ports import JournalError
 from supervisor.work.plan_runner import run_plan
 from tests.support import (
-    DEADLINE_S,
     FrozenJournal,
     check_records,
     quick_settings,
     send_prompt,
     states_of,
     supervising,
+    taking_over,
     wait_for_record,
 )
 
@@ -53,9 +51,8 @@ async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
 
 async def taken_over(workdir: Path, journal: MemoryJournal) -> dict[str, bool]:
     """Take over, and wait for the answers to what was asked of the dead one: by session, whether it is well."""
-    with patch.object(runtime, "MemoryJournal", lambda: journal), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=SETTINGS, workdir=workdir) as sup:
-            results = {one.id: await one.result() for one in sup.sessions()}
+    async with taking_over(journal, workdir, agents=AGENTS, settings=SETTINGS) as sup:
+        results = {one.id: await one.result() for one in sup.sessions()}
     return {name: result is not None and result.ok for name, result in results.items()}
 
 
@@ -135,11 +132,18 @@ async def test_a_prompt_that_was_completed_is_not_done_again(tmp_path: Path) -> 
         store = copy.deepcopy(run.store)
         group.cancel_scope.cancel()
     (tmp_path / "gate").touch()
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(store)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=plan.agents, settings=quick_settings(), workdir=tmp_path) as sup:
-            result = await run_plan(sup, plan)
+    async with taking_over(store, tmp_path, agents=plan.agents) as sup:
+        result = await run_plan(sup, plan)
     assert [(one.session_id, one.outcome) for one in result.tasks.values()] == [("t", "completed")]
     assert (tmp_path / "effects").read_text().split() == ["once"]
     records = store.log.after(0, 1_000_000)
     assert states_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     check_records(records, store.entities.values(), store.owed.values())
+
+
+async def test_a_state_directory_has_its_own_journal(tmp_path: Path) -> None:
+    """A journal beside a state directory is refused, and the directory is not created."""
+    with pytest.raises(ValueError, match="give state_dir or journal, not both"):
+        async with open_supervisor(tmp_path / "state", journal=MemoryJournal(MemoryStore())):
+            pass
+    assert not (tmp_path / "state").exists()

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import apsw
@@ -21,8 +20,7 @@ from actors.backoff import Backoff
 from supervisor import AgentTurn, Degraded
 from supervisor.cli.live_view import JsonTeller, PlainTeller, Reporter
 from supervisor.cli.rendering import receipt_text
-from supervisor.embedding import runtime
-from supervisor.embedding.runtime import Session
+from supervisor.embedding.runtime import Session, open_supervisor
 from supervisor.host import shutdown, supervision
 from supervisor.host.verification import Janitor
 from supervisor.journal import database
@@ -370,11 +368,10 @@ async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: 
     timer = StartTimer(name="backoff", delay_s=1.0, event=BackoffElapsed())
     store.owed["1.0"] = ("1.0", "s", encoded(timer))
     disk = DeafJournal(store)
-    with patch.object(runtime, "MemoryJournal", lambda: disk):
-        async with runtime.open_supervisor(agents={}, settings=quick_settings(), workdir=tmp_path) as sup:
-            assert set(disk.refused) == {"1.0"}
-            assert sup.journal_writer.disk.outages == 1
-            assert await disk.owed() == []
+    async with open_supervisor(journal=disk, settings=quick_settings(), workdir=tmp_path) as sup:
+        assert set(disk.refused) == {"1.0"}
+        assert sup.journal_writer.disk.outages == 1
+        assert await disk.owed() == []
 
 
 def task_left(seq: int) -> Append:
