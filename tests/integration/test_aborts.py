@@ -1,6 +1,6 @@
-"""Aborts of real agents: what each scope reaches, that nothing else notices, and what the receipts and records say.
+"""Aborts of real agents: the processes that each scope reaches, those that it spares, receipts and records.
 
-How an abort decides whom it reaches is tested exhaustively elsewhere; here it is carried out on processes.
+The decision of an abort's reach is tested exhaustively in tests/unit/policies; here it is carried out on processes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
 
 
 def hold(name: str = "tool") -> str:
-    """A command that comes to the roll, leaves a child and a daemon there, and stays."""
+    """Return a command that reports itself to the pipe, leaves a child and a daemon holding the pipe, and goes on
+    running."""
     daemon = "setsid sh -c 'trap \"\" TERM; sleep 1000' & setsid sleep 1000 &"
     return f"exec 9>roll; {daemon} echo {name} $$ >&9; exec sleep 1000"
 
@@ -76,13 +77,14 @@ def rungs(receipt: Receipt) -> dict[str, str]:
 
 
 def results_of(run: Run, turn_id: str) -> list[str]:
-    """The results that a turn's calls had."""
+    """Return the outcomes of a turn's calls."""
     return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
 
 
 # ---------------------------------------------------------------------------------------------------- TOOL
 async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> None:
-    """A call that we run: its process tree is gone, it has one result, aborted, and the turn goes on to succeed."""
+    """An aborted call's process tree is gone, the call has the one result ``aborted``, and the turn goes on and
+    succeeds."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@run {hold()}\n@say and on")
@@ -105,7 +107,7 @@ async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> Non
 
 
 async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPipe) -> None:
-    """Of parallel calls only the one that is named ends; the turn is still in TOOL_USE, and each has one result."""
+    """Of three parallel calls only the named one ends; the turn stays in TOOL_USE, and each call has one result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         command = "exec 9>roll; echo tool $$ >&9; test -e go || while ! test -e go; do sleep 0.01; done"
@@ -121,11 +123,11 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPip
 
 
 THINK = "@pause 0.05\n"
-"""A model takes its time; the kernel tells the births of processes by hundredths of a second."""
+"""Pause before a call: the kernel dates the birth of processes in hundredths of a second."""
 
 
 async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp_path: Path, roll: HeldPipe) -> None:
-    """A call that we cannot end by a scope: all that it has started is killed, and its turn goes on."""
+    """All processes that a call of the agent itself has started are killed, and the turn goes on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"{THINK}@local {hold()}\n@say and on")
@@ -144,8 +146,8 @@ async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp
 
 @pytest.mark.parametrize("output", ["", "exec >/dev/null; "])
 async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: HeldPipe, output: str) -> None:
-    """An agent that can end one call is asked to, its turn goes on, and what is left running is killed: before its end
-    if that has to wait for it (a daemon holds its output), else after it."""
+    """An agent that can end one call is asked to. Processes that are left are killed: before the call's end if the
+    call waits for them (a daemon holds its output), else after it."""
     agents = {"scripted": AgentConfig(adapter="scripted", env={"SCRIPTED_ENDS_CALLS": "1"})}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -162,7 +164,8 @@ async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Hel
 
 
 async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Path) -> None:
-    """Where nothing can be ended but the turn, it is interrupted and prompted again; receipt and record say why."""
+    """A call without processes is ended with its turn: the agent is interrupted and prompted again, and the receipt
+    says why."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@inside call\n@say never")
@@ -180,7 +183,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
 
 
 async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> None:
-    """If the agent does not stop either, it is killed after its grace: nobody can tell what became of the call."""
+    """An agent that ignores the interrupt is killed after its grace; the result of the call is ``unknown``."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@inside call")
@@ -193,7 +196,7 @@ async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> 
 
 
 async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: HeldPipe) -> None:
-    """The child session that the call started ends with it, in order; the parent's turn goes on."""
+    """The child session that an aborted call has started ends in order with the call; the parent's turn goes on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@agent kid\n  @run {hold()}\n@say and on")
@@ -213,7 +216,7 @@ async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: HeldPipe)
 
 
 async def test_a_tool_abort_of_a_session_means_its_open_calls(tmp_path: Path, roll: HeldPipe) -> None:
-    """TOOL on a session ends every call that is open, and no more."""
+    """A TOOL abort of a session ends every open call, and nothing else."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@tools 2 {hold()}\n@say and on")
@@ -239,7 +242,7 @@ FAMILY = """\
 
 
 async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: AbortPolicy | None = None) -> None:
-    """A lead with three children, of which the first has one; two of them hold something, ``c`` waits."""
+    """Start a lead with three children, the first of which has a child; two of them hold the pipe, ``c`` waits."""
     prompt = FAMILY.replace("{hold}", hold())
     session = await run.sup.start_session("lead", agent="scripted", policy=policy)
     run.asked = send_prompt(group, session, prompt)
@@ -248,7 +251,7 @@ async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: A
 
 
 async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: HeldPipe) -> None:
-    """SESSION on the root: everybody ends, leaves first, and no process is left; others are not touched."""
+    """A SESSION abort of the root ends all descendants, leaves first, with every process; other sessions go on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         other = await run.sup.start_session("other", agent="scripted")
         others = send_prompt(group, other, "@wait go\n@say untouched")
@@ -272,7 +275,7 @@ async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Hel
 
 
 async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll: HeldPipe) -> None:
-    """SESSION on a child: it and its descendants end; its parent and its siblings go on."""
+    """A SESSION abort of a child ends the child and its descendants; parent and siblings go on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/a", SESSION, reason="not that")
@@ -287,7 +290,7 @@ async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll
 
 
 async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: HeldPipe) -> None:
-    """SESSION on a call is one of its session."""
+    """A SESSION abort that names a call ends the session of the call."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@run {hold()}")
@@ -301,8 +304,8 @@ async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: He
     assert failed.abort_id == receipt.abort_id
 
 
-async def test_who_ignores_everything_is_killed(tmp_path: Path, roll: HeldPipe) -> None:
-    """A deaf agent with a deaf daemon: the ladder is climbed to its kill rung, and nothing is left."""
+async def test_an_agent_that_ignores_signals_is_killed(tmp_path: Path, roll: HeldPipe) -> None:
+    """The termination of a deaf agent with a deaf daemon reaches the kill stage, and no process is left."""
     async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.1})) as run:
         async with anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
@@ -322,7 +325,7 @@ async def test_who_ignores_everything_is_killed(tmp_path: Path, roll: HeldPipe) 
 
 
 async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: HeldPipe) -> None:
-    """While the first climbs a ladder that would take ten minutes, one with *now* ends it on the kill rung."""
+    """A second abort with ``now`` moves a termination that would take ten minutes on to kill."""
     slow = quick_settings(ladder={"request_s": 600.0, "cancel_s": 600.0})
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -346,8 +349,8 @@ async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: HeldPi
     assert {one.reason for one in run.events("s") if one.event == "AbortRecord"} == {"please", "now"}
 
 
-async def test_an_abort_at_once_does_not_ask(tmp_path: Path, roll: HeldPipe) -> None:
-    """With *now* the first abort starts at the kill rung, too."""
+async def test_an_abort_at_once_starts_at_kill(tmp_path: Path, roll: HeldPipe) -> None:
+    """A first abort with ``now`` starts at the kill stage."""
     slow = quick_settings(ladder={"request_s": 600.0, "cancel_s": 600.0})
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -360,7 +363,7 @@ async def test_an_abort_at_once_does_not_ask(tmp_path: Path, roll: HeldPipe) -> 
 
 
 async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) -> None:
-    """In Spawning: the launch is given up, its process is gone, and the request is answered."""
+    """An abort in Spawning gives up the launch, ends its process, and answers the prompt."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
         asked = send_prompt(group, session, "@say hi")
@@ -375,7 +378,8 @@ async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) ->
 
 @pytest.mark.parametrize("state", ["Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"])
 async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -> None:
-    """Whatever a session is doing when the abort comes, it ends, answers, and refuses nothing afterwards."""
+    """An abort in any state of a starting session ends the session and answers its prompt; nothing is refused
+    afterwards."""
     async with supervising(tmp_path) as run:
         for number in range(4):
             async with anyio.create_task_group() as group:
@@ -390,7 +394,7 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 
 async def reached(run: Run, session_id: str, state: str) -> None:
-    """As soon as the session is in that state: before its record is durable."""
+    """Wait until the session is in a state, whose record may not be durable yet."""
     while run.sup.registry.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
         if run.sup.state_of(session_id) == "Running":
             await run.sup.send(session_id, "hm", urgent=True, sender="test")
@@ -399,7 +403,7 @@ async def reached(run: Run, session_id: str, state: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------- SIBLING
 async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path, roll: HeldPipe) -> None:
-    """SIBLING by c: the full subtrees of a and b end; c and the lead live on and succeed."""
+    """A SIBLING abort by c ends the subtrees of a and b; c and the lead go on and succeed."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
@@ -416,7 +420,8 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
 
 
 async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, roll: HeldPipe) -> None:
-    """With sibling_to_session the parent ends too, the trigger with it; the record names the edge."""
+    """With sibling_to_session the parent ends too, and the triggering session with it; the record names the policy
+    edge."""
     policy = AbortPolicy(sibling_to_session=True, ladder=quick_settings().policy.ladder.value())
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll, policy)
@@ -429,7 +434,8 @@ async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, ro
 
 
 async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Path, roll: HeldPipe) -> None:
-    """With tool_to_sibling the call and the siblings of its session end; the session goes on; the edge is named."""
+    """With tool_to_sibling the call and the siblings of its session end, the session goes on; the record names the
+    edge."""
     policy = AbortPolicy(tool_to_sibling=True, ladder=quick_settings().policy.ladder.value())
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll, policy)
@@ -444,21 +450,21 @@ async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Pa
 
 
 def edges_of(run: Run) -> list[tuple[str | None, str | None, str]]:
-    """Every abort record: its policy edge, its parent record, its scope."""
+    """Return policy edge, parent record and scope of every abort record."""
     found = [one.metadata for one in run.events() if one.event == "AbortRecord"]
     return [(one["policy_edge"], one["parent_record"], one["scope"]) for one in found]
 
 
 def crossing_of(run: Run, session_id: str) -> str:
-    """The policy edge in the record that caused a session's end."""
+    """Return the policy edge in the record that caused a session's end."""
     [stop] = run.transitions("OperatorStop", session_id)
     [record] = [one for one in run.events() if one.seq == stop.cause_id]
     return str(record.metadata["policy_edge"])
 
 
 # ---------------------------------------------------------------------------------------------------- what is refused
-async def test_what_has_ended_is_no_error(tmp_path: Path) -> None:
-    """An abort of an ended session, or of a call of the past, is answered already_ended, and records nothing."""
+async def test_an_abort_of_an_ended_target_is_answered(tmp_path: Path) -> None:
+    """An abort of an ended session or call is answered ``already_ended``, and records nothing."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -472,8 +478,8 @@ async def test_what_has_ended_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["01", "1" * 5000, "\N{SUPERSCRIPT ONE}"], ids=["zero", "long", "other"])
-async def test_a_call_has_one_spelling(tmp_path: Path, number: str) -> None:
-    """What is spelled otherwise is the id of nothing."""
+async def test_a_call_id_has_one_spelling(tmp_path: Path, number: str) -> None:
+    """A call number with leading zeros, too many digits or other digits is an unknown id."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -481,8 +487,8 @@ async def test_a_call_has_one_spelling(tmp_path: Path, number: str) -> None:
             await run.sup.abort(f"s:t1:c{number}", TOOL)
 
 
-async def test_what_never_was_is_an_error(tmp_path: Path) -> None:
-    """An id that nothing has, and the siblings of a root, are told apart from what has ended."""
+async def test_an_abort_of_an_unknown_target_is_an_error(tmp_path: Path) -> None:
+    """An id that nothing has had is refused, unlike one that has ended."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for target in ("nobody", "nobody:t1:c1", "s/kid"):
@@ -493,7 +499,7 @@ async def test_what_never_was_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
-    """What was planned is what is done: a tree that has grown since refuses the plan, and nothing ends."""
+    """A plan made before the session tree grew is refused, and nothing ends."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         plan = run.sup.plan_abort("s", SESSION)
@@ -508,7 +514,7 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- the disk
 async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe) -> None:
-    """With a frozen disk the processes of a whole family are gone before it answers; the receipt comes after."""
+    """While appends hang, all processes of an aborted family end; the receipt comes when the records are durable."""
     settings = quick_settings(ladder={"request_s": 0.3})
     async with (
         supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
@@ -541,7 +547,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
 
 @pytest.mark.parametrize("event", ["task_claimed", "PromptReady", "AgentLaunched", "SessionStarted", "tool_started"])
 async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str) -> None:
-    """Wherever the disk hangs when the abort comes: it ends, its request is answered, nothing is refused or left."""
+    """Whichever record the disk hangs at when the abort comes, the session ends and its prompt is answered."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at=event)
@@ -568,7 +574,7 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
 async def test_a_receipt_does_not_wait_for_ever(
     tmp_path: Path, roll: HeldPipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk does not answer by the deadline the receipt comes without it, and says so."""
+    """A receipt whose records are not durable by its deadline is returned without ``recorded_at``."""
     monkeypatch.setattr(executor, "SLACK_S", 0.2)
     settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
@@ -589,7 +595,7 @@ async def test_a_receipt_does_not_wait_for_ever(
 
 
 class BrokenJournal(MemoryJournal):
-    """A disk that fails from some moment on."""
+    """Journal whose appends fail once ``broken`` is set."""
 
     broken = False
 
@@ -600,7 +606,7 @@ class BrokenJournal(MemoryJournal):
 
 
 async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> None:
-    """A journal that cannot be written: every process is gone, every request is answered, and the block says why."""
+    """A journal that cannot be written ends every process, answers every prompt, and raises at the end of the block."""
     with pytest.raises(JournalError, match="the disk is full"):
         async with supervising(tmp_path, journal=BrokenJournal) as run, anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
@@ -622,7 +628,7 @@ async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> 
 
 # ---------------------------------------------------------------------------------------------------- leaving
 async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
-    """The end of the block waits for prompts that were given, then ends every session; nothing is left."""
+    """The end of the block waits for the prompts that were sent, then ends every session."""
     async with anyio.create_task_group() as group, supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@wait go\n@say done")
@@ -636,7 +642,7 @@ async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
 
 
 async def test_a_drain_has_a_deadline(tmp_path: Path, roll: HeldPipe) -> None:
-    """What is still under way then is ended."""
+    """A prompt that is still under way at the drain deadline is aborted."""
     settings = quick_settings().model_copy(update={"drain_s": 0.1})
     async with anyio.create_task_group() as group:
         async with supervising(tmp_path, settings=settings) as run:
@@ -648,11 +654,11 @@ async def test_a_drain_has_a_deadline(tmp_path: Path, roll: HeldPipe) -> None:
 
 
 class Mishap(Exception):
-    """Something the host did."""
+    """Error of the embedding program."""
 
 
 async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
-    """The host's exception ends every session with that cause, and comes out as it is."""
+    """An exception in the block ends every session, is named as the cause, and is raised unchanged."""
     async with anyio.create_task_group() as group:
         with pytest.raises(Mishap) as caught:
             async with supervising(tmp_path) as run:
@@ -669,7 +675,7 @@ async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: H
 
 
 async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
-    """A cancelled host still sees everything off, and the journal says why."""
+    """A cancelled host waits for the end of every session, and the journal names the cancellation."""
     with anyio.CancelScope() as scope:
         async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.3})) as run:
             session = await run.sup.start_session("s", agent="scripted")
@@ -685,8 +691,8 @@ async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_who_has_ended_is_stopped_no_more(now: bool) -> None:
-    """A stop that comes too late is none."""
+async def test_a_stop_after_the_end_has_no_effect(now: bool) -> None:
+    """A stop after the supervisor's end changes nothing."""
     async with runtime.open_supervisor() as sup:
         pass
     await sup.stop(now=now)
@@ -694,8 +700,8 @@ async def test_who_has_ended_is_stopped_no_more(now: bool) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_who_is_closing_its_last_actors_is_stopped_no_more(now: bool) -> None:
-    """What the host has there may ask for a stop as it is cancelled."""
+async def test_a_stop_while_the_last_actors_close_has_no_effect(now: bool) -> None:
+    """A task of the host that asks for a stop while it is cancelled by the closing supervisor gets no error."""
     stopped = anyio.Event()
 
     async def lasts() -> None:
@@ -714,7 +720,7 @@ async def test_who_is_closing_its_last_actors_is_stopped_no_more(now: bool) -> N
 
 
 async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe) -> None:
-    """``stop(now=True)`` from elsewhere ends what a drain waits for."""
+    """``stop(now=True)`` from another task ends a drain."""
     async with anyio.create_task_group() as group:
         draining = anyio.Event()
 
@@ -735,7 +741,7 @@ async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe)
 
 
 async def test_commands_are_aborted_too(tmp_path: Path, roll: HeldPipe) -> None:
-    """A program that speaks no protocol is asked by SIGINT; the request rung is enough for one that heeds it."""
+    """A program without a protocol gets SIGINT; one that heeds SIGINT ends at the request stage."""
     agents = {**AGENTS, "sh": AgentConfig(adapter="command", command=("sh", "-c", hold("main")))}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="sh")

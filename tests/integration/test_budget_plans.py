@@ -1,4 +1,4 @@
-"""Budgets of plans: workstreams and tasks as scopes, what `plan check` says of them, what a crash leaves of them."""
+"""Budgets of plans: workstreams and tasks as budget scopes, the checks of `plan check`, budgets after a crash."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def budget(**limits: float) -> BudgetConfig:
 
 # ---------------------------------------------------------------------------------------------------- at work
 async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> None:
-    """The task that crosses it hands back and is aborted, with the reason; what comes after it finds nothing left."""
+    """The task that exceeds the workstream's budget hands back and is aborted, with the reason."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 600 0"},
         {"id": "second", "prompt": "@use 500 0 0.5\n@hang", "depends_on": ["first"]},
@@ -49,7 +49,7 @@ async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> Non
 
 
 async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
-    """One task that has spent its own does not end the other, though both lie in the workstream's."""
+    """A task that exceeds its own budget is aborted, and another task of the workstream goes on."""
     plan = plan_of(
         {"id": "lavish", "prompt": "@use 50 0\n@hang", "budget": {"tokens": 10}},
         {"id": "modest", "prompt": "@use 50 0\n@say done"},
@@ -63,7 +63,7 @@ async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- after a crash
 async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None) -> tuple[Any, Any]:
-    """What a session may still use, and what the workstream has used, under the next supervisor."""
+    """Return budget and use of the one session under the next supervisor; with *plan*, the result of its run."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with taking_over(left, workdir, agents=AGENTS, settings=settings) as sup:
         if plan is not None:
@@ -76,7 +76,7 @@ async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None)
 
 
 async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
-    """The budget of a session that goes on is what was left of it, by the records of the one that died."""
+    """The budget of a session that goes on after a crash is its limit minus the recorded use."""
     async with supervising(tmp_path, agents=AGENTS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a", budget=Budget(tokens=1000, turns=9))
         await session.run("@use 300 50 0.25")
@@ -91,7 +91,7 @@ async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
 
 
 async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
-    """What tasks used that were closed before the crash counts in the workstream after it."""
+    """The use of tasks that were closed before the crash counts in the workstream after the crash."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 900 0"},
         {"id": "second", "prompt": "@wait gate\n@use 200 0\n@hang", "depends_on": ["first"]},
@@ -109,7 +109,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
 
 
 async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: Path) -> None:
-    """A scope of the host, and that of a session with children, go on with what those used that have ended since."""
+    """After a crash a scope of the host and a parent session still count the use of sessions that had ended."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     limits = Budget(tokens=1000)
     async with supervising(tmp_path, agents=AGENTS) as run:
@@ -135,7 +135,7 @@ async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: 
 
 
 async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path) -> None:
-    """What was used below the session of a task counts in the workstream, though nobody told it since."""
+    """After a crash the use of a child session of a task still counts in the workstream."""
     plan = plan_of({"id": "only", "prompt": "@wait gate\n@use 200 0\n@hang"}, budget=budget(tokens=1000))
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
@@ -150,8 +150,8 @@ async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path
     assert "workstream plan is spent: tokens: limit 1000, used 1100" in result.tasks["only"].error
 
 
-async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_it(tmp_path: Path) -> None:
-    """A child that its ended parent left behind goes on counting there after a restart; nobody else ever will."""
+async def test_a_budget_is_released_with_its_session_after_a_crash(tmp_path: Path) -> None:
+    """After a restart the budget of an ended session is not kept for an abandoned child that counts in it."""
     async with supervising(tmp_path, agents=AGENTS) as run:
         above = await run.sup.start_session("above", agent="a", budget=Budget(tokens=1000))
         free = await above.start_child("free", agent="a", cancel_mode="abandon")
@@ -166,8 +166,8 @@ async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_i
         await session.close()
 
 
-async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a_crash(tmp_path: Path) -> None:
-    """Each goes on with its own limits and what was used of it, and the session's end closes its own."""
+async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_path: Path) -> None:
+    """Each goes on with its own limits and use, and the end of the session closes the session's scope only."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with supervising(tmp_path, agents=AGENTS) as run:
         night = run.sup.scope("night", "the night's work", Budget(tokens=1000))
@@ -190,10 +190,8 @@ async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a
 
 @pytest.mark.parametrize("now", [100_000, None])
 @pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
-async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_now(
-    tmp_path: Path, which: str, now: int | None
-) -> None:
-    """What is spent is judged by the limits that the settings have then; they may have none any more."""
+async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path, which: str, now: int | None) -> None:
+    """A session that was asked to hand back goes on when the new settings have a larger limit, or none."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
         send_prompt(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
@@ -207,8 +205,8 @@ async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_n
         assert (await sup.session("s").result()).outcome == "completed"
 
 
-async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Path) -> None:
-    """However often its supervisor is another one; what was used is known where there is a limit again."""
+async def test_a_limit_that_the_settings_dropped_is_dropped(tmp_path: Path) -> None:
+    """A limit that new settings do not have ends at the restart; the use is still counted for a later limit."""
     common = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     bounded = common.model_copy(update={"session_budget": budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=bounded) as run:
@@ -228,8 +226,8 @@ async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Pa
 
 
 # ---------------------------------------------------------------------------------------------------- what is written
-def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
-    """A task's budget is narrowed by its plan's, a subtask's by its task's, and the check says so."""
+def test_a_budget_above_its_parents_is_reported(tmp_path: Path) -> None:
+    """`plan check` reports a task's budget that its plan's narrows, and a subtask's that its task's narrows."""
     plan = plan_of(
         {"id": "t", "budget": {"tokens": 500, "turns": 7}, "subtasks": [{"id": "part", "budget": {"turns": 8}}]},
         budget=budget(tokens=100),
@@ -256,8 +254,8 @@ def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_field(tmp_path: Path, text: str, words: str) -> None:
-    """The field, the value, and what would be right."""
+def test_an_invalid_budget_is_named_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+    """An error names the field, the value and the fix."""
     path = tmp_path / "plan.yaml"
     path.write_text(f"{text}\nagents: {{a: {{adapter: scripted}}}}\ntasks: [{{id: t, agent: a}}]\n")
     with pytest.raises(BadPlan) as refused:
@@ -265,8 +263,8 @@ def test_what_is_wrong_is_told_with_its_field(tmp_path: Path, text: str, words: 
     assert words in str(refused.value)
 
 
-def test_everything_that_is_written_arrives(tmp_path: Path) -> None:
-    """Each key of a plan is in what sessions are watched by."""
+def test_every_budget_key_reaches_the_monitor_settings(tmp_path: Path) -> None:
+    """Each budget key of a plan has its value in the settings of the session monitor."""
     path = tmp_path / "plan.yaml"
     path.write_text(
         "budget: {tokens: 9}\nsession_budget: {turns: 3}\nturn_budget: {tool_calls: 4}\nhand_back: {wall_s: 5}\n"

@@ -1,4 +1,4 @@
-"""A plan that is given up by whoever has it run, while its tasks are worked on."""
+"""Plans whose run is cancelled by the host while tasks are worked on."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.anyio
 
 
 async def carried_out(runner: PlanRunner, plan: Plan, scope: anyio.CancelScope) -> None:
-    """The plan is run, until *scope* is cancelled."""
+    """Run the plan until *scope* is cancelled."""
     with scope:
         await runner.run(plan)
 
 
 async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
-    """It is being given up; whatever its tasks would be told by now, they have been."""
+    """Cancel the run, and let every event that is already on its way reach its task."""
     scope.cancel()
     while runner.load.running:
         await checkpoint()
@@ -37,8 +37,8 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
         await checkpoint()
 
 
-async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
-    """Its tasks are cancelled on record, and so is whoever works on one: its agent does not go on for nobody."""
+async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
+    """A cancelled run cancels its tasks on record and ends their sessions."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -54,8 +54,10 @@ async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
         }
 
 
-async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reset is on record, and so is its end: it has no run that nobody would ever begin."""
+async def test_a_task_reset_as_its_plan_is_cancelled_has_no_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset during the cancellation is recorded and refused, and the task is cancelled without a second task run."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -77,8 +79,11 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
     assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
 
 
-async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset is in the mailbox of its task, behind something else, when its plan is given up: that is heard first."""
+async def test_a_queued_reset_is_handled_before_the_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset that is in the mailbox of its task when the plan is cancelled is handled first, then the task is
+    cancelled."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -109,8 +114,9 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("command", ["split", "approve"])
-async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, command: str) -> None:
-    """Somebody else has the task when it is to be split, or begun, and its plan is given up: nothing is born for it."""
+async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, command: str) -> None:
+    """A split or an approval that waits for the task's lock when the plan is cancelled is refused, and creates
+    nothing."""
     more = {"approval": "before"} if command == "approve" else {}
     plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -140,8 +146,8 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
         assert end.cause_id != refused.seq, "nothing follows from what is refused"
 
 
-async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> None:
-    """What was given up there may be taken back only now: nobody is prompted before that is over."""
+async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
+    """A task in a plain directory is prompted only after the rollback of an earlier task there is over."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
@@ -155,8 +161,7 @@ async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> 
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
-    """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
-    that is over."""
+    """Cancel the returned scope when a task has handled an event of *kind*; the sender waits for the returned event."""
     post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
     async def given_up_then(case: TaskExecution, event: Event) -> None:
@@ -169,8 +174,8 @@ def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[any
     return scope, over
 
 
-async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who approves a task as its plan is given up is answered, and nothing is begun any more."""
+async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approval that was recorded before the cancellation is answered, and the task is not begun."""
     scope, over = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -188,8 +193,8 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert states_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
 
 
-async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has approved it, and its work is on its way to where it is for: it does not end as if it were not."""
+async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approved task whose merge is under way when the plan is cancelled is closed."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -210,8 +215,10 @@ async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: p
         assert states_of(run.events(), "task:b")[-1] == "CANCELLED"
 
 
-async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who denies a task as its plan is given up is answered, and it has failed; it has no run that nobody begins."""
+async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A denial that was recorded before the cancellation is answered, and the task fails without a second task run."""
     scope, over = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -231,8 +238,8 @@ async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monke
         assert "run:a-2" not in run.store.entities
 
 
-async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
-    """Its circuit is open still, and that it is cancelled is not on record yet: nobody is told that it begins anew."""
+async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None:
+    """A reset is refused between the decision to cancel a task and its record, though the circuit is still open."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -247,10 +254,8 @@ async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
             group.cancel_scope.cancel()
 
 
-async def test_who_waits_for_what_follows_an_attempt_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plan is given up while that is decided: a reset that waits for it does not wait for ever."""
+async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset that waits for the decision after an attempt is refused when the plan is cancelled meanwhile."""
     post_run, failed, commanded = TaskExecution.post_run, anyio.Event(), anyio.Event()
 
     async def held(case: TaskExecution, event: Event) -> None:
