@@ -1,4 +1,4 @@
-"""Shared fixtures: every anyio test runs on both backends."""
+"""Shared fixtures and options: every anyio test runs on both backends."""
 
 from __future__ import annotations
 

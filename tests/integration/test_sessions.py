@@ -1,7 +1,6 @@
-"""Whole sessions with real agents: prompts, messages, interrupts, errors, deadlines; on both backends.
+"""Whole sessions with real agents: prompts, messages, interrupts, errors and deadlines, on both backends.
 
-What is asserted is what the journal says and which processes there are; never how long something took, except that
-a delay was kept.
+Assertions are about the journal and about processes, never about durations, except that a delay was kept.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
 
 
 # ---------------------------------------------------------------------------------------------------- prompts
-async def test_a_turn_takes_the_paths_of_the_seeds(tmp_path: Path) -> None:
-    """A prompt with a tool call: session, turn and agent pass through the states of their documents, in order."""
+async def test_a_turn_passes_through_the_states_of_the_spec(tmp_path: Path) -> None:
+    """In a prompt with a tool call session, turn and agent pass through the states of their specs, in order."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@think hm\n@say hello\n@run echo done"))[:3] == ("completed", "", "hello\ndone\n")
@@ -67,8 +66,8 @@ async def test_a_turn_takes_the_paths_of_the_seeds(tmp_path: Path) -> None:
     assert states_of(events, "s:a1") == ["starting", "working", "idle", "dead"]
 
 
-async def test_the_next_prompt_finds_the_agent_where_it_was(tmp_path: Path) -> None:
-    """Several prompts: session_seq counts them, each is a turn of its own, and the process stays the same."""
+async def test_prompts_of_a_session_share_an_agent(tmp_path: Path) -> None:
+    """Each prompt is a turn of its own, counted by session_seq, in the same process."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for number in range(3):
@@ -81,7 +80,7 @@ async def test_the_next_prompt_finds_the_agent_where_it_was(tmp_path: Path) -> N
 
 
 async def test_prompts_queue_up(tmp_path: Path) -> None:
-    """Prompts that come while one is worked on are answered one after the other, each with its own answer."""
+    """Prompts that come during a turn are handled one after the other, each with its own result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         first = send_prompt(group, session, "@wait go\n@say first")
@@ -96,8 +95,8 @@ async def test_prompts_queue_up(tmp_path: Path) -> None:
     assert claimed == ["s:t1", "s:t2", "s:t3"]
 
 
-async def test_a_prompt_after_the_end_is_told_so(tmp_path: Path) -> None:
-    """A session that was closed takes no prompt and no message, and nothing is born under it."""
+async def test_a_prompt_to_a_closed_session_is_refused(tmp_path: Path) -> None:
+    """A closed session refuses prompts, messages and children."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.close()
@@ -109,7 +108,7 @@ async def test_a_prompt_after_the_end_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_a_command_is_an_agent(tmp_path: Path) -> None:
-    """Any program: its output is the answer, its exit status the verdict; each prompt has a process of its own."""
+    """The output of a program is the result, its exit status the verdict; each prompt starts a process."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "read line; echo got $line; exit $line"))}
     async with supervising(tmp_path, agents=agents, settings=quick_settings(max_total_errors=1)) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -125,7 +124,7 @@ async def test_a_command_is_an_agent(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- messages
 async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
-    """A normal message leaves the running turn alone, stands in the next prompt, and only there."""
+    """A normal message leaves the running turn alone, and is in the next prompt only."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         first = send_prompt(group, session, "@wait go\n@say first")
@@ -141,7 +140,7 @@ async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
 
 
 async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
-    """While Running: Interrupting, a new turn with the message, the same process; and nobody is charged for it."""
+    """An urgent message in Running leads to Interrupting and a new turn in the same process, counted as no error."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@hang")
@@ -160,8 +159,8 @@ async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
     assert len(agent_pids(events, "s")) == 1
 
 
-async def test_who_does_not_stop_for_an_urgent_message_is_replaced(tmp_path: Path) -> None:
-    """An agent that ignores the interrupt is killed when the grace is over; a new process gets the message."""
+async def test_an_agent_that_ignores_an_interrupt_is_replaced(tmp_path: Path) -> None:
+    """An agent that ignores the interrupt is killed after its grace; a new process gets the message."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@run true\n@hang")
@@ -177,7 +176,7 @@ async def test_who_does_not_stop_for_an_urgent_message_is_replaced(tmp_path: Pat
 
 
 async def test_an_urgent_message_before_the_start_is_latched(tmp_path: Path, gate: Gate) -> None:
-    """In Spawning it waits for the start, then interrupts before the old prompt was ever given."""
+    """An urgent message in Spawning waits for the start, and then interrupts before the prompt was sent."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
         asked = send_prompt(group, session, "@write wrong x\n@hang")
@@ -193,7 +192,7 @@ async def test_an_urgent_message_before_the_start_is_latched(tmp_path: Path, gat
 
 
 async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -> None:
-    """However the message and the agent's start overlap, the turn ends with the message understood, uncharged."""
+    """However message and start overlap, the message is delivered, and no error is counted."""
     async with supervising(tmp_path) as run:
 
         async def one(number: int) -> None:
@@ -220,7 +219,7 @@ async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -
 
 
 async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
-    """It comes while the start is on its way to the disk: the old prompt is never given, and nobody is charged."""
+    """A message that comes while the start is written to the disk keeps the old prompt from being sent."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at="SessionStarted")
@@ -244,7 +243,7 @@ async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
 
 
 async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_path: Path) -> None:
-    """It comes while the prompt is on its way to the disk: it is not in it, so it must not be taken for read."""
+    """A message that comes while a prompt is written to the disk is in the next prompt."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at="PromptReady")
@@ -264,7 +263,7 @@ async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_pat
 
 
 async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
-    """Between prompts there is nothing to interrupt: it stands in the next prompt."""
+    """An urgent message between prompts is in the next prompt."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@say one")
@@ -275,8 +274,8 @@ async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- errors
-async def test_an_error_is_counted_and_tried_again(tmp_path: Path) -> None:
-    """Crash once: the error is charged, the backoff is kept, a new process succeeds, consecutive errors start over."""
+async def test_a_crash_is_counted_and_retried(tmp_path: Path) -> None:
+    """A crash is counted, the backoff kept, a new process succeeds, and consecutive errors start over."""
     async with supervising(tmp_path, settings=quick_settings(backoff_base_ms=40, backoff_cap_ms=1000)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@crash-once crashed 3\n@say fine"))[:3] == ("completed", "", "fine\n")
@@ -295,7 +294,7 @@ async def test_an_error_is_counted_and_tried_again(tmp_path: Path) -> None:
 
 
 async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At the threshold the session stops before another launch, says so in the log, and answers its request."""
+    """At the threshold the session stops before another launch, with a log line, and its prompt is answered."""
     async with supervising(tmp_path, settings=quick_settings(max_total_errors=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
@@ -310,7 +309,7 @@ async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.Log
 
 
 async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
-    """More failures after a start than the restart limit allows, within its window, end the session for good."""
+    """More failures after a start than the restart limit allows within its window end the session."""
     async with supervising(tmp_path, settings=quick_settings(restarts_max=1)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
@@ -319,8 +318,8 @@ async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
     assert len(agent_pids(run.events(), "s")) == 2
 
 
-async def test_a_drain_gives_up_another_try(tmp_path: Path) -> None:
-    """A session that waits to try again ends at once when the supervisor is told to stop, with its last error."""
+async def test_a_drain_does_not_wait_for_a_backoff(tmp_path: Path) -> None:
+    """A session in its backoff ends with its last error when the supervisor is stopped."""
     settings = quick_settings(backoff_base_ms=60_000, backoff_cap_ms=60_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -334,7 +333,7 @@ async def test_a_drain_gives_up_another_try(tmp_path: Path) -> None:
 
 
 async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
-    """An agent that never gets ready is tried max_consecutive_errors times, with growing delays between."""
+    """An agent that never gets ready is started max_consecutive_errors times, with growing delays between."""
     agents = {"dud": AgentConfig(adapter="acp", command=("false",))}
     settings = quick_settings(max_consecutive_errors=3, backoff_base_ms=10, backoff_cap_ms=1000)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
@@ -348,7 +347,7 @@ async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
 
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
-    """A program that is not there fails the launch with its name; no agent ever ran."""
+    """A missing program fails the launch with its name; no agent ever ran."""
     agents = {"ghost": AgentConfig(adapter="command", command=("/no/such/program",))}
     async with supervising(tmp_path, agents=agents, settings=quick_settings(max_consecutive_errors=2)) as run:
         session = await run.sup.start_session("s", agent="ghost")
@@ -361,7 +360,7 @@ async def test_a_missing_program_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    """A directory that is not there is fatal: trying again would not help."""
+    """A missing directory is a fatal error and is not retried."""
     agents = {"lost": AgentConfig(adapter="command", command=("true",), cwd="/no/such/directory")}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="lost")
@@ -371,8 +370,8 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert states_of(run.events(), "s") == ["Initializing", "Stopped"]
 
 
-async def test_who_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
-    """The spawn deadline ends a program that never answers, charges an error, and starts another."""
+async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) -> None:
+    """At the spawn deadline the program is killed, an error is counted, and another program is started."""
     agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
     settings = quick_settings(spawn_deadline_s=0.1, max_consecutive_errors=2)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
@@ -386,7 +385,7 @@ async def test_who_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
-    """At the time-out the agent is asked to stop; one that does is prompted again, in the same process."""
+    """An agent that stops when its turn times out is prompted again, in the same process."""
     settings = quick_settings(turn_timeout_s=0.2, max_total_errors=2)
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -398,7 +397,7 @@ async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None
 
 
 async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
-    """One that does not stop at its time-out is killed, and the next attempt has a new process."""
+    """An agent that does not stop when its turn times out is killed, and the next attempt has a new process."""
     settings = quick_settings(turn_timeout_s=0.5, grace_s=0.1, ladder={"request_s": 0.1})
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -414,7 +413,7 @@ async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> N
 
 
 async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A bug of ours in one session ends that session: who waits is answered, its agent is gone, others go on."""
+    """A bug of the runtime in one session ends it: its prompt is answered, its agent is gone, other sessions go on."""
     agents = {"scripted": AgentConfig(adapter="scripted")}
     # Not `supervising`: that would rightly complain that the session's log has no last record.
     async with (
@@ -440,8 +439,8 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
 
 
 # ---------------------------------------------------------------------------------------------------- push back
-async def test_as_many_messages_wait_as_may(tmp_path: Path) -> None:
-    """One message more than may wait is refused with the bound and its name; the others are all in the next prompt."""
+async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
+    """A message beyond the limit is refused with the limit; the others are all in the next prompt."""
     async with supervising(tmp_path, settings=quick_settings(waiting_max=2)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.send("one")
@@ -454,8 +453,8 @@ async def test_as_many_messages_wait_as_may(tmp_path: Path) -> None:
     assert not any(event.outcome == "refused" for event in run.events())
 
 
-async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
-    """While one prompt is worked on, as many wait as may; one more is refused, and those are answered in order."""
+async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
+    """A prompt beyond the limit is refused; the waiting prompts are handled in order."""
     begun, go = anyio.Event(), anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -475,8 +474,8 @@ async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
         assert [(await one.result()).text for one in (first, *waiting)] == ["first", "a", "b"]
 
 
-async def test_what_is_not_durable_yet_counts_once(tmp_path: Path) -> None:
-    """While the disk does not answer, exactly as many prompts and messages are taken as may wait."""
+async def test_limits_count_undurable_requests_once(tmp_path: Path) -> None:
+    """While the disk does not answer, exactly as many prompts and messages are accepted as may wait."""
     begun, go = anyio.Event(), anyio.Event()
     journals: list[FrozenJournal] = []
 

@@ -1,4 +1,4 @@
-"""Urgent messages to agents that can be told something within a turn: taken up, not in time, or not at all."""
+"""Urgent messages to agents that accept messages within a turn: accepted, too late, or not at all."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def _nothing_left() -> Iterator[None]:
 
 
 def script(gate: Path) -> str:
-    """A turn that begins a step, says so by a file, and goes on when another file is there."""
+    """Return a turn that begins a step, creates a file, and goes on when another file is there."""
     return f"@local touch {gate}.begun; while [ ! -e {gate} ]; do sleep 0.01; done\n@say worked"
 
 
 async def has_come(folder: Path) -> None:
-    """The agent has the message, whether it takes it up or not."""
+    """Wait until the agent has received the message, whether it acts on it or not."""
     with anyio.fail_after(DEADLINE_S):
         while not (folder / "came").exists():
             await anyio.lowlevel.checkpoint()
 
 
 def delivered(run: Run) -> tuple[int, int]:
-    """How many turns there were, and how many messages were taken up within one."""
+    """Return the number of turns, and the number of messages that were accepted within a turn."""
     return len(run.transitions("PromptReady", "s")), len(run.transitions("MessageHeard", "s"))
 
 
-async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
-    """The agent takes the message up between two steps: nothing is interrupted, and no prompt holds it again."""
+async def test_a_message_is_accepted_within_the_turn(tmp_path: Path) -> None:
+    """An agent accepts the message between two steps: nothing is interrupted, and no prompt repeats the message."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         asked = send_prompt(group, session, script(tmp_path / "go"))
@@ -60,7 +60,7 @@ async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
     assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == ["completed"]
 
 
-async def test_what_is_not_taken_up_interrupts(tmp_path: Path) -> None:
+async def test_a_message_that_is_not_accepted_interrupts(tmp_path: Path) -> None:
     """An agent that a tool keeps busy for steer_grace_s is interrupted, and its next prompt has the message."""
     async with supervising(tmp_path, agents=STEERED, settings=HASTY) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
@@ -74,8 +74,8 @@ async def test_what_is_not_taken_up_interrupts(tmp_path: Path) -> None:
     assert [one.to_status for one in run.transitions("SteerElapsed", "s")] == ["Interrupting"]
 
 
-async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
-    """What waits for the tool boundary is told when the last call has returned, and interrupts nobody who hears it."""
+async def test_a_message_for_the_boundary_is_accepted_there(tmp_path: Path) -> None:
+    """A message for the tool boundary is sent when the last call has returned, and interrupts nothing if accepted."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         prompt = f"{script(tmp_path / 'go')}\n@local while [ ! -e {tmp_path / 'on'} ]; do sleep 0.01; done\n@say done"
@@ -93,8 +93,8 @@ async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
     assert delivered(run) == (1, 1)
 
 
-async def test_what_its_turn_did_not_hear_gets_one_of_its_own(tmp_path: Path) -> None:
-    """A turn that ends before the agent has taken it up hands it to another one; the request is answered after that."""
+async def test_a_message_that_missed_its_turn_gets_another(tmp_path: Path) -> None:
+    """A message that is not accepted before its turn ends gets a turn of its own; then the request is answered."""
     asks = {"a": STEERED["a"].model_copy(update={"permissions": PermissionsConfig(default=Decision.ASK)})}
     async with supervising(tmp_path, agents=asks, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
@@ -107,8 +107,8 @@ async def test_what_its_turn_did_not_hear_gets_one_of_its_own(tmp_path: Path) ->
     assert delivered(run) == (2, 0)
 
 
-async def test_who_cannot_be_told_is_interrupted(tmp_path: Path) -> None:
-    """An agent that does not offer it hears urgent messages as before: it is interrupted at once, and prompted."""
+async def test_an_agent_without_steering_is_interrupted(tmp_path: Path) -> None:
+    """An agent that does not offer messages within a turn is interrupted at once, and prompted again."""
     async with supervising(tmp_path, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, script(tmp_path / "go"))

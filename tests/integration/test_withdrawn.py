@@ -1,4 +1,4 @@
-"""Hosts that are cancelled while they ask for something, or ask for what is not there any more."""
+"""Hosts that are cancelled during a request, or that request something that is gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def answers(turn: AgentTurn) -> str:
 
 
 async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> None:
-    """Its first record waits for the disk, and whoever started it is gone by then: nobody would ever close it."""
+    """A session whose first record is not yet durable when its starter is cancelled is ended."""
     disks: list[FrozenJournal] = []
 
     def frozen(store: MemoryStore) -> FrozenJournal:
@@ -46,7 +46,7 @@ async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> No
 
 
 async def test_a_plan_that_is_done_has_nothing_to_resume(tmp_path: Path) -> None:
-    """Whoever wants it resumed hears so, in words, and nothing more is on record of it."""
+    """A resume of a completed plan is refused with a message, and records nothing."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         assert (await PlanRunner(run.sup).run(plan)).ok
