@@ -1,7 +1,7 @@
-"""One line of an agent must not hold the supervisor: what reads text of agents takes time linear in its length.
+"""Linear time of every function that reads text of agents: one line of an agent must not hold the supervisor up.
 
-A pattern that is quadratic needs two minutes for a line of 2 MB, and every session waits for that. The inputs are made
-from each pattern itself (see ``linear.py``).
+A quadratic pattern needs two minutes for a line of 2 MB, and every session waits for that. The inputs are made from
+each pattern itself (see ``linear.py``).
 """
 
 from __future__ import annotations
