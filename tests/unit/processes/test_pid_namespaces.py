@@ -255,7 +255,7 @@ async def test_the_supervisor_with_its_shim(roll: HeldPipe, anyio_backend: str) 
         await roll.all_gone()
         await wait_for_exit(
             supervisor.pid, fork_server_pid
-        )  # in this order: we inherit the fork server from the supervisor
+        )  # in this order: the test inherits the server
         reap(fork_server_pid)
 
 
@@ -311,7 +311,7 @@ async def test_without_the_right_to(roll: HeldPipe, anyio_backend: str) -> None:
         await roll.all_gone()
         await wait_for_exit(
             supervisor.pid, fork_server_pid
-        )  # in this order: we inherit the fork server from the supervisor
+        )  # in this order: the test inherits the server
         reap(fork_server_pid)
 
 
