@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from actors import Lane
-from supervisor.aborts.termination import SLACK_S, highest
+from supervisor.aborts.termination import SLACK_S, stage_of_fates
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Call, Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, AbortScope, CancelMode, Stage, ToolOutcome, TransitionReason
@@ -277,8 +277,8 @@ class AbortExecutor:
         return NodeReceipt(
             id=node.id,
             kind=node.kind,
-            outcome="abandoned" if report.survivors or report.rung is Stage.ABANDON else "ended",
-            rung=report.rung.value,
+            outcome="abandoned" if report.survivors or report.stage is Stage.ABANDON else "ended",
+            rung=report.stage.value,
             took_s=round(report.took_s, 6),
             how=sent.how,
             ended_at=report.killed_at,
@@ -345,7 +345,7 @@ NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself 
 def _rung_of(sent: _AbortedNode) -> Stage:
     """On which rung a call ended that was ended alone: the agent was asked, or its scope was cancelled."""
     fates = [one for one in sent.fates(sent.node.id) if one.ended_by]
-    return highest(fates) if fates or not sent.how else Stage.REQUEST
+    return stage_of_fates(fates) if fates or not sent.how else Stage.REQUEST
 
 
 def _crossed(root: AbortRecord, crossing: Crossing, before: AbortRecord) -> AbortRecord:

@@ -94,7 +94,7 @@ class Outcome(NamedTuple):
 class TerminationReport(NamedTuple):
     """How a session's scope was joined."""
 
-    rung: Stage
+    stage: Stage
     took_s: float
     killed_at: float
     survivors: Survivors

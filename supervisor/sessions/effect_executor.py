@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import anyio
+
 from actors import ActorStopped, Intensity, fault
 from actors.restart import add_restart
-from supervisor.aborts.termination import TerminationService
+from actors.timers import TimerService
+from supervisor.aborts.termination import Termination, TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import (
     Answer,
@@ -52,7 +55,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import Message, Session
 from supervisor.lifecycles.turn import Turn, TurnData
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, Stage, TransitionReason, Verdict
 from supervisor.policies.turn_outcome import build_prompt
 from supervisor.ports import NO_WORKSPACE, Workspace
 from supervisor.ports.logs import get_logger
@@ -76,6 +79,44 @@ DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, Laun
 """Effects after which what the agent does, or stops doing, has a new reason."""
 
 _log = get_logger()
+
+
+class TurnTermination(Termination):
+    """Termination of one turn: the agent is asked to interrupt it, and killed after ``grace_s``.
+
+    Args:
+        intent: verdict of the turn that is terminated, if the agent gives none.
+        on_killed: called when the agent was killed, so that nobody waits for it to let go of the turn.
+    """
+
+    __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_on_killed", "_turn_id")
+
+    stages = (Stage.REQUEST, Stage.KILL)
+
+    def __init__(
+        self,
+        timers: TimerService,
+        connection: Connection,
+        turn_id: str,
+        intent: Verdict,
+        abort_id: str | None,
+        grace_s: float,
+        on_killed: Callable[[], None],
+    ) -> None:
+        super().__init__(timers)
+        self._connection, self._turn_id = connection, turn_id
+        self._intent, self._abort_id = intent, abort_id
+        self._grace_s, self._on_killed = grace_s, on_killed
+
+    def act(self, stage: Stage) -> None:
+        if stage is Stage.REQUEST:
+            self._connection.interrupt(self._turn_id, self._intent, self._abort_id)
+        elif self._connection.turn_id == self._turn_id:
+            self._connection.kill(self._intent)
+            self._on_killed()
+
+    def deadline(self, stage: Stage) -> float | None:
+        return self.timers.now() + self._grace_s if stage is Stage.REQUEST else None
 
 
 class EffectExecutor:
@@ -399,7 +440,7 @@ class EffectExecutor:
 
     async def _clean_up(self, session: LiveSession, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
-        await self._take_away(session, turn_id)
+        await self._terminate_turn(session, turn_id)
         with self._registry.system.timers.limit(CLEANUP_S) as budget:
             for tool_id in self._registry.system.children(turn_id):
                 self._registry.system.stop(tool_id, "its turn ended")
@@ -409,18 +450,20 @@ class EffectExecutor:
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
         self._registry.send(turn_id, reaped, cause=cause)
 
-    async def _take_away(self, session: LiveSession, turn_id: str) -> None:
-        """A turn that failed without its agent's word, at its time-out: the agent is asked to stop, then killed."""
+    async def _terminate_turn(self, session: LiveSession, turn_id: str) -> None:
+        """Have the agent stop work on a turn that has failed without it, as at its time-out."""
         connection, turn = session.connection, self._registry.entity(turn_id)
         if connection is None or connection.turn_id != turn_id:
             return
         intent = turn.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
-        connection.interrupt(turn_id, intent, turn.data.abort_id)
         grace_s = self._registry.entity(session.session_id).data.limits.grace_s
-        with self._registry.system.timers.limit(grace_s):
+        with anyio.CancelScope() as scope:
+            termination = TurnTermination(
+                self._registry.system.timers, connection, turn_id, intent, turn.data.abort_id, grace_s, scope.cancel
+            )
+            termination.enter(Stage.REQUEST)
             await connection.wait_turn_over(turn_id)
-        if connection.turn_id == turn_id:
-            connection.kill(intent)
+        termination.finish()
 
     # ------------------------------------------------------------------ ends
     def _end_scope(self, session: LiveSession, entity_id: str, effect: EndScope, cause: Cause) -> None:
