@@ -46,7 +46,7 @@ import anyio
 from actors import Context
 from actors.timers import Timer, TimerService
 from supervisor.lifecycles.events import Ended, OperatorStop
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Stage, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import AbortState, same_abort
@@ -75,23 +75,23 @@ class Termination:
 
     __slots__ = ("_timer", "stage", "timers")
 
-    stages: ClassVar[tuple[Stage, ...]]
+    stages: ClassVar[tuple[TerminationStage, ...]]
 
     def __init__(self, timers: TimerService) -> None:
         self.timers = timers
-        self.stage: Stage | None = None
+        self.stage: TerminationStage | None = None
         """``None`` before the first stage, and once the termination is over."""
         self._timer: Timer | None = None
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: TerminationStage) -> None:
         """Do what *stage* does. Must not wait."""
         raise NotImplementedError
 
-    def deadline(self, stage: Stage) -> float | None:
+    def deadline(self, stage: TerminationStage) -> float | None:
         """Return when *stage* is over (monotonic seconds); ``None`` for a stage that no other one follows."""
         raise NotImplementedError
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, stage: TerminationStage) -> None:
         """Begin *stage*: act, then set the timer for the stage after it."""
         self.stage = stage
         self.act(stage)
@@ -135,7 +135,7 @@ class SessionTermination(Termination):
 
     __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "service", "session")
 
-    stages = (Stage.REQUEST, Stage.CANCEL, Stage.KILL, Stage.ABANDON)
+    stages = (TerminationStage.REQUEST, TerminationStage.CANCEL, TerminationStage.KILL, TerminationStage.ABANDON)
 
     def __init__(
         self, service: TerminationService, session: LiveSession, cause: Cause, abort_id: str | None, began: float
@@ -154,33 +154,33 @@ class SessionTermination(Termination):
         within_s = request.deadline - self.began if request is not None else None
         return stage_deadlines(self.session.policy.ladder, within_s)
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: TerminationStage) -> None:
         session, registry = self.session, self.service.registry
         match stage:
-            case Stage.REQUEST:
+            case TerminationStage.REQUEST:
                 if session.connection is not None:
                     session.connection.close_when_idle()
-            case Stage.CANCEL:
+            case TerminationStage.CANCEL:
                 registry.cancel_scope(session.session_id, self.abort_id or stage)
-            case Stage.KILL:
+            case TerminationStage.KILL:
                 if session.connection is not None:
                     words = "it was ended at once"
                     intent = Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL)
                     session.connection.kill(intent)
                 registry.cancel_scope(session.session_id, self.abort_id or stage)
-            case Stage.ABANDON:
+            case TerminationStage.ABANDON:
                 self.service.on_idle(session)
 
-    def deadline(self, stage: Stage) -> float | None:
+    def deadline(self, stage: TerminationStage) -> float | None:
         ladder, due = self.session.policy.ladder, self.due
         match stage:
-            case Stage.REQUEST:
+            case TerminationStage.REQUEST:
                 return self.began + due.request_s
-            case Stage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
+            case TerminationStage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
                 return self.began + due.terminate_s  # no time for the process contexts to terminate first
-            case Stage.CANCEL:
+            case TerminationStage.CANCEL:
                 return self.began + due.kill_s + SLACK_S
-            case Stage.KILL:
+            case TerminationStage.KILL:
                 return self.timers.now() + ladder.kill_s + SLACK_S
             case _:
                 return None
@@ -194,7 +194,7 @@ class SessionTermination(Termination):
 
     def is_gentle(self) -> bool:
         """True in the stages that a more urgent request can still shorten."""
-        return self.stage in (Stage.REQUEST, Stage.CANCEL)
+        return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
 
 
 class StageBudgetSpent(NamedTuple):
@@ -262,7 +262,7 @@ class TerminationService:
             session.stop_request = AbortState(
                 abort_id=None,
                 reason=self.registry.entity(session.session_id).data.last_error,
-                severity=Stage.REQUEST,
+                severity=TerminationStage.REQUEST,
                 deadline=began + session.policy.ladder.total_s,
             )
         session.advance(SessionPhase.TERMINATING)
@@ -270,7 +270,7 @@ class TerminationService:
         self._stop_children(termination)
         self._detach_survivors(termination)
         self._terminations[session.session_id] = termination
-        first = Stage.KILL if session.kill_at_once else Stage.REQUEST
+        first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
         if session.busy:
             termination.enter(first)
         else:
@@ -322,7 +322,7 @@ class TerminationService:
             one.kill_at_once = True
             termination = self._terminations.get(one.session_id)
             if termination is not None and termination.is_gentle():
-                termination.enter(Stage.KILL)
+                termination.enter(TerminationStage.KILL)
             pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
     def _on_deadline_shortened(self, session: LiveSession) -> None:
@@ -361,7 +361,7 @@ class TerminationService:
         if stage is None:
             return
         took_s = max(0.0, termination.timers.now() - termination.began)
-        if stage is Stage.CANCEL:
+        if stage is TerminationStage.CANCEL:
             stage = stage_of_fates(session.fates[termination.fates_before :])
         survivors = total_survivors(fate.survivors for fate in session.fates)
         session.report = TerminationReport(stage, took_s, self.registry.journal_writer.clock.wall.time(), survivors)
@@ -399,9 +399,9 @@ class TerminationService:
         self.registry.send(session.session_id, ended, cause=termination.cause)
 
 
-def stage_of_fates(fates: Sequence[ProcessFate]) -> Stage:
+def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
     """Return the highest stage that it took to end these processes, after their scope was cancelled."""
     ended_by = {fate.ended_by for fate in fates}
     if "kill" in ended_by:
-        return Stage.KILL
-    return Stage.TERMINATE if "terminate" in ended_by else Stage.CANCEL
+        return TerminationStage.KILL
+    return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL

@@ -25,7 +25,7 @@ import msgspec
 from actors import ActorStopped
 from actors.timers import TimerService
 from supervisor.aborts.termination import Termination
-from supervisor.lifecycles.types import Stage
+from supervisor.lifecycles.types import TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 from supervisor.ports import Out, Process
@@ -56,7 +56,7 @@ class CallTermination(Termination):
 
     __slots__ = ("_began", "_budget_s", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
 
-    stages = (Stage.REQUEST, Stage.KILL, Stage.ABANDON)
+    stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.ABANDON)
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class CallTermination(Termination):
         self._budget_s = budget_s
         self._on_kill, self._on_abandon = on_kill, on_abandon
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: TerminationStage) -> None:
         match stage:
-            case Stage.KILL:
+            case TerminationStage.KILL:
                 self._on_kill()
-            case Stage.ABANDON:
+            case TerminationStage.ABANDON:
                 self._on_abandon()
 
-    def deadline(self, stage: Stage) -> float | None:
+    def deadline(self, stage: TerminationStage) -> float | None:
         match stage:
-            case Stage.REQUEST:
+            case TerminationStage.REQUEST:
                 return self.timers.now() + min(ASKED_S, self._budget_s)
-            case Stage.KILL:
+            case TerminationStage.KILL:
                 return self.timers.now() + self._budget_s
             case _:
                 return None
@@ -201,7 +201,7 @@ class ToolCallTerminations:
         )
         termination.not_ended.append(not_ended)
         self._agent_io.put(outs or ())
-        termination.enter(Stage.KILL if outs is None else Stage.REQUEST)
+        termination.enter(TerminationStage.KILL if outs is None else TerminationStage.REQUEST)
         return how
 
     def _start_strike(self, call_id: str, tool_id: str, *, asked: bool) -> None:
@@ -315,13 +315,13 @@ async def end_processes(
     with timers.limit(within_s):
         while True:
             seen = None  # a shim that was stopped gives no reply, and this loop is cancelled while it waits
-            seen = await process.look()
+            seen = await process.list_processes()
             if seen is None:
                 break
             found = processes_of_calls(seen, process.pid, span, servers)
             if not found.belong and (not found.may_belong or timers.now() >= patient_until):
                 break
-            process.strike(found.belong, signal.SIGKILL)
+            process.signal_processes(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
             await anyio.sleep(NAP_S)
     return KilledProcesses(

@@ -13,7 +13,6 @@ from actors import (
     ActorCrashed,
     CancelSwallowed,
     DeadLetter,
-    GraceExceeded,
     KernelEvent,
     Paused,
 )
@@ -46,7 +45,7 @@ class ActorFailures:
         match event:
             case ActorCrashed(actor_id, error):
                 self._crashed(actor_id, error)
-            case CancelSwallowed() | GraceExceeded() | Abandoned():
+            case CancelSwallowed() | Abandoned():
                 _log.warning("a cancelled task goes on", what=type(event).__name__, **event._asdict())
             case Paused(late_s):
                 _log.warning("nobody ran for a while: no timer has counted that time", seconds=round(late_s, 3))

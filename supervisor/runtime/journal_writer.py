@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import trio
 
-from actors import fault
+from actors import failpoint
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
-from actors.parking import Waiter, current_backend
-from supervisor.lifecycles.effects import SupervisorEffect, encoded
+from actors.waiter import Waiter, current_backend
+from supervisor.lifecycles.effects import SupervisorEffect, encode_effect
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.policies.redaction import Redactor, sound
+from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
@@ -159,7 +159,7 @@ class JournalWriter:
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._backend = current_backend()
-        self._parked: Waiter | None = None
+        self._waiter: Waiter | None = None
         """Set while there is nothing to commit."""
         self.clean = True
         """All that was recorded is durable, or lost with the journal."""
@@ -193,7 +193,7 @@ class JournalWriter:
             from_status=draft.from_state,
             to_status=subject.state_name,
             outcome=draft.outcome,
-            actor=sound(cause.actor),
+            actor=encodable(cause.actor),
             reason=draft.reason,
             transition_reason=draft.transition_reason,
             abort_reason=draft.abort_reason,
@@ -234,7 +234,7 @@ class JournalWriter:
             parent_id=subject.parent_id,
             state=subject.state_name,
             data=data,
-            owed=tuple([(one.effect_id or "", encoded(one.effect)) for one in later]) if later else (),
+            owed=tuple([(one.effect_id or "", encode_effect(one.effect)) for one in later]) if later else (),
             settled=self._take_settled(draft.cause) if self._settled or draft.cause.effect_id is not None else (),
             ended=draft.ended,
         )
@@ -248,8 +248,8 @@ class JournalWriter:
             self._wake()
 
     def _wake(self) -> None:
-        if self._parked is not None:
-            self._parked.unpark()
+        if self._waiter is not None:
+            self._waiter.wake()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
@@ -309,11 +309,11 @@ class JournalWriter:
     async def _commit_all(self) -> None:
         while True:
             if not self._pending and self._due is None:
-                self._parked = self._backend.parker()
-                await self._parked.wait()
-                self._parked = None
+                self._waiter = self._backend.new_waiter()
+                await self._waiter.wait()
+                self._waiter = None
             while self._pending:
-                most = 1 if fault.point("ledger.batch_of_one") else BATCH_MAX
+                most = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
                 batch, self._pending = self._pending[:most], self._pending[most:]
                 if not await self._commit(batch):
                     return
@@ -377,7 +377,12 @@ class JournalWriter:
             try:
                 self._perform(owed)
             except Exception as error:
-                _log.error("an effect failed", entity=owed.entity_id, effect=type(owed.effect).__name__, exc_info=error)
+                _log.error(
+                    "an effect failed",
+                    entity=owed.entity_id,
+                    effect=type(owed.effect).__struct_config__.tag,
+                    exc_info=error,
+                )
         if self._then:
             self._call_waiting(record.seq)
 

@@ -12,32 +12,32 @@ from typing import Any
 
 import anyio
 
-from actors import ActorStopped, Intensity, fault
+from actors import ActorStopped, Intensity, failpoint
 from actors.restart import add_restart
 from actors.timers import TimerService
 from supervisor.aborts.termination import Termination, TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import (
-    Answer,
     AnswerPermission,
     AskPermission,
     BuildPrompt,
-    Bury,
     CancelSession,
     CancelStep,
     CancelTool,
     CleanUp,
-    EndScope,
+    FinalizeEntity,
     ForceStopSession,
     LaunchAgent,
     LogFatal,
     OpenTurn,
     PrepareWorktree,
+    ReplyToRequest,
+    SendEvent,
     SendPrompt,
     StartTimer,
     SteerAgent,
     StorePrompt,
-    Tell,
+    TerminateSession,
     Verify,
 )
 from supervisor.lifecycles.events import (
@@ -55,7 +55,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import Message, Session
 from supervisor.lifecycles.turn import Turn, TurnData
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, Stage, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.turn_outcome import build_prompt
 from supervisor.ports import NO_WORKSPACE, Workspace
 from supervisor.ports.logs import get_logger
@@ -75,7 +75,7 @@ CLEANUP_S = 5.0
 MakeConnection = Callable[[LiveSession, str, int, str], Connection]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
-DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt})
+DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSession, LaunchAgent, SendPrompt})
 """Effects after which what the agent does, or stops doing, has a new reason."""
 
 _log = get_logger()
@@ -91,7 +91,7 @@ class TurnTermination(Termination):
 
     __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_on_killed", "_turn_id")
 
-    stages = (Stage.REQUEST, Stage.KILL)
+    stages = (TerminationStage.REQUEST, TerminationStage.KILL)
 
     def __init__(
         self,
@@ -108,15 +108,15 @@ class TurnTermination(Termination):
         self._intent, self._abort_id = intent, abort_id
         self._grace_s, self._on_killed = grace_s, on_killed
 
-    def act(self, stage: Stage) -> None:
-        if stage is Stage.REQUEST:
+    def act(self, stage: TerminationStage) -> None:
+        if stage is TerminationStage.REQUEST:
             self._connection.interrupt(self._turn_id, self._intent, self._abort_id)
         elif self._connection.turn_id == self._turn_id:
             self._connection.kill(self._intent)
             self._on_killed()
 
-    def deadline(self, stage: Stage) -> float | None:
-        return self.timers.now() + self._grace_s if stage is Stage.REQUEST else None
+    def deadline(self, stage: TerminationStage) -> float | None:
+        return self.timers.now() + self._grace_s if stage is TerminationStage.REQUEST else None
 
 
 class EffectExecutor:
@@ -151,14 +151,14 @@ class EffectExecutor:
         self._approvals = approvals
         self._no_retries = False
         self._always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
-            Answer: self._answer,
+            ReplyToRequest: self._answer,
             AnswerPermission: self._answer_permission,
             AskPermission: lambda session, turn_id, effect, cause: approvals.open(session, turn_id, effect, cause),
             CancelSession: lambda session, entity_id, effect, cause: self._cancel_session(session, effect),
             CancelStep: lambda session, entity_id, effect, cause: self._cancel_launch(session),
             CancelTool: self._cancel_tool,
             CleanUp: self._reap,
-            EndScope: self._end_scope,
+            TerminateSession: self._end_scope,
             ForceStopSession: lambda session, entity_id, effect, cause: self._kill(session, effect.reason),
             LogFatal: self._log_fatal,
             StorePrompt: self._store_prompt,
@@ -181,10 +181,10 @@ class EffectExecutor:
         if entity is None:
             return
         effect = owed.effect
-        if isinstance(effect, Tell):
+        if isinstance(effect, SendEvent):
             if self.forward(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
                 return
-        elif type(effect) is Bury:
+        elif type(effect) is FinalizeEntity:
             self._registry.remove(owed.entity_id)
         else:
             session_id = owed.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
@@ -205,8 +205,8 @@ class EffectExecutor:
         if ctx is not None:
             entity.start_timer(ctx, effect, epoch, cause)
 
-    def forward(self, told: Tell, cause: Cause) -> bool:
-        """Tell it, to be settled with the record of that event; ``False`` if it is no news to anybody.
+    def forward(self, told: SendEvent, cause: Cause) -> bool:
+        """SendEvent it, to be settled with the record of that event; ``False`` if it is no news to anybody.
 
         Who has ended may be buried before it reads its mail, and its mail settles nothing then. Who has not, and whose
         actor was cancelled with its supervisor, is told by the next one.
@@ -229,7 +229,7 @@ class EffectExecutor:
             self._begun[kind](session, effect, cause)
 
     # ------------------------------------------------------------------ words
-    def _answer(self, session: LiveSession, entity_id: str, effect: Answer, cause: Cause) -> None:
+    def _answer(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
         text = session.text if session.text_of == effect.request_id else ""
         self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
 
@@ -339,7 +339,7 @@ class EffectExecutor:
         """An agent that is idle is had at once; whoever has to wait for one, or to make one, does it in a task."""
         connection, incarnation = session.connection, effect.incarnation
         at_once = connection is not None and connection.turn_id is None and connection.reusable
-        if connection is not None and at_once and not fault.point("agent.not_reused", connection.agent_id):
+        if connection is not None and at_once and not failpoint.active("agent.not_reused", connection.agent_id):
             if self._is_wanted(session, incarnation):
                 self._reuse(session, connection, incarnation, cause)
         else:
@@ -364,7 +364,7 @@ class EffectExecutor:
     async def _settled(self, connection: Connection, may_reuse: bool) -> None:
         """Wait until the agent is idle, if it may be that, or gone."""
         await connection.wait_turn_over()
-        if not (may_reuse and connection.reusable) or fault.point("agent.not_reused", connection.agent_id):
+        if not (may_reuse and connection.reusable) or failpoint.active("agent.not_reused", connection.agent_id):
             connection.close_when_idle()
             await connection.ended.wait()
 
@@ -461,12 +461,12 @@ class EffectExecutor:
             termination = TurnTermination(
                 self._registry.system.timers, connection, turn_id, intent, turn.data.abort_id, grace_s, scope.cancel
             )
-            termination.enter(Stage.REQUEST)
+            termination.enter(TerminationStage.REQUEST)
             await connection.wait_turn_over(turn_id)
         termination.finish()
 
     # ------------------------------------------------------------------ ends
-    def _end_scope(self, session: LiveSession, entity_id: str, effect: EndScope, cause: Cause) -> None:
+    def _end_scope(self, session: LiveSession, entity_id: str, effect: TerminateSession, cause: Cause) -> None:
         self._endings.begin(session, cause, effect.abort_id, now=effect.now)
 
     def _cancel_session(self, session: LiveSession, effect: CancelSession) -> None:

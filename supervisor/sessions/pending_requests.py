@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import anyio
 
-from actors import Lane, fault
+from actors import Lane, failpoint
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, SessionData
 from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
@@ -121,7 +121,7 @@ class PendingRequests:
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
         """Push back; whoever tries again and again does not keep the loop either."""
-        if waiting >= self._waiting_max() or fault.point("session.full", session_id):
+        if waiting >= self._waiting_max() or failpoint.active("session.full", session_id):
             await anyio.lowlevel.checkpoint()
             words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
             raise Refused(words)

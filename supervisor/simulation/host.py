@@ -29,7 +29,7 @@ from supervisor.simulation.works.operator_bot import Hearts, OperatorBot, StateT
 from supervisor.simulation.works.plans import draw_plan
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner, run_plan
-from supervisor.work.previous_run import before
+from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult, TaskResult
 
 __all__ = ["Host", "LoadGenerator"]
@@ -380,7 +380,7 @@ class Host:
     async def _nothing_is_left(self, load_generator: LoadGenerator, plan: Plan) -> bool:
         """Of a plan that is to be resumed: whether the journal has nothing of it that was not closed."""
         with self._approvals.asking(f"what is left of customer {load_generator.number}'s plan") as said:
-            left = before(plan, self._world.drawn.settings, await self._sup.journal.entities())
+            left = find_previous_run(plan, self._world.drawn.settings, await self._sup.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
         return said[-1] != "something"
 
@@ -416,7 +416,7 @@ class Host:
             oracle.told(Heartbeat(worker_id, world.now()))
 
         hearts = Hearts(heard, world.now, world.killed)
-        runner = PlanRunner(self._sup, heart=hearts.beat)
+        runner = PlanRunner(self._sup, heartbeat=hearts.beat)
 
         def reloaded(plan: Plan) -> None:
             load_generator.plan = plan

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from actors.parking import current_backend
+from actors.waiter import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import AbortPlan, TreeNode
 from supervisor.runtime import one_shot_event
 from supervisor.simulation.asking import Desk
@@ -126,12 +126,12 @@ class Operators:
 
     async def _pause(self, seconds: float) -> None:
         """For so long, or until there is nobody left to disturb."""
-        parker = self._backend.parker()
-        self._going.then(parker.unpark)
+        waiter = self._backend.new_waiter()
+        self._going.then(waiter.wake)
         try:
-            await self._backend.wait_until(parker, self._backend.now() + seconds)
+            await self._backend.wait_until(waiter, self._backend.now() + seconds)
         finally:
-            self._going.forget(parker.unpark)
+            self._going.forget(waiter.wake)
 
     def _look(self, number: int) -> None:
         """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that
@@ -287,7 +287,7 @@ class Operators:
         """A policy of its own, so that it matters whose is asked."""
         sibling, session = chance.happens(0.5, "tool_to_sibling"), chance.happens(0.5, "sibling_to_session")
         ladder, brisk = self._world.drawn.settings.policy.ladder.value(), chance.choice((1.0, 0.5, 0.25), "brisk")
-        ladder = Ladder(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
+        ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
     async def _close(self, chance: KeyedRandom, place: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from actors.timers import Timer, TimerService
 from supervisor.aborts.termination import Termination
 from supervisor.aborts.tool_calls import ASKED_S, CallTermination
-from supervisor.lifecycles.types import Exit, Stage, Verdict
+from supervisor.lifecycles.types import Exit, TerminationStage, Verdict
 from supervisor.sessions.effect_executor import TurnTermination
 
 
@@ -49,18 +49,18 @@ class Clock:
 class TwoStages(Termination):
     """A request with a budget that a test can change, and a kill."""
 
-    stages = (Stage.REQUEST, Stage.KILL)
+    stages = (TerminationStage.REQUEST, TerminationStage.KILL)
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(cast(TimerService, clock))
-        self.acted: list[Stage] = []
+        self.acted: list[TerminationStage] = []
         self.request_ends_at = 10.0
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: TerminationStage) -> None:
         self.acted.append(stage)
 
-    def deadline(self, stage: Stage) -> float | None:
-        return self.request_ends_at if stage is Stage.REQUEST else None
+    def deadline(self, stage: TerminationStage) -> float | None:
+        return self.request_ends_at if stage is TerminationStage.REQUEST else None
 
 
 @pytest.fixture
@@ -70,22 +70,22 @@ def clock() -> Clock:
 
 def test_the_next_stage_begins_at_the_deadline(clock: Clock) -> None:
     termination = TwoStages(clock)
-    termination.enter(Stage.REQUEST)
+    termination.enter(TerminationStage.REQUEST)
     clock.run_until(9.9)
-    assert termination.acted == [Stage.REQUEST]
+    assert termination.acted == [TerminationStage.REQUEST]
     clock.run_until(10.0)
-    assert termination.acted == [Stage.REQUEST, Stage.KILL]
+    assert termination.acted == [TerminationStage.REQUEST, TerminationStage.KILL]
 
 
 def test_no_timer_is_left_after_the_last_stage(clock: Clock) -> None:
     termination = TwoStages(clock)
-    termination.enter(Stage.KILL)
+    termination.enter(TerminationStage.KILL)
     assert clock.due == []
 
 
 def test_a_shorter_deadline_moves_the_one_timer(clock: Clock) -> None:
     termination = TwoStages(clock)
-    termination.enter(Stage.REQUEST)
+    termination.enter(TerminationStage.REQUEST)
     termination.request_ends_at = 3.0
     termination.reschedule()
     assert clock.due == [3.0]
@@ -94,32 +94,32 @@ def test_a_shorter_deadline_moves_the_one_timer(clock: Clock) -> None:
 def test_a_deadline_in_the_past_is_due_at_once(clock: Clock) -> None:
     termination = TwoStages(clock)
     clock.run_until(20.0)
-    termination.enter(Stage.REQUEST)
+    termination.enter(TerminationStage.REQUEST)
     assert clock.due == [20.0]
 
 
 def test_a_skipped_stage_does_not_act(clock: Clock) -> None:
     """An abort at once enters the kill stage while the request is under way; the request's timer is gone."""
     termination = TwoStages(clock)
-    termination.enter(Stage.REQUEST)
-    termination.enter(Stage.KILL)
+    termination.enter(TerminationStage.REQUEST)
+    termination.enter(TerminationStage.KILL)
     clock.run_until(100.0)
-    assert termination.acted == [Stage.REQUEST, Stage.KILL]
+    assert termination.acted == [TerminationStage.REQUEST, TerminationStage.KILL]
 
 
 def test_a_finished_termination_does_nothing_more(clock: Clock) -> None:
     termination = TwoStages(clock)
-    termination.enter(Stage.REQUEST)
+    termination.enter(TerminationStage.REQUEST)
     termination.finish()
     clock.run_until(100.0)
-    assert (termination.stage, termination.acted) == (None, [Stage.REQUEST])
+    assert (termination.stage, termination.acted) == (None, [TerminationStage.REQUEST])
 
 
 def test_a_termination_that_its_action_finishes_has_no_timer(clock: Clock) -> None:
     """A request may end what is terminated before it returns."""
     termination = TwoStages(clock)
     termination.act = lambda stage: termination.finish()  # type: ignore[method-assign]
-    termination.enter(Stage.REQUEST)
+    termination.enter(TerminationStage.REQUEST)
     assert clock.due == []
 
 
@@ -147,14 +147,14 @@ def turn_termination(clock: Clock, agent: Agent, killed: list[str]) -> TurnTermi
 
 def test_an_agent_that_keeps_its_turn_is_killed_after_the_grace(clock: Clock) -> None:
     agent, killed = Agent("t1"), list[str]()
-    turn_termination(clock, agent, killed).enter(Stage.REQUEST)
+    turn_termination(clock, agent, killed).enter(TerminationStage.REQUEST)
     clock.run_until(10.0)
     assert (agent.asked, killed) == (["interrupt t1 for abort-1", "kill: it timed out"], ["killed"])
 
 
 def test_an_agent_that_works_on_the_next_turn_is_not_killed(clock: Clock) -> None:
     agent, killed = Agent("t1"), list[str]()
-    turn_termination(clock, agent, killed).enter(Stage.REQUEST)
+    turn_termination(clock, agent, killed).enter(TerminationStage.REQUEST)
     agent.turn_id = "t2"
     clock.run_until(10.0)
     assert (agent.asked, killed) == (["interrupt t1 for abort-1"], [])
@@ -163,10 +163,14 @@ def test_an_agent_that_works_on_the_next_turn_is_not_killed(clock: Clock) -> Non
 # ------------------------------------------------------------------------------------------------- tool calls
 @pytest.mark.parametrize(
     ("first", "budget_s", "kill_at", "abandon_at"),
-    [(Stage.REQUEST, 10.0, ASKED_S, ASKED_S + 10.0), (Stage.REQUEST, 0.2, 0.2, 0.4), (Stage.KILL, 10.0, 0.0, 10.0)],
+    [
+        (TerminationStage.REQUEST, 10.0, ASKED_S, ASKED_S + 10.0),
+        (TerminationStage.REQUEST, 0.2, 0.2, 0.4),
+        (TerminationStage.KILL, 10.0, 0.0, 10.0),
+    ],
 )
 def test_a_call_is_asked_for_then_killed_then_abandoned(
-    clock: Clock, first: Stage, budget_s: float, kill_at: float, abandon_at: float
+    clock: Clock, first: TerminationStage, budget_s: float, kill_at: float, abandon_at: float
 ) -> None:
     """An agent that cannot be asked begins at the kill; each stage has the policy's request budget at most."""
     seen: list[tuple[str, float]] = []
