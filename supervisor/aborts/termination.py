@@ -58,7 +58,7 @@ from supervisor.runtime.live_session import LiveSession, SessionPhase, Terminati
 __all__ = ["SLACK_S", "Heartbeat", "Termination", "TerminationService", "stage_of_fates"]
 
 SLACK_S = 5.0
-"""Seconds that a loaded machine may add to the stages terminate and kill before a scope is abandoned."""
+"""Default of ``TerminationService.slack_s``."""
 
 RECORDED_S = 60.0
 """Seconds that ``Ended`` waits for the last records of the session's turns and agents. Extended while the journal
@@ -179,9 +179,9 @@ class SessionTermination(Termination):
             case TerminationStage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
                 return self.began + due.terminate_s  # no time for the process contexts to terminate first
             case TerminationStage.CANCEL:
-                return self.began + due.kill_s + SLACK_S
+                return self.began + due.kill_s + self.service.slack_s
             case TerminationStage.KILL:
-                return self.timers.now() + ladder.kill_s + SLACK_S
+                return self.timers.now() + ladder.kill_s + self.service.slack_s
             case _:
                 return None
 
@@ -216,6 +216,8 @@ class TerminationService:
     def __init__(self, registry: EntityRegistry, actor_id: str) -> None:
         self.registry = registry
         self._actor_id = actor_id
+        self.slack_s = SLACK_S
+        """Seconds that a loaded machine may add to the stages terminate and kill before a scope is abandoned."""
         self._terminations: dict[str, SessionTermination] = {}
         self._checks: deque[Callable[[], None]] = deque()
         self._is_checking = False

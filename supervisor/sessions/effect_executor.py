@@ -67,10 +67,10 @@ from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
-__all__ = ["CLEANUP_S", "EffectExecutor", "MakeConnection"]
+__all__ = ["EffectExecutor", "MakeConnection"]
 
 CLEANUP_S = 5.0
-"""The clean-up budget of a turn."""
+"""Default of ``EffectExecutor.cleanup_s``."""
 
 MakeConnection = Callable[[LiveSession, str, int, str], Connection]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
@@ -150,6 +150,8 @@ class EffectExecutor:
         self._answered = answered
         self._approvals = approvals
         self._no_retries = False
+        self.cleanup_s = CLEANUP_S
+        """Clean-up budget of a turn, in seconds."""
         self._always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
             ReplyToRequest: self._answer,
             AnswerPermission: self._answer_permission,
@@ -441,12 +443,12 @@ class EffectExecutor:
     async def _clean_up(self, session: LiveSession, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
         await self._terminate_turn(session, turn_id)
-        with self._registry.system.timers.limit(CLEANUP_S) as budget:
+        with self._registry.system.timers.limit(self.cleanup_s) as budget:
             for tool_id in self._registry.system.children(turn_id):
                 self._registry.system.stop(tool_id, "its turn ended")
             for tool_id in self._registry.system.children(turn_id):
                 await self._registry.system.join(tool_id)
-        note = f"not clean after {CLEANUP_S:g} s" if budget.cancelled_caught else ""
+        note = f"not clean after {self.cleanup_s:g} s" if budget.cancelled_caught else ""
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
         self._registry.send(turn_id, reaped, cause=cause)
 
