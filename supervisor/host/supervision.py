@@ -137,7 +137,7 @@ class Supervisor:
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
         self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
         self.terminations = TerminationService(self.registry, JANITOR)
-        make_link = ConnectionFactory(
+        make_connection = ConnectionFactory(
             self.registry,
             self._delegate,
             parts.processes,
@@ -150,7 +150,7 @@ class Supervisor:
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
         answered = self._prompting.complete_request
         self.effect_executor = EffectExecutor(
-            self.registry, JANITOR, self.terminations, make_link, parts.workspace, answered, self._approvals
+            self.registry, JANITOR, self.terminations, make_connection, parts.workspace, answered, self._approvals
         )
         self._succession = Takeover(
             self.registry,
