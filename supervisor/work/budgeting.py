@@ -22,7 +22,7 @@ __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"
 
 def scope_of(plan_run: PlanRun, execution: TaskExecution) -> Scope | None:
     """What the session of a task counts in; ``None`` where nothing bounds it."""
-    above = scope_of(plan_run, execution.part_of) if execution.part_of is not None else _whole(plan_run)
+    above = scope_of(plan_run, execution.parent) if execution.parent is not None else _whole(plan_run)
     return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", execution.task.budget.value(), above)
 
 

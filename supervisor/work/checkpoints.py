@@ -63,7 +63,7 @@ async def kept(
     """The same, but for the record of it: ``None`` where there is nothing to be said."""
     if not (execution.session_id and execution.run_data.attempts):
         return None
-    said, execution.said = execution.said, ""
+    said, execution.output = execution.output, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
         output = sup.journal_writer.redactor.text(said)[
             -OUTPUT_MAX:
@@ -89,7 +89,7 @@ async def _saved(sup: Supervisor, execution: TaskExecution, state: Run) -> task_
     data = execution.run_data
     if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
         saved = data.saved_as
-    elif execution.task.rollback and sup.janitor.in_place and execution.taken_back:  # it is on record as taken back
+    elif execution.task.rollback and sup.janitor.in_place and execution.is_rolled_back:  # it is on record as taken back
         return None
     else:
         saved = await sup.janitor.save(execution.session_id, owned(sup, execution), left_at(execution))
@@ -115,7 +115,7 @@ async def begin(sup: Supervisor, execution: TaskExecution) -> None:
         return
     if sup.janitor.in_place:
         await sup.janitor.begin(owned(sup, execution, execution.run_data.resumed_at))
-        execution.taken_back = False
+        execution.is_rolled_back = False
     elif execution.session_lives:  # it has worked on an attempt: each begins with a session, or in one
         await _roll_back(sup, execution)
 
@@ -139,7 +139,7 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
 async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
     place = owned(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
     saved = await sup.janitor.roll_back(execution.session_id, place, left_at(execution))
-    execution.taken_back = True
+    execution.is_rolled_back = True
     if saved and execution.has_run:
         execution.note_run(ROLLED_BACK, {"session": execution.session_id, "saved_as": saved}, "the plan says rollback")
 

@@ -32,9 +32,9 @@ from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, is_delayed
 from supervisor.work.checkpoints import owned, take_back
 from supervisor.work.completion_pipeline import CompletionPipeline
-from supervisor.work.plan_run import PlanRun
+from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
-from supervisor.work.task_execution import ACTOR, Checkpoint, TaskExecution, checkpoint_after
+from supervisor.work.task_execution import ACTOR, Checkpoint, Phase, TaskExecution, checkpoint_after
 
 __all__ = ["PlanRecovery"]
 
@@ -155,8 +155,9 @@ class PlanRecovery:
         execution.session_id = left.data.claimed_by
         if left.state in FINAL:
             self._remains += [one for kind in (Kind.RUN, Kind.JOB) if (one := self._alive(kind, left)) is not None]
-            execution.done_job = self._last_job(left.entity_id)
-            execution.settled_id, execution.result = left.entity_id, self._settled_before(left)
+            execution.earlier_job = self._last_job(left.entity_id)
+            execution.earlier_id, execution.result = left.entity_id, self._settled_before(left)
+            execution.phase = Phase.SETTLED
             self._plan_run.unsettled -= 1
         else:
             execution.take_up(
@@ -207,7 +208,9 @@ class PlanRecovery:
             return execution.job is Job.VALIDATING
         row = self._last.get((Kind.JOB, execution.id))
         was_tested = row is not None and row.state in (Job.VALIDATING.value, Job.FAILED.value)
-        return was_tested and all(part.is_met for part in execution.parts)  # else it failed itself, and was split then
+        return was_tested and all(
+            subtask.is_met for subtask in execution.subtasks
+        )  # else it failed itself, and was split then
 
     def _is_completed(self, execution: TaskExecution) -> bool:
         """Its run is, and it had not heard of that."""
@@ -223,7 +226,7 @@ class PlanRecovery:
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationPassed())
         elif execution.job is None:
-            execution.done_job = self._last_job(execution.id)
+            execution.earlier_job = self._last_job(execution.id)
         if (row := self._last.get((Kind.RUN, execution.id))) is not None:
             execution.judged = msgspec.json.decode(row.data, type=RunData).judged
         await self._pipeline.accept(execution)
@@ -255,17 +258,17 @@ class PlanRecovery:
             if execution.result is not None and not execution.is_imported:
                 await self._end_place(execution)
         for execution in self._executions:
-            if execution.taken_back and execution.has_run:  # its supervisor may not have lived to do so
+            if execution.is_rolled_back and execution.has_run:  # its supervisor may not have lived to do so
                 await take_back(self._sup, execution)
         waiting = []
         for execution in self._executions:
             if (
                 execution.state is Task.OPEN
                 and execution.data.parts
-                and any(part.result is None for part in execution.parts)
+                and any(subtask.result is None for subtask in execution.subtasks)
             ):
                 await execution.post(
-                    task.Split(subtasks=tuple(part.id for part in execution.parts), reason=WAITS_AGAIN)
+                    task.Split(subtasks=tuple(subtask.id for subtask in execution.subtasks), reason=WAITS_AGAIN)
                 )
             told = self._is_completed(execution) or self._skipped(execution) or self._is_rejected(execution)
             waits = execution.state is Task.WAITING_FOR_SUBTASKS and not told
@@ -334,11 +337,11 @@ class PlanRecovery:
         data = execution.data
         if not (data.claims or data.retries or data.last_failure):
             return False
-        return all(part.result is not None and not part.is_imported for part in execution.parts)
+        return all(subtask.result is not None and not subtask.is_imported for subtask in execution.subtasks)
 
     async def _go_on(self, execution: TaskExecution, *, task_status: TaskStatus[None]) -> None:
-        async with execution.lock:
-            task_status.started()  # whoever commands it from now on waits for its lock
+        async with self._plan_run.moving(execution):
+            task_status.started()  # commands about the task wait for its lock from now on
             if not execution.is_over:
                 await self._take_further(execution)
 
@@ -365,7 +368,7 @@ class PlanRecovery:
             case Task.DONE if execution.is_done:
                 await self._pipeline.deliver(execution)
             case Task.DONE:  # as a whole it was turned down
-                await self._pipeline.turn_down(execution, execution.run_data.last_error)
+                await self._pipeline.reject_done(execution, execution.run_data.last_error)
             case Task.FAILED if execution.data.last_failure == ORPHANED:  # nobody tries it again by himself
                 await self._pipeline.cancel_records(execution, ORPHANED)
                 await self._pipeline.rest(execution, ORPHANED)
@@ -374,7 +377,7 @@ class PlanRecovery:
 
     async def _reject(self, execution: TaskExecution) -> None:
         error = execution.run_data.last_error
-        await self._plan_run.decide(execution)
+        await self._plan_run.decide_retry(execution)
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
         is_split = execution.state is Task.WAITING_FOR_SUBTASKS
@@ -382,13 +385,13 @@ class PlanRecovery:
 
     async def _blocked(self, execution: TaskExecution) -> None:
         """It stays so; nobody works on it meanwhile. One whose subtask has failed was about to be cancelled."""
-        if (part := await self._failed_part(execution)) is not None:
-            await self._pipeline.cancelled(execution, f"its subtask {part.name} did not complete")
+        if (subtask := await self._failed_part(execution)) is not None:
+            await self._pipeline.cancelled(execution, f"its subtask {subtask.name} did not complete")
             return
         if execution.session_lives:
             await self._sup.close_session(execution.session_id, reason=ORPHANED, cause=execution.cause)
         await self._attempt_runner.put_back(execution, ORPHANED)
-        self._plan_run.on_let_go(execution)
+        self._plan_run.publish(TaskReleased(execution))
 
     async def _failed_part(self, execution: TaskExecution) -> TaskExecution | None:
         """The subtask that it is blocked on for good: one that did not answer may still be tried anew."""
@@ -396,7 +399,7 @@ class PlanRecovery:
         moved = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
         if moved != task.SubtaskFailed.spelled:
             return None
-        return next((part for part in execution.parts if part.id in execution.data.waiting_for), None)
+        return next((subtask for subtask in execution.subtasks if subtask.id in execution.data.waiting_for), None)
 
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution) -> None:
@@ -404,7 +407,8 @@ class PlanRecovery:
         if execution.has_run and execution.run is Run.PENDING and execution.job in (None, Job.PENDING):
             if execution.job is None:
                 execution.open_job()
-            await self._plan_run.queue(execution)
+            await self._plan_run.queue(execution, execution.task.depends_on)
+            self._plan_run.offer(execution)
         elif not execution.has_run or execution.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
             execution.bury_run()
             await self._plan_run.open_again(execution)
@@ -413,7 +417,8 @@ class PlanRecovery:
         else:  # also where its job waits: its run may be left as it was under way, or where it decides
             await self._attempt_runner.put_back(execution, ORPHANED)
             left_s = self._delay_left_s(execution)
-            execution.delayed |= execution.run is Run.RETRYING and execution.job is Job.QUEUED and left_s > 0.0
+            if execution.run is Run.RETRYING and execution.job is Job.QUEUED and left_s > 0.0:
+                execution.phase = Phase.DELAYED
             if is_delayed(execution):
                 self._plan_run.start(self._attempt_runner.wait, execution, left_s)
             else:
@@ -429,19 +434,16 @@ class PlanRecovery:
         it was to be tried again, its delay goes on."""
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=ORPHANED))
-        await self._plan_run.decide(execution, charged=False)
+        await self._plan_run.decide_retry(execution, charged=False)
         if execution.job is None and execution.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
             await self._attempt_runner.renew(execution)
         elif is_delayed(execution) and execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
             self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         elif execution.job is Job.RETRYING:
             await execution.post_job(job.RetryDelayElapsed())
-        execution.followed = (
-            execution.run is Run.IN_PROGRESS
-            and execution.job is Job.QUEUED
-            and self._plan_run.lives(execution.session_id)
-        )
-        if execution.followed:
+        is_queued = execution.run is Run.IN_PROGRESS and execution.job is Job.QUEUED
+        if is_queued and self._plan_run.lives(execution.session_id):
+            execution.phase = Phase.FOLLOWED
             self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
             self._plan_run.offer(execution)
 
@@ -450,12 +452,12 @@ class PlanRecovery:
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         match execution.run:
             case Run.IN_PROGRESS:
-                execution.followed = True
+                execution.phase = Phase.FOLLOWED
                 await self._offer_again(execution)
             case Run.VALIDATING:
                 if execution.job is Job.RUNNING:
                     await execution.post_job(job.ExecutionCompleted())
-                await self._pipeline.judge(execution)
+                await self._pipeline.check(execution)
             case _:
                 await self._try_again(execution)
 
@@ -470,7 +472,7 @@ class PlanRecovery:
         )
         if unheard:
             self._plan_run.budget = self._plan_run.budget.given_back()
-        await self._plan_run.decide(execution, charged=decides or unheard)
+        await self._plan_run.decide_retry(execution, charged=decides or unheard)
         if self._is_settled(execution):
             await self._end_failed(execution)
             return
@@ -515,7 +517,7 @@ class PlanRecovery:
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
         if how == "aborted" and await is_stalled(self._sup.journal, execution.session_id):
             how = "stalled"
-        above = execution.part_of
+        above = execution.parent
         match how:
             case "aborted":
                 await self._pipeline.cancelled(execution, error)
@@ -576,7 +578,7 @@ class PlanRecovery:
         """What was being tested is not there any more."""
         if execution.has_run and execution.run is Run.VALIDATING:
             await execution.post_run(task_run.TestsFailed(error=ORPHANED))
-            await self._plan_run.decide(execution)
+            await self._plan_run.decide_retry(execution)
             if execution.job is Job.RUNNING:
                 await execution.post_job(job.ExecutionCompleted())
         if execution.job is Job.VALIDATING:
@@ -588,7 +590,7 @@ class PlanRecovery:
             failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await execution.post_run(failed)
         if execution.run in (Run.FAILED, Run.CIRCUIT_OPEN):
-            await self._plan_run.decide(execution)
+            await self._plan_run.decide_retry(execution)
         if execution.run is Run.RETRYING:  # a plug-in wanted another try
             if execution.job is Job.RUNNING:
                 await execution.post_job(job.ExecutionFailed(error=error))

@@ -8,9 +8,9 @@ would leave a task that nobody moves on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import anyio
 
@@ -29,27 +29,12 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import first_of
-from supervisor.work.attempt_runner import AttemptRunner
-from supervisor.work.blocking import PARENTS, BlockedTasks
+from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
-from supervisor.work.completion_pipeline import CompletionPipeline
-from supervisor.work.plan_run import PlanRun
-from supervisor.work.task_execution import TaskExecution
+from supervisor.work.scheduler import TaskScheduler
+from supervisor.work.task_execution import Phase, TaskExecution
 
-__all__ = ["Scheduler", "TaskCommands"]
-
-
-class Scheduler(NamedTuple):
-    """What a command makes of the run: *consider* what can begin, *cancel* whoever works (who hears when that begins),
-    *open_more* of a plan."""
-
-    plan_run: PlanRun
-    pipeline: CompletionPipeline
-    attempt_runner: AttemptRunner
-    blocked_tasks: BlockedTasks
-    consider: Callable[[TaskExecution], Coroutine[Any, Any, None]]
-    cancel: Callable[[TaskExecution, str, Callable[[], None]], Awaitable[None]]
-    open_more: Callable[[], list[TaskExecution]]
+__all__ = ["TaskCommands"]
 
 
 class CommandRequest:
@@ -85,10 +70,10 @@ class TaskCommands:
         self._commands = CommandLog(self._note)
         self._locks: dict[str, anyio.Lock] = {}
         self._begun = anyio.Event()
-        self._at: Scheduler | None = None
+        self._scheduler: TaskScheduler | None = None
         self._left: Mapping[str, str] = {}
 
-    async def begin(self, at: Scheduler, left: Mapping[str, str]) -> None:
+    async def begin(self, scheduler: TaskScheduler, left: Mapping[str, str]) -> None:
         """The run has begun. *left* are the tasks of an earlier supervisor, with their ids: the commands that they were
         given are remembered."""
         self._left = left
@@ -98,7 +83,7 @@ class TaskCommands:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
         for entity_id in left.values():  # a run that is over has heard of resets, too
             self._commands.fold(await self._records([entity_id, *runs.get(entity_id, [])]))
-        self._at = at
+        self._scheduler = scheduler
         self._begun.set()
 
     def end(self) -> None:
@@ -110,7 +95,7 @@ class TaskCommands:
         Refused: the run has ended before that.
         """
         await self._begun.wait()
-        if self._at is None:
+        if self._scheduler is None:
             raise Refused("the plan was given up before it began; run it again")
 
     async def _records(self, entity_ids: Sequence[str]) -> list[LifecycleEvent]:
@@ -121,15 +106,15 @@ class TaskCommands:
         return self._sup.registry.entity(entity_id).note(name, cause, told, reason=reason)
 
     @property
-    def at(self) -> Scheduler:
-        assert self._at is not None, "it has begun"
-        return self._at
+    def scheduler(self) -> TaskScheduler:
+        assert self._scheduler is not None, "it has begun"
+        return self._scheduler
 
     # ------------------------------------------------------------------ the way in
     async def planned(self) -> tuple[str, ...]:
         """The tasks that wait to be approved before anything is done for them, once the run has begun."""
         await self._wait_begun()
-        executions = self.at.plan_run.executions.values()
+        executions = self.scheduler.plan_run.executions.values()
         return tuple(
             execution.name for execution in executions if execution.is_opened and execution.state is Task.PLANNED
         )
@@ -177,7 +162,7 @@ class TaskCommands:
 
     async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
         """For the agent of that task, whose turn is ended with it."""
-        if not self.at.plan_run.running:
+        if not self.scheduler.plan_run.running:
             raise Refused(f"the run of task {task!r} has ended")
         return await self.block(task, on, by=by, reason=reason)
 
@@ -200,7 +185,7 @@ class TaskCommands:
 
     async def _take(self, request: CommandRequest, verb: Verb, do: CommandStep) -> CommandEffect:
         execution = request.execution
-        if not self.at.plan_run.running:
+        if not self.scheduler.plan_run.running:
             raise Refused(f"the run of task {execution.name!r} has ended; run the plan again")
         try:
             if verb in LET_GO:
@@ -214,7 +199,9 @@ class TaskCommands:
     def _id_of(self, name: str) -> str:
         """The entity of the task that is meant by its name in the plan, or by its id."""
         ids = {
-            execution.name: execution.id for execution in self.at.plan_run.executions.values() if execution.is_opened
+            execution.name: execution.id
+            for execution in self.scheduler.plan_run.executions.values()
+            if execution.is_opened
         }
         known = {**self._left, **ids}
         if name in known:
@@ -224,7 +211,7 @@ class TaskCommands:
         raise NoSuchEntity(name)
 
     def _execution_of(self, entity_id: str) -> TaskExecution:
-        for execution in self.at.plan_run.executions.values():
+        for execution in self.scheduler.plan_run.executions.values():
             if execution.is_opened and execution.id == entity_id:
                 return execution
         raise Refused(f"{entity_id} has ended under an earlier supervisor")
@@ -242,20 +229,20 @@ class TaskCommands:
     async def _approve(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
         if execution.state is Task.PENDING_APPROVAL:
-            await self.at.pipeline.approve(execution, request.by)
+            await self.scheduler.pipeline.approve(execution, request.by)
             closed = execution.result is not None and execution.result.outcome == "completed"
             return CommandEffect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
         await execution.post(task.Approved(reason=request.words("approved")))
-        self.at.plan_run.start(self.at.consider, execution)
+        self.scheduler.plan_run.start(self.scheduler.consider, execution)
         return CommandEffect(Task.OPEN.value)
 
     async def _reject(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
         if execution.state is Task.PENDING_APPROVAL:
-            await self.at.pipeline.deny(execution, request.by, request.reason)
+            await self.scheduler.pipeline.deny(execution, request.by, request.reason)
             return CommandEffect(Task.FAILED.value)
         await execution.post(task.Rejected(reason=request.words("rejected")))
-        await self.at.pipeline.cancelled(execution, request.words("rejected"))
+        await self.scheduler.pipeline.cancelled(execution, request.words("rejected"))
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
@@ -272,20 +259,21 @@ class TaskCommands:
         """
         execution = request.execution
         while True:
-            async with execution.lock:
+            async with self.scheduler.plan_run.moving(execution):
                 self._check_not_given_up(execution)
-                if not execution.deciding:
+                active = execution.active
+                if active is None or active.decided.is_set():
                     request.begin()
                     yield
                     return
                 self._check_unjudged(execution)
-            await first_of(execution.let_go, execution.kept)
+            await active.decided.wait()
 
     async def _reset_now(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
         if execution.state is Task.FAILED:
             return await self._reopen(request)
-        if execution.ending:  # it is said to be cancelled, which may not be on record yet
+        if execution.phase is Phase.ENDING:  # its end may not be on record yet
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and about to end; it is not tried again"
             )
@@ -294,28 +282,26 @@ class TaskCommands:
                 f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
             )
         await execution.post_run(task_run.ManualReset(by=request.by))
-        if execution.scope is None:  # else its worker waits for the end of the cool-down, and tries it then
-            await self.at.attempt_runner.try_now(execution)
+        if execution.active is None:  # else its worker waits for the end of the cool-down, and tries it then
+            await self.scheduler.attempt_runner.try_now(execution)
         return CommandEffect(Run.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
         """A task that was given up is to be done after all. What depended on it has been given up for good."""
         execution, before = request.execution, request.execution.result
-        if before is None or self.at.plan_run.workstream.state in WORKSTREAM.terminal:
+        if before is None or self.scheduler.plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
-        self.at.plan_run.unsettle(execution)  # the run does not end meanwhile
+        self.scheduler.plan_run.unsettle(execution)  # the run does not end meanwhile
         try:
             await execution.post(task.Reopened(by=request.by, reason=request.words("reset")))
         except BaseException:
-            self.at.plan_run.resettle(execution, before)
-            for (
-                other
-            ) in self.at.plan_run.executions.values():  # whoever it dooms has been told, and may have looked just now
-                if execution.name in other.task.depends_on:
-                    self.at.plan_run.start(self.at.consider, other)
+            self.scheduler.plan_run.resettle(execution, before)
+            # Tasks that depend on this one may have been considered just now, while it had no result.
+            others = self.scheduler.plan_run.executions.values()
+            self.scheduler.consider_all([one for one in others if execution.name in one.task.depends_on])
             raise
         self._check_not_given_up(execution)
-        self.at.plan_run.backlog.reopen(execution.name)
+        self.scheduler.plan_run.backlog.reopen(execution.name)
         await self._anew(execution, request)
         self._check_not_given_up(execution)
         return CommandEffect(Task.OPEN.value)
@@ -323,14 +309,14 @@ class TaskCommands:
     async def _anew(self, execution: TaskExecution, request: CommandRequest) -> None:
         if not (execution.has_run and execution.run is Run.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
             execution.bury_run()
-            await self.at.plan_run.open_again(execution)
+            await self.scheduler.plan_run.open_again(execution)
             return
         await execution.post_run(task_run.ManualReset(by=request.by))
         self._check_not_given_up(execution)
-        await self.at.plan_run.queue_again(execution)
+        await self.scheduler.plan_run.queue_again(execution)
 
     def _check_not_given_up(self, execution: TaskExecution) -> None:
-        plan_run = self.at.plan_run
+        plan_run = self.scheduler.plan_run
         if not plan_run.running:
             how = "is over" if plan_run.concluded else "was given up meanwhile"
             raise Refused(f"nothing is done of task {execution.name!r} any more: its plan {how}")
@@ -349,11 +335,9 @@ class TaskCommands:
             if execution.state is not state:
                 self._refuse(execution, refused)
             self._check_unjudged(execution)
-            before = execution.taken
-            carried_out = await self.at.attempt_runner.take(execution, request.words("taken away"))
-        if carried_out:
-            await first_of(execution.put_down, execution.let_go)
-        if execution.taken is before:  # whoever is next may have it by now
+            interruption = await self.scheduler.attempt_runner.take(execution, request.words("taken away"))
+        await interruption.done.wait()
+        if interruption.event is None:
             raise Refused(
                 f"task {execution.name!r} came to its end before it could be taken away: {execution.state.value}"
             )
@@ -370,31 +354,25 @@ class TaskCommands:
     async def _block(self, request: CommandRequest, on: Sequence[str]) -> CommandEffect:
         execution = request.execution
         async with self._decided(request):
-            waits_for = self.at.blocked_tasks.named(execution, on)
+            waits_for = self.scheduler.blocked_tasks.named(execution, on)
             if task.Blocked not in TASK.allowed(execution.state):
                 self._refuse(execution, task.Blocked(on=waits_for))
             self._check_unjudged(execution)
-            before = execution.taken
-            carried_out = await self.at.attempt_runner.take(execution, request.words("blocked"), waits_for)
-        if carried_out:
-            await first_of(execution.put_down, execution.let_go)
-        if execution.taken is before or not isinstance(execution.taken, task.Blocked):  # it may go on by now
+            words = request.words("blocked")
+            interruption = await self.scheduler.attempt_runner.take(execution, words, waits_for)
+        await interruption.done.wait()
+        if not isinstance(interruption.event, task.Blocked):
             raise Refused(
                 f"task {execution.name!r} came to its end before it could be blocked: {execution.state.value}"
             )
-        self.at.blocked_tasks.look_at(execution)
+        self.scheduler.blocked_tasks.look_at(execution)
         return CommandEffect(Task.BLOCKED.value)
 
     async def _unblock(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if (
-            execution.state is not Task.BLOCKED
-            or execution.result is not None
-            or execution.ending
-            or execution.considered
-        ):
+        if execution.state is not Task.BLOCKED or execution.is_over:
             self._refuse(execution, task.Unblocked())
-        await self.at.blocked_tasks.unblock(execution, request.words("unblocked"))
+        await self.scheduler.blocked_tasks.unblock(execution, request.words("unblocked"))
         return CommandEffect(Task.OPEN.value)
 
     # ------------------------------------------------------------------ no more tries
@@ -404,8 +382,8 @@ class TaskCommands:
             self._refuse(execution, task.Cancelled())
         why = request.words("cancelled")
         settled = execution.settled
-        await self.at.cancel(execution, why, request.begin)
-        await first_of(settled, self.at.plan_run.over)
+        await self.scheduler.cancel(execution, why, request.begin)
+        await first_of(settled, self.scheduler.plan_run.over)
         if not settled.is_set():
             self._check_not_given_up(execution)
         if execution.state is not Task.CANCELLED:
@@ -420,8 +398,8 @@ class TaskCommands:
             return await self._split_now(request, subtasks)
 
     async def _split_now(self, request: CommandRequest, subtasks: Sequence[TaskConfig]) -> CommandEffect:
-        execution, plan_run = request.execution, self.at.plan_run
-        about_to_claim = execution.state is Task.OPEN and execution.scope is not None
+        execution, plan_run = request.execution, self.scheduler.plan_run
+        about_to_claim = execution.state is Task.OPEN and execution.active is not None
         if about_to_claim or task.Split not in TASK.allowed(execution.state):
             self._refuse(execution, task.Split(subtasks=()))
         self._check_begun_above(execution)
@@ -433,23 +411,23 @@ class TaskCommands:
         before, grown = plan_run.plan, with_subtasks(plan_run.plan, {execution.name: subtasks})
         plan_run.plan = grown
         plan_run.backlog.hold(execution.name)
-        parts = self.at.open_more()
+        parts = self.scheduler.open_tasks(grown)
         with anyio.CancelScope(shield=True):  # who was born is waited for: the task is split into them, or they end
             await plan_run.workstream.added(len(parts))
             try:
                 await self._record_split(request, subtasks)
             except Refused:
-                plan_run.plan, execution.parts = before if plan_run.plan is grown else plan_run.plan, []
+                plan_run.plan, execution.subtasks = before if plan_run.plan is grown else plan_run.plan, []
                 await self._withdraw(execution, parts)
                 raise
-        self.at.blocked_tasks.watch(execution)
-        for part in parts:
-            plan_run.start(self.at.consider, part)
-        return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, tuple(part.id for part in execution.parts))
+        self.scheduler.blocked_tasks.watch(execution)
+        for subtask in parts:
+            plan_run.start(self.scheduler.consider, subtask)
+        return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, tuple(subtask.id for subtask in execution.subtasks))
 
     def _check_begun_above(self, execution: TaskExecution) -> None:
         """Its subtasks would begin although nobody knows yet whether it is wanted itself."""
-        above = execution.part_of
+        above = execution.parent
         if above is not None and above.result is not None:
             raise Refused(
                 f"task {execution.name!r} is a part of {above.name!r}, which has ended; nobody wants it any more"
@@ -466,7 +444,7 @@ class TaskCommands:
             raise Refused(f"task {execution.name!r} has subtasks, and waits for {waits[0]!r}; split it after that")
 
     def _waits_for(self, execution: TaskExecution) -> list[str]:
-        return [one for one in execution.task.depends_on if self.at.plan_run.executions[one].result is None]
+        return [one for one in execution.task.depends_on if self.scheduler.plan_run.executions[one].result is None]
 
     def _after_the_same(self, execution: TaskExecution, subtask: TaskConfig) -> TaskConfig:
         """What the task still waits for, its subtasks wait for."""
@@ -476,12 +454,12 @@ class TaskCommands:
 
     @staticmethod
     async def _record_split(request: CommandRequest, subtasks: Sequence[TaskConfig]) -> None:
-        ids = tuple(part.id for part in request.execution.parts)
+        ids = tuple(subtask.id for subtask in request.execution.subtasks)
         await request.execution.post(
             task.Split(subtasks=ids, parts=plain_subtasks(subtasks), reason=request.words("split"))
         )
 
     async def _withdraw(self, execution: TaskExecution, parts: Sequence[TaskExecution]) -> None:
         """It came to its end before it was split: nothing is to be done for its subtasks."""
-        for part in parts:
-            await self.at.pipeline.skip(part, SkipCause.CONDITION_NOT_MET, f"{execution.name} was not split")
+        for subtask in parts:
+            await self.scheduler.pipeline.skip(subtask, SkipCause.CONDITION_NOT_MET, f"{execution.name} was not split")

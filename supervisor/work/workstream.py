@@ -139,7 +139,7 @@ class WorkstreamEntity:
         """A task has failed for good; the workstream too, if it was critical: then the result of what is *settled* is
         on record first."""
         if execution.task.critical and self.state is Workstream.EXECUTING:
-            self.note_result([*settled, execution.ended("failed", error)])
+            self.note_result([*settled, execution.result_of("failed", error)])
             await self._post(workstream.CriticalTaskFailed(task_id=execution.id, error=error), execution.seq)
 
     def record_usage(self, used: Amounts) -> None:

@@ -178,7 +178,7 @@ class OperatorBot:
 
     def _silence(self, chance: KeyedRandom) -> None:
         """For a while the signs of life of one worker do not come through."""
-        workers = sorted(self._runner.plan_run.worker_pool._workers) if self._runner.begun.is_set() else []
+        workers = self._runner.plan_run.worker_pool.ids if self._runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
         worker_id = chance.choice(workers, "whose")

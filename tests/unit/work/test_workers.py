@@ -191,9 +191,8 @@ def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
     """A worker of this process that does not beat any more is lost after three looks, each in half a minute."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE)
         lost: list[tuple[str, list[str]]] = []
-        pool.on_lost = lambda worker_id, tasks: lost.append((worker_id, tasks))
+        pool = await pool_of(run, ONE, on_lost=lambda worker_id, tasks: lost.append((worker_id, tasks)))
         await give(pool, "worker:w", "a")
         pool.beat = lambda worker_id: True  # type: ignore[method-assign]
         await anyio.sleep(89.0)
@@ -235,9 +234,9 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
     """It answers again: it is taken back when all that it held was let go of, not before, and has all its slots."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heartbeat=nobody)
         freed: list[int] = []
-        pool.on_free = lambda: freed.append(1)
+        workers = {"w": WorkerConfig(slots=2)}
+        pool = await pool_of(run, workers, heartbeat=nobody, on_free=lambda: freed.append(1))
         await give(pool, "worker:w", "a")
         pool.reserve("worker:w", "b")
         await anyio.sleep(91.0)
