@@ -1,8 +1,8 @@
-"""Checkpoints: what a run has so far is saved when it enters certain states, and another one goes on with that.
+"""Checkpoints: save the work of a run when it enters certain states, so that another run can go on with it.
 
-A checkpoint is on record before anything follows from it. Only a run that failed or was cancelled is gone on with: what
-was completed and could not be merged would be in conflict for ever. What is to be taken back before the next attempt is
-gone on with only where a person wants that (``--resume``).
+A checkpoint is on record before anything follows from it. Only the work of a run that failed or was cancelled is
+continued: work that was completed and could not be merged would be in conflict for ever. Work that is to be taken back
+before the next attempt is continued only if a person wants that (``--resume``).
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _log = get_logger()
 PARTIAL_OUTPUT: Final = "PartialOutput"
 ROLLED_BACK: Final = "RolledBack"
 OUTPUT_MAX: Final = 4_000
-"""Characters of the end of what an agent said that are kept with the run: the transcript has the whole."""
+"""Characters of the end of an agent's answer that are kept with the run: the transcript has the whole."""
 PARTIAL: Final = frozenset({Run.FAILED, Run.TIMEOUT, Run.CANCELLED})
 """States in which an attempt may end before its agent has said everything."""
 
 
 def left_at(execution: TaskExecution) -> str:
-    """The message of a commit of what is not committed."""
+    """Return the message of the commit of what was not committed."""
     return f"what the task {execution.name} left"
 
 
 def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
-    """What can be told of where it is worked on."""
+    """Return the workspace of the task as it is known: owner, directory and files, and the commit that it
+    *starts_at*."""
     profile = sup.profile(execution.agent)
     directory = sup.workdir if profile is None else profile.directory
     task = execution.task
@@ -49,7 +50,7 @@ def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> Wor
 
 # -------------------------------------------------------------------------------------------------- saved
 async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: Run) -> None:
-    """Its run has entered *state*, or is about to if that is its last: keep what the plan wants kept there."""
+    """Save what the plan wants saved when the run enters *state*, or is about to enter it if that state is its last."""
     if (checkpoint := await kept(sup, lifecycle, execution, state)) is not None:
         try:
             await execution.post_run(checkpoint)
@@ -60,7 +61,7 @@ async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecuti
 async def kept(
     sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: Run
 ) -> task_run.CheckpointSaved | None:
-    """The same, but for the record of it: ``None`` where there is nothing to be said."""
+    """Do the same, but return the record instead of appending it; ``None`` where there is none."""
     if not (execution.session_id and execution.run_data.attempts):
         return None
     said, execution.output = execution.output, ""
@@ -84,7 +85,7 @@ async def kept(
 
 async def _saved(sup: Supervisor, execution: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
     """Raises:
-    Refused: it could not be made; the message says why.
+    Refused: the work could not be saved; the message says why.
     """
     data = execution.run_data
     if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
@@ -104,10 +105,10 @@ def _warn(execution: TaskExecution, state: Run, why: Refused) -> None:
 
 # -------------------------------------------------------------------------------------------------- taken back
 async def begin(sup: Supervisor, execution: TaskExecution) -> None:
-    """Before an attempt: it finds nothing of one that failed, if the plan says so.
+    """Before an attempt: take back the work of a failed one, if the plan says so.
 
     Raises:
-        Refused: that cannot be had; nothing is begun.
+        Refused: the work cannot be taken back; nothing is begun.
     """
     if sup.janitor.in_place:
         await sup.janitor.clearing.none()
@@ -121,13 +122,13 @@ async def begin(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 def is_taken_back(sup: Supervisor, execution: TaskExecution) -> bool:
-    """Whether nothing may stay of an attempt that comes to nothing, where its work stays else."""
+    """Return whether the work of a failed attempt, which is done in place, must be taken back."""
     return execution.task.rollback and sup.janitor.in_place
 
 
 async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
-    """After an attempt that failed or was cancelled: nothing of it stays, if the plan says so. What was done in a
-    worktree goes with that."""
+    """After an attempt that failed or was cancelled: take back its work in place, if the plan says so. Work in a
+    worktree goes with the worktree."""
     if not is_taken_back(sup, execution):
         return
     try:
@@ -146,7 +147,7 @@ async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 # -------------------------------------------------------------------------------------------------- gone on with
 def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
-    """What is asked of the place of its next session."""
+    """Return the workspace that the task's next session is to have."""
     if sup.janitor.in_place:
         return NO_WORKSPACE
     data = execution.run_data
@@ -156,7 +157,7 @@ def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution
 
 
 def follow_up(execution: TaskExecution, limits: RunData) -> RunData:
-    """The bounds of its next run, and what that begins with."""
+    """Return *limits*, extended by the checkpoint that the task's next run begins with."""
     found = execution.checkpoint
     execution.checkpoint = None
     return (

@@ -1,8 +1,8 @@
-"""Commands take effect once: what an operator asks is a record, and whoever repeats its id gets the first answer.
+"""Commands that take effect once: a command is a record, and a repetition of its id gets the first reply.
 
-A command is a fact in the log of the task that it is about, and what it did stands behind it: so both are there after a
-crash, and nothing else has to be kept. That it was refused is a fact too; then its id may be used again, as where a
-crash came before it did anything. What is remembered is bounded: the newest ``KEPT_MAX`` answers.
+A command is a fact in the log of the task that it is about, and its effect stands behind it: both are there after a
+crash, and nothing else has to be kept. A refusal is a fact too; the id may be used again then, as where a crash came
+before the command did anything. The memory is bounded: the newest ``KEPT_MAX`` replies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 COMMANDED: Final = "Commanded"
-"""The fact that somebody gave a command."""
+"""The fact of a command."""
 REFUSED: Final = "CommandRefused"
 """The fact that a command was refused, and changed nothing."""
 EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
@@ -49,29 +49,30 @@ EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.BLOCK: frozenset({"blocked"}),
     Verb.UNBLOCK: frozenset({"unblocked"}),
 }
-"""The events that a command is for. What could not be merged is denied, though it was approved."""
+"""The events that each command may cause. A task that was approved and cannot be merged is denied."""
 KEPT_MAX: Final = 10_000
-"""Answers that are remembered, the newest first."""
+"""Number of replies that are remembered, the newest first."""
 ID_MAX: Final = 200
-"""Characters of a command's id."""
+"""Characters of a command's id, at most."""
 
 Note = Callable[[str, str, Cause, dict[str, Any], str], LifecycleEvent]
-"""Records a fact: the entity, its name, its cause, its metadata, its reason."""
+"""Records a fact: entity, name, cause, metadata, reason."""
 
 
 class CommandEffect(NamedTuple):
-    """What a command came to: the state that its task (or the run of it) is in, and what that was split into."""
+    """The result of a command: the state of its task (or of the task's run), and the subtasks that it was split
+    into."""
 
     state: str
     subtasks: tuple[str, ...] = ()
 
 
 CommandAction = Callable[[Cause], Awaitable[CommandEffect]]
-"""Does what was asked, by the given cause."""
+"""Carries a command out, for the given cause."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked, of which entity, by whom. *given* stands for what came with it (``digest_of``)."""
+    """A command about an entity. *given* stands for its other arguments (``digest_of``)."""
 
     verb: Verb
     entity_id: str
@@ -82,12 +83,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wish(self) -> tuple[Verb, str, str]:
-        """What must be the same in a repetition."""
+        """The fields that must be the same in a repetition."""
         return (self.verb, self.entity_id, self.given)
 
 
 class CommandReused(ValueError):
-    """The id was given to another command."""
+    """Raised when an id was given to another command before."""
 
     def __init__(self, command: Command, first: Command) -> None:
         used = f"{first.verb} {first.entity_id}{_other(first) if first.given != command.given else ''}"
@@ -108,7 +109,7 @@ class CommandLog:
 
     Args:
         note: records a fact about an entity.
-        kept_max: how many answers are remembered.
+        kept_max: number of replies that are remembered.
     """
 
     def __init__(self, note: Note, *, kept_max: int = KEPT_MAX) -> None:
@@ -117,7 +118,8 @@ class CommandLog:
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
     async def once(self, command: Command, take: CommandAction) -> Answer:
-        """Have *command* take effect, unless it has: then its first answer. One that is under way is waited for.
+        """Carry *command* out, unless it has taken effect: then return its first reply. A command under way is waited
+        for.
 
         Raises:
             CommandReused: its id was given to another command.
@@ -187,7 +189,8 @@ class CommandLog:
             given.pop(record.cause_id, None)
 
     def _fold_transition(self, record: LifecycleEvent, given: dict[int, Command], newest: dict[str, int]) -> None:
-        """What a command caused, or what came of its task after it, is its effect if it is for that."""
+        """Count a record as the effect of the command that caused it, or that came before it in the log of its task, if
+        it is an event that the command is for."""
         seq = record.cause_id if record.cause_id in given else newest.get(record.entity_id)
         command = given.get(seq) if seq is not None else None
         if seq is None or command is None or record.event not in EFFECTS[command.verb]:
@@ -199,7 +202,7 @@ class CommandLog:
 
 
 def digest_of(value: object) -> str:
-    """What stands for *value* (of plain data) in a command, in 16 characters."""
+    """Return 16 characters that stand for *value* (of plain data) in a command."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
 

@@ -1,8 +1,18 @@
-"""Goes on with a run of a plan that its supervisor's death interrupted.
+"""Continue a plan run that was interrupted by the death of its supervisor.
 
-What is settled stays so. A task whose session goes on is followed there; one whose session is lost is an orphan, which
-``recovery.orphans`` decides about. Its worker died with the supervisor: so its job waits for another one, charged with
-nothing. A record that was about to be made when the supervisor died is made now: the task leads, run and job follow.
+Theory of operation ------------------- * A task that is settled stays so. * A task whose session goes on is followed
+there (phase FOLLOWED): the session works on, and a worker joins it. * A task whose session is lost is an orphan.
+``recovery.orphans`` decides about it. * The worker died with the supervisor: the job waits for another worker, and
+nobody is charged for that. * A record that the supervisor was about to make when it died is made now. Task, run and job
+are three logs, and a kill
+  may fall between their records: the newest of them leads, and the others follow.
+
+Example: the supervisor was killed after the run became COMPLETED, and before its task became DONE. ``take_up`` finds
+the task IN_PROGRESS without a run that is not over, and ``_take_further`` has the pipeline accept the work.
+
+The order of ``go_on`` matters. Sessions without a task end first; then remains of settled tasks; then the files of
+tasks that are over are taken back; only then the tasks go on, each under its lock, since commands may come as soon as
+all have begun.
 """
 
 from __future__ import annotations
@@ -45,7 +55,7 @@ FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 
 
 class PlanRecovery:
-    """Takes up what an earlier supervisor left of a plan."""
+    """Takes up the tasks that an earlier supervisor left of a plan."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
         self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
@@ -54,26 +64,26 @@ class PlanRecovery:
         self._taken: set[str] = set()
         self._executions: list[TaskExecution] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
-        """The runs, and the jobs, that go on, by task."""
+        """The runs and jobs that are not over, by kind and task."""
         self._strays: list[Entity] = []
-        """Subtasks, with their runs and jobs, of tasks that their supervisor did not live to split into them."""
+        """Subtasks, with their runs and jobs, of tasks whose split was not recorded any more."""
         self._remains: list[Entity] = []
-        """The runs, and the jobs, of tasks that are settled: their supervisor did not live to say so."""
+        """The runs and jobs of settled tasks: the supervisor died before it ended them."""
         self._last: dict[tuple[str, str], EntityRow] = {}
-        """The newest run, and the newest job, of each task, as the journal had them."""
+        """The newest run and the newest job of each task, as the journal has them, by kind and task."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is gone on with: a task and its state."""
+        """The tasks that were left, each with its state, in words."""
         return tuple(f"{name} ({left.state.value})" for name, left in self._left.items())
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """The tasks that were left, and their entities."""
+        """The entities of the tasks that were left, by name."""
         return {name: left.entity_id for name, left in self._left.items()}
 
     def find(self, plan: Plan) -> bool:
-        """Whether there is a run to go on with; whoever comes first has it."""
+        """Return whether an interrupted run of *plan* was found. The first caller has it."""
         inherited = self._sup.inherited
         tasks = continued(plan, self._sup.settings, inherited.rows.values())
         if not tasks:
@@ -96,7 +106,7 @@ class PlanRecovery:
         return True
 
     def _owned(self, owners: Collection[str]) -> set[str]:
-        """What belongs to them, and nobody has taken up."""
+        """Return the ids of the entities that belong to *owners*, and that nobody has taken up."""
         work = self._sup.inherited.work
         return {row.id for row in self._sup.inherited.rows.values() if row.parent_id in owners and row.id in work}
 
@@ -109,12 +119,12 @@ class PlanRecovery:
 
     @property
     def over(self) -> list[Entity]:
-        """What was taken over, and is over by now, though nobody lived to see that."""
+        """The entities that were taken over and have ended meanwhile."""
         known = (self._sup.registry.entities.get(one) for one in sorted(self._taken))
         return [one for one in known if one is not None and one.ended]
 
     def _read(self) -> None:
-        """Whose every run and job is, once for all tasks; and what they have spent."""
+        """Collect the runs and jobs of all tasks, and count the retries that they have spent."""
         for one in self._sup.registry.entities.values():
             if one.kind in (Kind.RUN, Kind.JOB):
                 self._living.setdefault((one.kind, one.parent_id or ""), []).append(one)
@@ -132,23 +142,23 @@ class PlanRecovery:
 
     @property
     def unmerged(self) -> Mapping[str, Interrupted]:
-        """What was closed with its work on its branch, as the whole was given up: nobody lived to end that."""
+        """The tasks that were closed with their work on its branch, as the run was given up; by name."""
         return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.is_unmerged}
 
     def do_again(self, names: Collection[str]) -> None:
-        """Have these tasks count as new ones."""
+        """Have the tasks with these names count as new ones."""
         self._left = {name: left for name, left in self._left.items() if name not in names}
 
     def grown(self, plan: Plan) -> Iterator[Plan]:
-        """*plan*, and what it had grown to when its tasks were split."""
+        """Yield *plan*, and then each plan that it grew to when its tasks were split."""
         return grown(plan, self._left)
 
     def has(self, execution: TaskExecution) -> bool:
-        """Whether that task was left."""
+        """Return whether the task was left."""
         return execution.name in self._left
 
     def take_up(self, execution: TaskExecution) -> bool:
-        """Have that task go on, if it was left."""
+        """Take over the entities, or the result, of a task that was left. Return whether it was."""
         left = self._left.get(execution.name)
         if left is None:
             return False
@@ -171,8 +181,8 @@ class PlanRecovery:
         return True
 
     def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
-        """The newest of that kind that belongs to the task, unless that is over. Earlier runs, whose circuits are open,
-        rest for good: they say nothing of the try that was under way."""
+        """Return the newest run or job of the task, unless it is over. Earlier runs, whose circuits are open, rest for
+        good: they say nothing of the attempt that was under way."""
         row = self._last.get((kind, left.entity_id))
         newest = None
         for one in self._living.get((kind, left.entity_id), []):
@@ -183,7 +193,7 @@ class PlanRecovery:
         return newest
 
     def _last_checkpoint(self, execution: TaskExecution) -> Checkpoint | None:
-        """What is gone on with after its last run, which is over."""
+        """Return the checkpoint that the task's last run, which is over, leaves to the next one."""
         row = self._last.get((Kind.RUN, execution.id))
         if row is None:
             return None
@@ -191,17 +201,17 @@ class PlanRecovery:
         return checkpoint_after(row.id, Run(row.state), data, rollback=execution.task.rollback)
 
     def _last_error(self, execution: TaskExecution) -> str:
-        """What its last run, which is over, had failed with; else why that was not gone on with."""
+        """Return the error of the task's last run, which is over, or else the reason that it was not continued."""
         row = self._last.get((Kind.RUN, execution.id))
         return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
-        """The job that completed a task, if one did: what was recovered as done may have none."""
+        """Return the job that completed the task, or ``""``: a task that was recovered as done may have none."""
         row = self._last.get((Kind.JOB, task_id))
         return row.id if row is not None and row.state == Job.COMPLETED.value else ""
 
     def _is_rejected(self, execution: TaskExecution) -> bool:
-        """Its run is, by its tests, and its job or itself had not heard of that."""
+        """Return whether the run was rejected by its tests, and its job or its task had no record of that yet."""
         if not execution.has_run or execution.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
             return False
         if execution.state is not Task.WAITING_FOR_SUBTASKS:
@@ -213,16 +223,17 @@ class PlanRecovery:
         )  # else it failed itself, and was split then
 
     def _is_completed(self, execution: TaskExecution) -> bool:
-        """Its run is, and it had not heard of that."""
+        """Return whether the run is completed, and the task had no record of that yet."""
         row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
         return row is not None and row.state == Run.COMPLETED.value
 
     def _skipped(self, execution: TaskExecution) -> SkipCause | None:
-        """Why its run was skipped, if it was, and it had not heard of that."""
+        """Return why the run was skipped, if it was, and the task had no record of that yet."""
         row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
         return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
 
     async def _accept(self, execution: TaskExecution) -> None:
+        """Complete the job and the task of a completed run."""
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationPassed())
         elif execution.job is None:
@@ -232,7 +243,7 @@ class PlanRecovery:
         await self._pipeline.accept(execution)
 
     def _settled_before(self, left: Interrupted) -> TaskResult:
-        """What became of a task that was settled under an earlier supervisor."""
+        """Return the result of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:
             return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
@@ -246,7 +257,7 @@ class PlanRecovery:
                 return TaskResult(name, by, "skipped", BEFORE, 0.0)
 
     async def go_on(self) -> list[TaskExecution]:
-        """Bring everything to where it goes on; those that only wait for others."""
+        """Bring every task to where it goes on. Return the tasks that only wait for others."""
         for session_id in await self.unclaimed():
             self._plan_run.start(self._end_session, session_id)
         await end_work(self._sup.registry, self._strays, ())
@@ -281,15 +292,15 @@ class PlanRecovery:
         return waiting
 
     async def _end_place(self, execution: TaskExecution) -> None:
-        """What was to be taken back, or dropped, when it was settled: its supervisor may not have lived to do it."""
+        """Take back, or drop, what the settled task left in place: its supervisor may have died before that."""
         if self._left[execution.name].state is not Task.CLOSED:
             await take_back(self._sup, execution)
         elif execution.task.rollback:
             await self._sup.janitor.forget(owned(self._sup, execution))
 
     async def unclaimed(self) -> list[str]:
-        """The sessions that were begun for a task, and do not hold it: their claim is not on record, or the task is
-        settled. They have nothing to do."""
+        """Return the sessions that were begun for a task and do not hold it: their claim is not on record, or the task
+        is settled."""
         ids, rows = set(self.ids.values()), self._sup.inherited.rows
         if not ids:
             return []
@@ -306,7 +317,7 @@ class PlanRecovery:
         self._sup.registry.bury(entity.id)
 
     async def _begun_for(self, session_id: str) -> str:
-        """Whose record a session was begun for."""
+        """Return the entity whose record caused the session."""
         journal = self._sup.journal
         [born] = await journal.events(entity_id=session_id, limit=1)
         if not born.cause_id:
@@ -320,7 +331,8 @@ class PlanRecovery:
         await self._sup.janitor.put_away(session_id, f"what {session_id} left")
 
     def _is_untouched(self, execution: TaskExecution) -> bool:
-        """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
+        """Return whether the run of the task was never begun. (A run that rests in its open circuit is of an earlier
+        claim: another run is due.)"""
         fresh = execution.has_run and execution.run is Run.PENDING
         return (
             execution.state is Task.OPEN
@@ -331,9 +343,8 @@ class PlanRecovery:
 
     @staticmethod
     def _is_tried(execution: TaskExecution) -> bool:
-        """It was tried or turned down, and its subtasks, if it was split, are settled: it is tried as it is, and not
-        split again, whatever became of its condition. (Of one that was neither the subtasks were settled before it
-        came to them.)"""
+        """Return whether the task was tried or rejected before, and its subtasks, if it was split, are settled. It is
+        tried again as it is then, and not split again, whatever became of its condition."""
         data = execution.data
         if not (data.claims or data.retries or data.last_failure):
             return False
@@ -346,6 +357,7 @@ class PlanRecovery:
                 await self._take_further(execution)
 
     async def _take_further(self, execution: TaskExecution) -> None:
+        """Make the records that the state of the task lacks, and have it go on."""
         match execution.state:
             case Task.OPEN | Task.WAITING_FOR_SUBTASKS if (skipped := self._skipped(execution)) is not None:
                 await self._pipeline.skip(execution, skipped, BEFORE)
@@ -384,7 +396,8 @@ class PlanRecovery:
         await (self._pipeline.reject_whole if is_split else self._pipeline.failed)(execution, error)
 
     async def _blocked(self, execution: TaskExecution) -> None:
-        """It stays so; nobody works on it meanwhile. One whose subtask has failed was about to be cancelled."""
+        """Leave the task blocked, and end its session. A task whose subtask has failed was about to be cancelled:
+        cancel it."""
         if (subtask := await self._failed_part(execution)) is not None:
             await self._pipeline.cancelled(execution, f"its subtask {subtask.name} did not complete")
             return
@@ -394,7 +407,8 @@ class PlanRecovery:
         self._plan_run.publish(TaskReleased(execution))
 
     async def _failed_part(self, execution: TaskExecution) -> TaskExecution | None:
-        """The subtask that it is blocked on for good: one that did not answer may still be tried anew."""
+        """Return the failed subtask that the task is blocked on for good; none if the subtask did not end in time,
+        since such a one may still be tried again."""
         records = await self._sup.journal.events(entity_id=execution.id)
         moved = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
         if moved != task.SubtaskFailed.spelled:
@@ -403,7 +417,7 @@ class PlanRecovery:
 
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution) -> None:
-        """Have its run and job wait for another worker."""
+        """Have run and job wait for another worker."""
         if execution.has_run and execution.run is Run.PENDING and execution.job in (None, Job.PENDING):
             if execution.job is None:
                 execution.open_job()
@@ -425,12 +439,12 @@ class PlanRecovery:
                 self._plan_run.offer(execution)
 
     def _delay_left_s(self, execution: TaskExecution) -> float:
-        """What is left of its delay, which is all of it at most: while nobody was there it went on, too."""
+        """Return the seconds that are left of the task's delay. It went on while there was no supervisor."""
         delay_s = execution.run_data.cooldown_s if execution.run is Run.CIRCUIT_OPEN else execution.run_data.delay_s
         return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
 
     async def _let_wait(self, execution: TaskExecution) -> None:
-        """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'. If
+        """Continue a task that was split: follow its own turn if that goes on, else leave the rest to its subtasks. If
         it was to be tried again, its delay goes on."""
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=ORPHANED))
@@ -449,6 +463,7 @@ class PlanRecovery:
 
     # ------------------------------------------------------------------ its session goes on
     async def _with_session(self, execution: TaskExecution) -> None:
+        """Continue a task whose session goes on."""
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         match execution.run:
             case Run.IN_PROGRESS:
@@ -462,8 +477,11 @@ class PlanRecovery:
                 await self._try_again(execution)
 
     async def _try_again(self, execution: TaskExecution) -> None:
-        """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
-        what its supervisor had charged, and did not live to say of its job, is given back first."""
+        """Let the run decide about another attempt, after its attempt was judged, or do what it had decided.
+
+        A retry is charged once. If the dead supervisor had charged it, and had not recorded the decision of its job,
+        the retry is given back first.
+        """
         decides = execution.run in (Run.FAILED, Run.TIMEOUT)
         unheard = (
             execution.run is Run.RETRYING
@@ -483,8 +501,8 @@ class PlanRecovery:
 
     @staticmethod
     def _is_settled(execution: TaskExecution) -> bool:
-        """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
-        claimed any more.)"""
+        """Return whether the run had failed for good: its tests had, or no probe is left. (A task whose last probe was
+        taken away is not claimed any more.)"""
         if execution.run is not Run.CIRCUIT_OPEN:
             return False
         return not probes_left(execution.run_data, task_run.CooldownExpired()) or execution.job in (
@@ -493,7 +511,7 @@ class PlanRecovery:
         )
 
     async def _offer_again(self, execution: TaskExecution) -> None:
-        """Have its job wait for another worker, at once; its supervisor may have got anywhere on the way there."""
+        """Have the job wait for another worker at once, wherever the dead supervisor got on the way there."""
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=ORPHANED))
         if execution.job is Job.RETRYING:
@@ -501,7 +519,7 @@ class PlanRecovery:
         self._plan_run.offer(execution)
 
     async def _end_failed(self, execution: TaskExecution) -> None:
-        """Its run had failed for good, and it had not heard of that."""
+        """Fail a task whose run had failed for good, which the task had no record of yet."""
         error = execution.run_data.last_error
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
@@ -512,6 +530,7 @@ class PlanRecovery:
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
+        """Continue a task whose session is lost, by the end that the journal has of the session."""
         row = self._sup.inherited.rows.get(execution.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
@@ -538,7 +557,7 @@ class PlanRecovery:
                 await self._adopt(execution)
 
     async def _adopt(self, execution: TaskExecution) -> None:
-        """An orphan: what the policy says, within its retries."""
+        """Decide about an orphan, by ``recovery.orphans`` and within the retries of the task."""
         match self._sup.settings.recovery.orphans:
             case "done" if self._is_at_work(execution) and authorization.allows(self._plan_run, execution, "recovered"):
                 await self._finish(execution)
@@ -553,14 +572,15 @@ class PlanRecovery:
                 await self._pipeline.rest(execution, ORPHANED)
 
     def _is_at_work(self, execution: TaskExecution) -> bool:
-        """An attempt was under way, or had been counted as done already. One that had failed waits for another: what it
-        has left is no work that a crash interrupted."""
+        """Return whether an attempt was under way, or counted as done. A failed attempt waits for another one: it left
+        no work that the crash interrupted."""
         if not execution.has_run:
             return self._is_completed(execution)
         return execution.run in (Run.IN_PROGRESS, Run.VALIDATING)
 
     async def _finish(self, execution: TaskExecution) -> None:
-        """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
+        """Count the work of an orphan as the whole. An earlier supervisor may have recorded so for some of the
+        entities."""
         if execution.has_run and execution.run is Run.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionCompleted())
         if execution.job is Job.RUNNING:
@@ -575,7 +595,7 @@ class PlanRecovery:
         await self._pipeline.deliver(execution)
 
     async def _give_up_validation(self, execution: TaskExecution) -> None:
-        """What was being tested is not there any more."""
+        """Fail the tests that were under way: what they tested is not there any more."""
         if execution.has_run and execution.run is Run.VALIDATING:
             await execution.post_run(task_run.TestsFailed(error=ORPHANED))
             await self._plan_run.decide_retry(execution)
@@ -585,7 +605,7 @@ class PlanRecovery:
             await execution.post_job(job.ValidationFailed(failed_rules=(ORPHANED,)))
 
     async def _fail(self, execution: TaskExecution, error: str) -> None:
-        """Its session had given up, and the task had not heard of that."""
+        """Fail a task whose session had given up, which the task had no record of yet."""
         if execution.run is Run.IN_PROGRESS:
             failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await execution.post_run(failed)

@@ -118,7 +118,7 @@ class PlanRun:
         )
         self.executions: dict[str, TaskExecution] = {}
         self.unsettled = 0
-        """How many tasks have no result yet."""
+        """Number of tasks that have no result yet."""
         self.previous: PreviousRun | None = None
         """The run of the plan that this one resumes."""
         self.backlog = Backlog(last_token=_last_token(sup))

@@ -1,9 +1,10 @@
-"""Resumes a run of a plan that was cancelled, or has failed: another run, linked to it, of what it did not close.
+"""Find what there is to resume of a plan: another run, linked to the last one, of what that one did not close.
 
-What was closed stays so, and counts as done for what depends on it; where nobody was left to merge it, once that is
-made good. What was cancelled or given up is a new task with a new run, which begins with the checkpoint of the last
-one; what cannot be merged is a new one too, which begins from the target, as after any conflict. Each task must stand
-in the plan as it was: the same id, agent, prompt, dependencies and tests, else it is a new one. Pure: rows come in.
+A closed task stays closed and counts as done for the tasks that depend on it; if it was closed before its merge, once
+it is merged. A task that was cancelled or given up is a new task with a new run, which begins with the checkpoint of
+the last one; a task that cannot be merged is a new one too, which begins from the target, as after any conflict. Each
+task must stand in the plan as it was (same id, agent, prompt, dependencies and tests), else it is a new task. Pure:
+rows come in.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 
 class PreviousRun(NamedTuple):
-    """What there is to resume: the workstream; its tasks that are closed, by name, with the jobs that closed them, and
-    which of them are still to be merged; and what those begin with that were cancelled or given up."""
+    """The run that can be resumed: its workstream; its closed tasks by name, with the jobs that closed them, and those
+    of them that are still to be merged; and the checkpoints of tasks that were cancelled or given up."""
 
     workstream: str
     closed: Mapping[str, EntityRow]
@@ -43,7 +44,7 @@ class PreviousRun(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is done again: a task, and where it begins."""
+        """The tasks that are done again, each with the checkpoint that it begins with, in words."""
         return tuple(f"{name} ({_words(found)})" for name, found in self.again.items())
 
 
@@ -60,8 +61,16 @@ def find_previous_run(
     workstream: str = "",
     refused: Collection[str] = (),
 ) -> PreviousRun | None:
-    """What *plan* resumes: that *workstream*, or the newest one that has tasks of it; ``None`` where there is none.
-    What was *refused* when it was to be merged is done again."""
+    """Return the run that *plan* resumes: *workstream*, or the newest one with tasks of the plan; ``None`` if there is
+    none.
+
+    Args:
+        plan: the plan as it is now.
+        settings: settings that the digests of tasks depend on.
+        rows: every entity of the journal.
+        workstream: the workstream to resume; ``""`` for the newest.
+        refused: names of tasks that could not be merged, and are done again.
+    """
     ordered = sorted(rows, key=lambda row: row.born_seq)
     placed = list(every_task(plan.tasks))
     digests = {one.task.id: digest_of(one.task, settings) for one in placed}
@@ -86,7 +95,7 @@ def _tasks(rows: Sequence[EntityRow]) -> Iterator[tuple[EntityRow, TaskData]]:
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
-    """That workstream, the one that it resumed, and so on."""
+    """Return that workstream, the one that it resumed, and so on."""
     resumed = {
         row.id: msgspec.json.decode(row.data, type=WorkstreamData).resumes
         for row in rows
@@ -99,7 +108,7 @@ def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
 
 
 def _with_wholes(placed: Sequence[Placed], names: Collection[str]) -> AbstractSet[str]:
-    """These tasks, and those that they are a part of."""
+    """Return *names*, and the names of the tasks that these are parts of."""
     found: set[str] = set()
     for one in placed:
         if one.task.id in names:
@@ -113,7 +122,7 @@ def _with_wholes(placed: Sequence[Placed], names: Collection[str]) -> AbstractSe
 def _closed(
     placed: Sequence[Placed], last: Mapping[str, EntityRow], refused: AbstractSet[str]
 ) -> Mapping[str, EntityRow]:
-    """The tasks that are closed, and all that they were split into; not a part of what is to be done again."""
+    """Return the closed tasks, with all that they were split into; no part of a task that is to be done again."""
     closed: dict[str, EntityRow] = {}
     for one in placed:
         row, above = last.get(one.task.id), one.parent
@@ -127,7 +136,8 @@ def _closed(
 def _unmerged(
     closed: Mapping[str, EntityRow], rows: Sequence[EntityRow], chain: AbstractSet[str]
 ) -> Mapping[str, Interrupted]:
-    """Those that nobody merged, neither when they were closed nor in a run that resumed theirs, and was completed."""
+    """Return the tasks that were not merged, neither when they were closed nor in a run that resumed theirs and was
+    completed."""
     merged_by = [
         row.born_seq
         for row in rows
@@ -148,7 +158,8 @@ def _jobs(closed: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping
 
 
 def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, Checkpoint | None]:
-    """By name: a person wants it gone on with, whatever the plan takes back by itself."""
+    """Return the checkpoints of these tasks, by name. A person wants them continued, whatever the plan rolls back by
+    itself."""
     newest = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
     return {name: _checkpoint(newest.get(row.id)) for name, row in again.items()}
 

@@ -1,9 +1,9 @@
-"""What an operator, or an agent, does to the work that is under way: a ``WorkControl`` of a run of a plan.
+"""Commands of operators and agents about the tasks of a plan run (a ``WorkControl``).
 
-Each command is on record before it does anything, and what it does follows from that record. Commands about one task
-come one after the other. What the table of a task does not allow is refused in its words, and changes nothing. Whoever
-is cancelled while a command is carried out does not hear of its answer, and it is carried out all the same: half of one
-would leave a task that nobody moves on.
+Each command is on record before it does anything, and its effects follow from that record. Commands about one task come
+one after the other. A command that the table of the task does not allow is refused in the table's words, and changes
+nothing. A caller that is cancelled meanwhile misses the reply, but the command is carried out: half of one would leave
+a task that nobody moves on.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["TaskCommands"]
 
 
 class CommandRequest:
-    """A command on its way: the task, who gives it, and why; *cause* is its record."""
+    """A command that is being carried out: its task, who gives it, and why; *cause* is its record."""
 
     def __init__(self, execution: TaskExecution, by: str, reason: str, cause: Cause) -> None:
         self.execution, self.by, self.reason, self._cause = execution, by, reason, cause
         self._before: int | None = None
 
     def begin(self) -> None:
-        """What is recorded of its task from now on follows from it: it has waited for everybody else."""
+        """Have the next records of the task follow from the command, which has waited for everybody else."""
         self._before, self.execution.seq = self.execution.seq, self._cause.seq
 
     def refused(self) -> None:
-        """Nothing follows from it."""
+        """Have nothing follow from the command."""
         if self.execution.seq == self._cause.seq:
             self.execution.seq = self._before
 
@@ -59,11 +59,11 @@ class CommandRequest:
 
 CommandStep = Callable[[CommandRequest], Awaitable[CommandEffect]]
 LET_GO = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK, Verb.RESET, Verb.SPLIT})
-"""Commands that wait for whoever carries the task out; the others move it on themselves."""
+"""Commands that wait until the attempt runner of the task has let go of it; the others move the task themselves."""
 
 
 class TaskCommands:
-    """Carries out commands about the work of *sup* (a ``WorkControl``)."""
+    """Carries out commands about the tasks that run on *sup*."""
 
     def __init__(self, sup: Supervisor) -> None:
         self._sup = sup
@@ -74,8 +74,8 @@ class TaskCommands:
         self._left: Mapping[str, str] = {}
 
     async def begin(self, scheduler: TaskScheduler, left: Mapping[str, str]) -> None:
-        """The run has begun. *left* are the tasks of an earlier supervisor, with their ids: the commands that they were
-        given are remembered."""
+        """Accept commands from now on. *left* are the tasks of an earlier supervisor with their ids: the commands that
+        were given about them are remembered."""
         self._left = left
         runs: dict[str, list[str]] = {}
         for row in self._sup.inherited.rows.values():
@@ -87,12 +87,12 @@ class TaskCommands:
         self._begun.set()
 
     def end(self) -> None:
-        """The run is over: if it has never begun, who waits for that waits no longer."""
+        """Refuse the commands that wait for a run that has not begun, and never will."""
         self._begun.set()
 
     async def _wait_begun(self) -> None:
         """Raises:
-        Refused: the run has ended before that.
+        Refused: the run has ended before it began.
         """
         await self._begun.wait()
         if self._scheduler is None:
@@ -112,7 +112,7 @@ class TaskCommands:
 
     # ------------------------------------------------------------------ the way in
     async def planned(self) -> tuple[str, ...]:
-        """The tasks that wait to be approved before anything is done for them, once the run has begun."""
+        """Return the tasks that wait to be approved before anything is done for them, once the run has begun."""
         await self._wait_begun()
         executions = self.scheduler.plan_run.executions.values()
         return tuple(
@@ -161,7 +161,7 @@ class TaskCommands:
         return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
 
     async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
-        """For the agent of that task, whose turn is ended with it."""
+        """Block a task for its own agent, whose turn ends with that."""
         if not self.scheduler.plan_run.running:
             raise Refused(f"the run of task {task!r} has ended")
         return await self.block(task, on, by=by, reason=reason)
@@ -197,7 +197,7 @@ class TaskCommands:
             raise
 
     def _id_of(self, name: str) -> str:
-        """The entity of the task that is meant by its name in the plan, or by its id."""
+        """Return the entity of a task that is named as in the plan, or by its id."""
         ids = {
             execution.name: execution.id
             for execution in self.scheduler.plan_run.executions.values()
@@ -218,8 +218,8 @@ class TaskCommands:
 
     @staticmethod
     def _refuse(execution: TaskExecution, event: task.TaskEvent) -> NoReturn:
-        """Refuse what its table does not allow, in its words; what it would allow comes at the wrong moment. Who
-        gave the command is told so on record: the table need not refuse it there, too."""
+        """Refuse an event: in the table's words, if the table does not allow it; otherwise because it comes at the
+        wrong moment. The refusal is recorded of the command, so the table need not record one too."""
         allowed = TASK.allowed(execution.state)
         if type(event) not in allowed:
             raise Refused(str(IllegalTransition(TASK.name, execution.state, event, allowed)))
@@ -252,10 +252,10 @@ class TaskCommands:
 
     @asynccontextmanager
     async def _decided(self, request: CommandRequest) -> AsyncIterator[None]:
-        """With the lock of its task, once it is known what follows the attempt that is just over.
+        """Hold the lock of the task, once it is recorded what follows an attempt that is just over.
 
         Raises:
-            Refused: its work is being checked, and that may take long; or its plan was given up meanwhile.
+            Refused: its work is being checked, which may take long; or its plan was given up meanwhile.
         """
         execution = request.execution
         while True:
@@ -287,7 +287,7 @@ class TaskCommands:
         return CommandEffect(Run.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
-        """A task that was given up is to be done after all. What depended on it has been given up for good."""
+        """Open a failed task again. Tasks that depended on it stay given up."""
         execution, before = request.execution, request.execution.result
         if before is None or self.scheduler.plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
@@ -344,7 +344,9 @@ class TaskCommands:
 
     @staticmethod
     def _check_unjudged(execution: TaskExecution) -> None:
-        """From the agent's word on, what becomes of its work is being decided."""
+        """Raises:
+        Refused: the agent says that it is done, and its work is being checked.
+        """
         if execution.run is Run.VALIDATING:
             raise Refused(
                 f"task {execution.name!r} is done, and its work is being checked; wait for that, or cancel it"
@@ -426,7 +428,9 @@ class TaskCommands:
         return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, tuple(subtask.id for subtask in execution.subtasks))
 
     def _check_begun_above(self, execution: TaskExecution) -> None:
-        """Its subtasks would begin although nobody knows yet whether it is wanted itself."""
+        """Raises:
+        Refused: subtasks would begin although it is not known yet whether the task itself is wanted.
+        """
         above = execution.parent
         if above is not None and above.result is not None:
             raise Refused(
@@ -447,7 +451,7 @@ class TaskCommands:
         return [one for one in execution.task.depends_on if self.scheduler.plan_run.executions[one].result is None]
 
     def _after_the_same(self, execution: TaskExecution, subtask: TaskConfig) -> TaskConfig:
-        """What the task still waits for, its subtasks wait for."""
+        """Return *subtask*, which waits for whatever the task still waits for."""
         own = subtask.depends_on
         more = [one for one in self._waits_for(execution) if one not in own]
         return subtask.model_copy(update={"depends_on": (*own, *more)}) if more else subtask
@@ -460,6 +464,6 @@ class TaskCommands:
         )
 
     async def _withdraw(self, execution: TaskExecution, parts: Sequence[TaskExecution]) -> None:
-        """It came to its end before it was split: nothing is to be done for its subtasks."""
+        """Skip the subtasks of a task that came to its end before it was split."""
         for subtask in parts:
             await self.scheduler.pipeline.skip(subtask, SkipCause.CONDITION_NOT_MET, f"{execution.name} was not split")

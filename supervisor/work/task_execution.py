@@ -35,7 +35,7 @@ ACTOR = "plan"
 
 
 class Phase(Enum):
-    """What this process does with a task.
+    """Activity of this process on a task.
 
     The usual path is IDLE, ATTEMPT, SETTLED. An attempt that is taken away leads back to IDLE or DELAYED.
     """
@@ -126,7 +126,7 @@ def checkpoint_after(run_id: str, state: Run, data: RunData, *, rollback: bool =
 
 
 class TaskExecution:
-    """One task of a plan.
+    """The execution of one task of a plan.
 
     Args:
         sup: the supervisor whose journal has the records.
