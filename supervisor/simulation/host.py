@@ -247,7 +247,7 @@ class Host:
         return max(0.0, at_s - self._world.now())
 
     async def _start(self, load_generator: LoadGenerator) -> Session | None:
-        session, others = None, set(self._sup.registry.works)
+        session, others = None, set(self._sup.registry.sessions)
         with self._approvals.asking(f"start c{load_generator.number}") as said:
             policy, outage = self._policy(load_generator), self._sup.outage
             session = await self._sup.start_session(
@@ -262,9 +262,9 @@ class Host:
 
     def _check_nobody_waits(self, load_generator: LoadGenerator, others: Collection[str]) -> None:
         """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
-        for session_id, work in self._sup.registry.works.items():
+        for session_id, work in self._sup.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{load_generator.number}"
-            if its and session_id not in others and not work.told:
+            if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, load_generator: LoadGenerator) -> AbortPolicy:

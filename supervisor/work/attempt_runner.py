@@ -34,7 +34,7 @@ from supervisor.host.supervision import Session
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, Unclaimed
-from supervisor.lifecycles.task_run import ErrorCategory, Run, probes_left
+from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import ask_again, missing
 from supervisor.policies.error_classification import classify
@@ -188,7 +188,7 @@ class AttemptRunner:
                 authorization.admit(self._plan_run, execution)
             session = await self._start_session(execution)
         except Refused as refusal:
-            if execution.run is Run.HALF_OPEN:
+            if execution.run is TaskRun.HALF_OPEN:
                 await execution.post_run(task_run.ProbeFailed(error=str(refusal)))
             raise
         execution.session_id, execution.missing = session.id, ""
@@ -236,7 +236,7 @@ class AttemptRunner:
 
     async def _prompt(self, execution: TaskExecution) -> Outcome:
         prompt = ask_again(execution.task.prompt, execution.missing)
-        limit, work = self._plan_run.time_limit(execution), self._sup.registry.works.get(execution.session_id)
+        limit, work = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
         try:
             outcome = await self._sup.outcome_of(execution.session_id, prompt, execution.cause, once=True, limit=limit)
             return _with_stall(outcome, work)
@@ -249,7 +249,7 @@ class AttemptRunner:
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
-            work = self._sup.registry.works.get(execution.session_id)
+            work = self._sup.registry.sessions.get(execution.session_id)
             found = await self._sup.last_outcome(execution.session_id, once=True)
             if found is None and (told := self._sup.inherited.answers.get(execution.session_id)) is not None:
                 found = Outcome(told.outcome, told.error, "", told.seq)
@@ -266,16 +266,18 @@ class AttemptRunner:
     async def _began_seq(self, execution: TaskExecution) -> int:
         """Return the number of the record with which the attempt under way began."""
         records = await self._sup.journal.events(entity_id=execution.run_id)
-        return max((one.seq for one in records if one.to_status == Run.IN_PROGRESS.value != one.from_status), default=0)
+        return max(
+            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
+        )
 
     async def _note_start(self, execution: TaskExecution) -> None:
         """Record that the task is in progress, when its agent is ready."""
-        work = self._sup.registry.works.get(execution.session_id)
+        work = self._sup.registry.sessions.get(execution.session_id)
         if work is not None:
-            await work.running.wait()
+            await work.first_prompt_sent.wait()
             started = Started(reason="its agent is ready")
             with suppress(Refused):  # it was split just now
-                await self._sup.registry.post(execution.id, started, cause=Cause(work.because, None, ACTOR))
+                await self._sup.registry.post(execution.id, started, cause=Cause(work.cause_seq, None, ACTOR))
 
     # ------------------------------------------------------------------ the decision
     async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
@@ -294,8 +296,8 @@ class AttemptRunner:
         attempt."""
         if outcome.outcome == "completed":
             await settle_turn(self._sup, execution)
-            work = self._sup.registry.works.get(execution.session_id)
-            if execution.cancel_reason or work is None or work.heard.is_set():  # a person ended it while it settled
+            work = self._sup.registry.sessions.get(execution.session_id)
+            if execution.cancel_reason or work is None or work.is_terminating:  # a person ended it while it settled
                 why = execution.cancel_reason or "its session was ended before its work was judged"
                 outcome = outcome._replace(outcome="aborted", error=why)
         if outcome.outcome == "completed" and (absent := await self._find_missing(execution, outcome)):
@@ -316,7 +318,7 @@ class AttemptRunner:
 
     async def _find_missing(self, execution: TaskExecution, outcome: Outcome) -> str:
         """Return the completion checks that fail, in words; ``""`` if none does."""
-        work = self._sup.registry.works.get(execution.session_id)
+        work = self._sup.registry.sessions.get(execution.session_id)
         wanted = [one.value() for one in execution.task.completion]
         if wanted and work is not None:
             execution.missing = await missing(wanted, work.directory, outcome.text)
@@ -356,10 +358,10 @@ class AttemptRunner:
             execution, spent=f"the model of its agent has had its tries ({model.problem})" if final and model else ""
         )
         # No attempt and no probe is left, or nothing is begun any more.
-        is_settled = execution.run is Run.CIRCUIT_OPEN and (
+        is_settled = execution.run is TaskRun.CIRCUIT_OPEN and (
             self._sup.stopping.is_set() or not probes_left(execution.run_data, task_run.CooldownExpired())
         )
-        if execution.run is Run.CIRCUIT_OPEN:
+        if execution.run is TaskRun.CIRCUIT_OPEN:
             _log.error("a task's circuit is open", task=execution.name, reason=outcome.error, settled=is_settled)
         if is_settled:
             await execution.post_job(job.ExecutionFailed(error=outcome.error, final=True))
@@ -383,11 +385,11 @@ class AttemptRunner:
         if self._sup.stopping.is_set():
             await self._pipeline.open_circuit(execution, STOPPING)
             await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error, final=True))
-            if execution.run is Run.PENDING:  # it was reset, and is not begun any more
+            if execution.run is TaskRun.PENDING:  # it was reset, and is not begun any more
                 await execution.post_run(task_run.Cancelled(reason=STOPPING))
             await self._pipeline.failed(execution, execution.run_data.last_error)
             return False
-        if execution.run is Run.CIRCUIT_OPEN:  # it was not reset meanwhile
+        if execution.run is TaskRun.CIRCUIT_OPEN:  # it was not reset meanwhile
             await execution.post_run(task_run.CooldownExpired())
         return True
 
@@ -404,14 +406,14 @@ class AttemptRunner:
     async def _end_delay(self, execution: TaskExecution) -> None:
         if self._sup.stopping.is_set():
             await self._pipeline.given_up(execution, STOPPING)
-        elif execution.run is Run.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
+        elif execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
             # The last probe was taken away, and is charged to nobody: another run takes its place.
             await execution.post_job(job.UserCancelled(reason="its last probe was taken away"))
             await self.renew(execution)
             if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
                 self._plan_run.publish(TaskReleased(execution))
         else:
-            if execution.run is Run.CIRCUIT_OPEN:
+            if execution.run is TaskRun.CIRCUIT_OPEN:
                 await execution.post_run(task_run.CooldownExpired())
             await self._elapse(execution)
             if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
@@ -488,12 +490,12 @@ class AttemptRunner:
         """Have run and job wait, charged with nothing: nobody carries the task out."""
         if execution.phase is Phase.FOLLOWED:
             execution.phase = Phase.IDLE
-        if execution.run is Run.IN_PROGRESS:
+        if execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionFailed(error=why, charged=False))
-        decides = execution.run in (Run.FAILED, Run.TIMEOUT)  # since now, or left so by a supervisor that died
+        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)  # since now, or left so by a supervisor that died
         if decides:
             await self._plan_run.decide_retry(execution, charged=False)
-        if decides and execution.run is Run.RETRYING and not execution.is_over:
+        if decides and execution.run is TaskRun.RETRYING and not execution.is_over:
             execution.phase = Phase.DELAYED
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=why))
@@ -515,7 +517,9 @@ class AttemptRunner:
 def is_delayed(execution: TaskExecution) -> bool:
     """Return whether the task is not to be tried yet: its job waits for a retry, or its run does although the job waits
     for a worker (the worker was lost, or an earlier supervisor's attempt was followed and taken away)."""
-    waits = execution.run is Run.CIRCUIT_OPEN or (execution.run is Run.RETRYING and execution.phase is Phase.DELAYED)
+    waits = execution.run is TaskRun.CIRCUIT_OPEN or (
+        execution.run is TaskRun.RETRYING and execution.phase is Phase.DELAYED
+    )
     return execution.job is Job.RETRYING or (execution.job is Job.QUEUED and waits)
 
 
@@ -523,13 +527,13 @@ def _delay_s(execution: TaskExecution) -> float:
     """Return the seconds until the run may try again, or until its circuit may be probed (a probe may have been
     lost)."""
     data = execution.run_data
-    return data.cooldown_s if execution.run is Run.CIRCUIT_OPEN else data.delay_s
+    return data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else data.delay_s
 
 
 def _with_stall(outcome: Outcome, work: LiveSession | None) -> Outcome:
     """Return *outcome*, as timed out if the session was ended by its monitor since nothing was heard of its agent: the
     attempt took too long, and nobody wanted the task ended."""
-    asked = work.asked if work is not None else None
+    asked = work.stop_request if work is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
         return outcome
     return as_timed_out(outcome)

@@ -80,7 +80,7 @@ async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: s
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)
     if why:
         told = {"agent": agent, "transition": "closed", "level": level.value}
-        plan_run.sup.registry.note(
+        plan_run.sup.registry.record_fact(
             on or execution.id, REFUSED, execution.cause, {**told, "task": execution.id} if on else told, reason=why
         )
         plan_run.sup.trust.violation(agent, execution.id, execution.cause, why, on=on)
@@ -96,7 +96,7 @@ def count_success(plan_run: PlanRun, execution: TaskExecution, *, on: str = "") 
 
 def _worker(plan_run: PlanRun, execution: TaskExecution) -> str:
     """Return the agent that did the work: its session knows, whatever agent is next."""
-    work = plan_run.sup.registry.works.get(execution.session_id)
+    work = plan_run.sup.registry.sessions.get(execution.session_id)
     if work is not None:
         return work.profile.name
     row = plan_run.sup.inherited.rows.get(execution.session_id)

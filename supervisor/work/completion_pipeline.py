@@ -30,7 +30,7 @@ import anyio
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
-from supervisor.lifecycles.task_run import RUN, Run, SkipCause
+from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
@@ -124,7 +124,7 @@ class CompletionPipeline:
 
     async def pass_tests(self, execution: TaskExecution) -> None:
         """Record that the run and the job have passed their checks."""
-        await self._plan_run.keep(execution, Run.COMPLETED)
+        await self._plan_run.keep(execution, TaskRun.COMPLETED)
         await execution.post_run(task_run.TestsPassed(judged=execution.judged))
         await execution.post_job(job.ValidationPassed())
 
@@ -172,7 +172,7 @@ class CompletionPipeline:
     async def _end_own_part(self, execution: TaskExecution) -> None:
         """Record that the work on a task that was split is over."""
         await execution.begin_run()
-        if execution.run is Run.IN_PROGRESS:
+        if execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionCompleted())
         if execution.job is Job.RUNNING:
             await execution.post_job(job.ExecutionCompleted())
@@ -222,7 +222,7 @@ class CompletionPipeline:
         merge = await self._with_rest(execution, merge) if is_merged else merge
         await self.leave(execution)
         told = {"task": execution.id, "session": execution.session_id}
-        self._sup.registry.note(
+        self._sup.registry.record_fact(
             workstream.id, MERGED if is_merged else MERGE_REFUSED, execution.cause, told, reason=merge
         )
         return is_merged, merge
@@ -342,7 +342,7 @@ class CompletionPipeline:
 
     async def given_up(self, execution: TaskExecution, why: str) -> None:
         """End a task that waited for another attempt, which is not made."""
-        if execution.run is Run.PENDING:  # it was left, or reset, before its first one: nobody failed
+        if execution.run is TaskRun.PENDING:  # it was left, or reset, before its first one: nobody failed
             await self.cancelled(execution, why)
             return
         error = f"{execution.run_data.last_error} (no further try: {why})"
@@ -350,7 +350,7 @@ class CompletionPipeline:
             await self.cancelled(execution, error)
             return
         await self.open_circuit(execution, why)
-        if execution.run is not Run.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
+        if execution.run is not TaskRun.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
             await self._cancel_run(execution, why)
         await execution.post_job(job.UserCancelled(reason=why))
         await execution.post(task.Failed(reason=error))
@@ -359,9 +359,9 @@ class CompletionPipeline:
 
     async def open_circuit(self, execution: TaskExecution, why: str) -> None:
         """Open the circuit of a run that waits for another attempt."""
-        if execution.run is Run.RETRYING:
+        if execution.run is TaskRun.RETRYING:
             await execution.post_run(task_run.CircuitOpened(reason=why))
-            await self._plan_run.keep(execution, Run.CIRCUIT_OPEN)
+            await self._plan_run.keep(execution, TaskRun.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancelled(self, execution: TaskExecution, reason: str) -> None:
@@ -395,13 +395,13 @@ class CompletionPipeline:
 
     async def end_records(self, execution: TaskExecution, reason: str) -> None:
         """Record that the run and job of a failed task are cancelled. A run whose circuit is open stays so."""
-        if execution.has_run and execution.run is not Run.CIRCUIT_OPEN:
+        if execution.has_run and execution.run is not TaskRun.CIRCUIT_OPEN:
             await self._cancel_run(execution, reason)
         await self._cancel_job(execution, reason)
 
     async def _cancel_run(self, execution: TaskExecution, reason: str) -> None:
         if execution.has_run and task_run.Cancelled in RUN.allowed(execution.run):
-            await self._plan_run.keep(execution, Run.CANCELLED)
+            await self._plan_run.keep(execution, TaskRun.CANCELLED)
             await execution.post_run(task_run.Cancelled(reason=reason))
 
     @staticmethod
@@ -412,7 +412,7 @@ class CompletionPipeline:
     def tell_cancelled(self, execution: TaskExecution, reason: str) -> None:
         """Send the task and its job the events that cancel them, without waiting: they are recorded when the journal
         can be written."""
-        tell = self._sup.registry.tell
+        tell = self._sup.registry.send
         if execution.state is Task.DONE:
             tell(
                 execution.id,
@@ -429,10 +429,10 @@ class CompletionPipeline:
         if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
             return
         try:
-            if (checkpoint := await self._plan_run.kept(execution, Run.CANCELLED)) is not None:
-                self._sup.registry.tell(execution.run_id, checkpoint, cause=execution.cause)
+            if (checkpoint := await self._plan_run.kept(execution, TaskRun.CANCELLED)) is not None:
+                self._sup.registry.send(execution.run_id, checkpoint, cause=execution.cause)
         finally:
-            self._sup.registry.tell(execution.run_id, task_run.Cancelled(reason=reason), cause=execution.cause)
+            self._sup.registry.send(execution.run_id, task_run.Cancelled(reason=reason), cause=execution.cause)
 
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None

@@ -55,7 +55,7 @@ class PlanCancellation:
         merging_s = LAST_RECORDS_S if self._approving() else 0.0
         executions = self._plan_run.executions.values()
         begun = [one.session_id for one in executions if one.task.rollback and not one.is_rolled_back]
-        works = (self._sup.registry.works.get(session_id) for session_id in begun)
+        works = (self._sup.registry.sessions.get(session_id) for session_id in begun)
         ends_s = max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
         return merging_s + ends_s + LAST_RECORDS_S
 
@@ -120,7 +120,7 @@ class PlanCancellation:
             closed, journal_writer = OneShotEvent(), self._sup.journal_writer
             await self._end_of(execution.id).wait()
             journal_writer.when_durable(closed.set)
-            if await journal_writer.disk.unless_down(closed) and journal_writer.error is None:
+            if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
                 await self._sup.janitor.forget(owned(self._sup, execution))
 
     async def _take_back(self, execution: TaskExecution) -> None:
@@ -162,7 +162,7 @@ class PlanCancellation:
                 self._plan_run.worker_pool.stop_waiting()
 
     async def _end_session(self, session_id: str) -> None:
-        if session_id in self._sup.registry.works:
+        if session_id in self._sup.registry.sessions:
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
 

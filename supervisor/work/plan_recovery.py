@@ -27,14 +27,14 @@ from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import ErrorCategory, Run, RunData, SkipCause, probes_left
+from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.recovery.restore import WHY, end_work
-from supervisor.recovery.resumable import Interrupted, continued, grown
+from supervisor.recovery.resumable import InterruptedTask, continued, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
@@ -60,7 +60,7 @@ class PlanRecovery:
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
         self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
         self._sup = plan_run.sup
-        self._left: Mapping[str, Interrupted] = {}
+        self._left: Mapping[str, InterruptedTask] = {}
         self._taken: set[str] = set()
         self._executions: list[TaskExecution] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
@@ -133,7 +133,7 @@ class PlanRecovery:
             self._last[row.kind, row.parent_id or ""] = row
         ids = set(self.ids.values())
         runs = [
-            (Run(row.state), msgspec.json.decode(row.data, type=RunData))
+            (TaskRun(row.state), msgspec.json.decode(row.data, type=TaskRunData))
             for row in rows
             if row.kind == Kind.RUN and row.parent_id in ids
         ]
@@ -141,7 +141,7 @@ class PlanRecovery:
         self._plan_run.budget = msgspec.structs.replace(self._plan_run.budget, spent=spent)
 
     @property
-    def unmerged(self) -> Mapping[str, Interrupted]:
+    def unmerged(self) -> Mapping[str, InterruptedTask]:
         """The tasks that were closed with their work on its branch, as the run was given up; by name."""
         return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.is_unmerged}
 
@@ -180,7 +180,7 @@ class PlanRecovery:
             self._executions.append(execution)
         return True
 
-    def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
+    def _alive(self, kind: Kind, left: InterruptedTask) -> Entity | None:
         """Return the newest run or job of the task, unless it is over. Earlier runs, whose circuits are open, rest for
         good: they say nothing of the attempt that was under way."""
         row = self._last.get((kind, left.entity_id))
@@ -189,7 +189,7 @@ class PlanRecovery:
             if row is not None and one.id == row.id:
                 newest = one
             else:
-                self._sup.registry.bury(one.id)
+                self._sup.registry.remove(one.id)
         return newest
 
     def _last_checkpoint(self, execution: TaskExecution) -> Checkpoint | None:
@@ -197,13 +197,13 @@ class PlanRecovery:
         row = self._last.get((Kind.RUN, execution.id))
         if row is None:
             return None
-        data = msgspec.json.decode(row.data, type=RunData)
-        return checkpoint_after(row.id, Run(row.state), data, rollback=execution.task.rollback)
+        data = msgspec.json.decode(row.data, type=TaskRunData)
+        return checkpoint_after(row.id, TaskRun(row.state), data, rollback=execution.task.rollback)
 
     def _last_error(self, execution: TaskExecution) -> str:
         """Return the error of the task's last run, which is over, or else the reason that it was not continued."""
         row = self._last.get((Kind.RUN, execution.id))
-        return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
+        return (msgspec.json.decode(row.data, type=TaskRunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
         """Return the job that completed the task, or ``""``: a task that was recovered as done may have none."""
@@ -212,7 +212,7 @@ class PlanRecovery:
 
     def _is_rejected(self, execution: TaskExecution) -> bool:
         """Return whether the run was rejected by its tests, and its job or its task had no record of that yet."""
-        if not execution.has_run or execution.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if not execution.has_run or execution.run not in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             return False
         if execution.state is not Task.WAITING_FOR_SUBTASKS:
             return execution.job is Job.VALIDATING
@@ -225,12 +225,12 @@ class PlanRecovery:
     def _is_completed(self, execution: TaskExecution) -> bool:
         """Return whether the run is completed, and the task had no record of that yet."""
         row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
-        return row is not None and row.state == Run.COMPLETED.value
+        return row is not None and row.state == TaskRun.COMPLETED.value
 
     def _skipped(self, execution: TaskExecution) -> SkipCause | None:
         """Return why the run was skipped, if it was, and the task had no record of that yet."""
         row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
-        return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
+        return msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None
 
     async def _accept(self, execution: TaskExecution) -> None:
         """Complete the job and the task of a completed run."""
@@ -239,16 +239,16 @@ class PlanRecovery:
         elif execution.job is None:
             execution.earlier_job = self._last_job(execution.id)
         if (row := self._last.get((Kind.RUN, execution.id))) is not None:
-            execution.judged = msgspec.json.decode(row.data, type=RunData).judged
+            execution.judged = msgspec.json.decode(row.data, type=TaskRunData).judged
         await self._pipeline.accept(execution)
 
-    def _settled_before(self, left: Interrupted) -> TaskResult:
+    def _settled_before(self, left: InterruptedTask) -> TaskResult:
         """Return the result of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:
             return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
         row = self._last.get((Kind.RUN, left.entity_id))
-        match msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None:
+        match msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None:
             case None:
                 return TaskResult(name, by, "aborted", BEFORE, 0.0)
             case SkipCause.DEPENDENCY_FAILED:
@@ -306,7 +306,7 @@ class PlanRecovery:
             return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
-        idle = [one for one in self._sup.registry.works if one in rows and one not in held]
+        idle = [one for one in self._sup.registry.sessions if one in rows and one not in held]
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _end_remains(self, entity: Entity) -> None:
@@ -314,7 +314,7 @@ class PlanRecovery:
         if cancelled in entity.lifecycle.machine.allowed(entity.state):
             cause = Cause(entity.born_seq, None, ACTOR)
             await self._sup.registry.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
-        self._sup.registry.bury(entity.id)
+        self._sup.registry.remove(entity.id)
 
     async def _begun_for(self, session_id: str) -> str:
         """Return the entity whose record caused the session."""
@@ -333,7 +333,7 @@ class PlanRecovery:
     def _is_untouched(self, execution: TaskExecution) -> bool:
         """Return whether the run of the task was never begun. (A run that rests in its open circuit is of an earlier
         claim: another run is due.)"""
-        fresh = execution.has_run and execution.run is Run.PENDING
+        fresh = execution.has_run and execution.run is TaskRun.PENDING
         return (
             execution.state is Task.OPEN
             and execution.job in (None, Job.PENDING)
@@ -418,7 +418,7 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution) -> None:
         """Have run and job wait for another worker."""
-        if execution.has_run and execution.run is Run.PENDING and execution.job in (None, Job.PENDING):
+        if execution.has_run and execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
             if execution.job is None:
                 execution.open_job()
             await self._plan_run.queue(execution, execution.task.depends_on)
@@ -431,7 +431,7 @@ class PlanRecovery:
         else:  # also where its job waits: its run may be left as it was under way, or where it decides
             await self._attempt_runner.put_back(execution, ORPHANED)
             left_s = self._delay_left_s(execution)
-            if execution.run is Run.RETRYING and execution.job is Job.QUEUED and left_s > 0.0:
+            if execution.run is TaskRun.RETRYING and execution.job is Job.QUEUED and left_s > 0.0:
                 execution.phase = Phase.DELAYED
             if is_delayed(execution):
                 self._plan_run.start(self._attempt_runner.wait, execution, left_s)
@@ -440,7 +440,7 @@ class PlanRecovery:
 
     def _delay_left_s(self, execution: TaskExecution) -> float:
         """Return the seconds that are left of the task's delay. It went on while there was no supervisor."""
-        delay_s = execution.run_data.cooldown_s if execution.run is Run.CIRCUIT_OPEN else execution.run_data.delay_s
+        delay_s = execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
         return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
 
     async def _let_wait(self, execution: TaskExecution) -> None:
@@ -449,13 +449,13 @@ class PlanRecovery:
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=ORPHANED))
         await self._plan_run.decide_retry(execution, charged=False)
-        if execution.job is None and execution.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
+        if execution.job is None and execution.run is TaskRun.CIRCUIT_OPEN:  # another run was about to take its place
             await self._attempt_runner.renew(execution)
-        elif is_delayed(execution) and execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+        elif is_delayed(execution) and execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         elif execution.job is Job.RETRYING:
             await execution.post_job(job.RetryDelayElapsed())
-        is_queued = execution.run is Run.IN_PROGRESS and execution.job is Job.QUEUED
+        is_queued = execution.run is TaskRun.IN_PROGRESS and execution.job is Job.QUEUED
         if is_queued and self._plan_run.lives(execution.session_id):
             execution.phase = Phase.FOLLOWED
             self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
@@ -466,10 +466,10 @@ class PlanRecovery:
         """Continue a task whose session goes on."""
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         match execution.run:
-            case Run.IN_PROGRESS:
+            case TaskRun.IN_PROGRESS:
                 execution.phase = Phase.FOLLOWED
                 await self._offer_again(execution)
-            case Run.VALIDATING:
+            case TaskRun.VALIDATING:
                 if execution.job is Job.RUNNING:
                     await execution.post_job(job.ExecutionCompleted())
                 await self._pipeline.check(execution)
@@ -482,9 +482,9 @@ class PlanRecovery:
         A retry is charged once. If the dead supervisor had charged it, and had not recorded the decision of its job,
         the retry is given back first.
         """
-        decides = execution.run in (Run.FAILED, Run.TIMEOUT)
+        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)
         unheard = (
-            execution.run is Run.RETRYING
+            execution.run is TaskRun.RETRYING
             and execution.job is Job.RUNNING
             and execution.job_changed_at <= execution.run_changed_at
         )
@@ -503,7 +503,7 @@ class PlanRecovery:
     def _is_settled(execution: TaskExecution) -> bool:
         """Return whether the run had failed for good: its tests had, or no probe is left. (A task whose last probe was
         taken away is not claimed any more.)"""
-        if execution.run is not Run.CIRCUIT_OPEN:
+        if execution.run is not TaskRun.CIRCUIT_OPEN:
             return False
         return not probes_left(execution.run_data, task_run.CooldownExpired()) or execution.job in (
             None,
@@ -544,8 +544,8 @@ class PlanRecovery:
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # its supervisor was to cancel it
                 await self._pipeline.cancelled(execution, f"{above.name} is {above.result.outcome}")
-            case "stalled" if execution.run is not Run.VALIDATING:
-                if execution.run is Run.IN_PROGRESS:  # else it had been judged before the kill
+            case "stalled" if execution.run is not TaskRun.VALIDATING:
+                if execution.run is TaskRun.IN_PROGRESS:  # else it had been judged before the kill
                     await self._attempt_runner.charge(execution, as_timed_out(Outcome("aborted", error, "")))
                 await self._try_again(execution)
             case _ if execution.state is Task.CLAIMED:
@@ -576,16 +576,16 @@ class PlanRecovery:
         no work that the crash interrupted."""
         if not execution.has_run:
             return self._is_completed(execution)
-        return execution.run in (Run.IN_PROGRESS, Run.VALIDATING)
+        return execution.run in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
 
     async def _finish(self, execution: TaskExecution) -> None:
         """Count the work of an orphan as the whole. An earlier supervisor may have recorded so for some of the
         entities."""
-        if execution.has_run and execution.run is Run.IN_PROGRESS:
+        if execution.has_run and execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionCompleted())
         if execution.job is Job.RUNNING:
             await execution.post_job(job.ExecutionCompleted())
-        if execution.has_run and execution.run is Run.VALIDATING:
+        if execution.has_run and execution.run is TaskRun.VALIDATING:
             await execution.post_run(task_run.TestsPassed())
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationPassed())
@@ -596,7 +596,7 @@ class PlanRecovery:
 
     async def _give_up_validation(self, execution: TaskExecution) -> None:
         """Fail the tests that were under way: what they tested is not there any more."""
-        if execution.has_run and execution.run is Run.VALIDATING:
+        if execution.has_run and execution.run is TaskRun.VALIDATING:
             await execution.post_run(task_run.TestsFailed(error=ORPHANED))
             await self._plan_run.decide_retry(execution)
             if execution.job is Job.RUNNING:
@@ -606,12 +606,12 @@ class PlanRecovery:
 
     async def _fail(self, execution: TaskExecution, error: str) -> None:
         """Fail a task whose session had given up, which the task had no record of yet."""
-        if execution.run is Run.IN_PROGRESS:
+        if execution.run is TaskRun.IN_PROGRESS:
             failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await execution.post_run(failed)
-        if execution.run in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if execution.run in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             await self._plan_run.decide_retry(execution)
-        if execution.run is Run.RETRYING:  # a plug-in wanted another try
+        if execution.run is TaskRun.RETRYING:  # a plug-in wanted another try
             if execution.job is Job.RUNNING:
                 await execution.post_job(job.ExecutionFailed(error=error))
             await self._queue(execution)

@@ -35,15 +35,15 @@ from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
-from supervisor.plans.task_control import Answer
+from supervisor.plans.task_control import CommandResult
 from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.live_session import OwnTask
+from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
@@ -87,10 +87,10 @@ class OwnTaskCommands(Protocol):
     """Commands that an agent may give about the task that it works on."""
 
     @property
-    def split(self) -> Callable[..., Awaitable[Answer]]: ...
+    def split(self) -> Callable[..., Awaitable[CommandResult]]: ...
 
     @property
-    def block_own(self) -> Callable[..., Awaitable[Answer]]: ...
+    def block_own(self) -> Callable[..., Awaitable[CommandResult]]: ...
 
 
 class PlanRun:
@@ -264,27 +264,27 @@ class PlanRun:
         jobs = (self.executions[name].completed_job for name in needed)
         await execution.post_job(SchedulerAssigned(depends_on=tuple(one for one in jobs if one)))
 
-    def limits_of(self, execution: TaskExecution) -> RunData:
+    def limits_of(self, execution: TaskExecution) -> TaskRunData:
         """Return the limits of the task's next run, with the checkpoint that it begins with."""
         return checkpoints.follow_up(execution, self.plan.task_lifecycle.value())
 
     def lives(self, session_id: str) -> bool:
         """Return whether that session can be prompted."""
-        work, entity = self.sup.registry.works.get(session_id), self.sup.registry.entities.get(session_id)
+        work, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
         return (
             work is not None
             and entity is not None
-            and not (work.told or work.ending)
+            and not work.is_stopping
             and entity.state is not SessionState.STOPPED
         )
 
     def attach_session(self, execution: TaskExecution, *, may_split: bool) -> None:
         """Let the session of the task give commands about it, and count the model errors of the session as its."""
         self._by_session[execution.session_id] = execution
-        work = self.sup.registry.works.get(execution.session_id)
+        work = self.sup.registry.sessions.get(execution.session_id)
         if work is not None:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
-            work.own_task = OwnTask(execution.name, split, self._commands.block_own, state_dir)
+            work.assigned_task = AssignedTask(execution.name, split, self._commands.block_own, state_dir)
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory that the task's agent is configured to work in."""
@@ -300,15 +300,15 @@ class PlanRun:
         the reason *spent* says that the agent has used up its tries, the run's circuit is opened all the same. A run
         that is in none of the states in which a failure is decided about stays as it is.
         """
-        while execution.run in (Run.FAILED, Run.TIMEOUT):
+        while execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT):
             await self.keep(execution, execution.run)
             jitter = 1.0 + self._random.uniform(-execution.run_data.jitter, execution.run_data.jitter)
             await execution.post_run(task_run.RetryDecided(jitter=jitter))
-        if charged and execution.run is Run.RETRYING and (why := spent or self.spend_retry()):
+        if charged and execution.run is TaskRun.RETRYING and (why := spent or self.spend_retry()):
             await execution.post_run(task_run.CircuitOpened(reason=why))
-        if execution.run is Run.CIRCUIT_OPEN:
-            await self.keep(execution, Run.CIRCUIT_OPEN)
-        if execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+        if execution.run is TaskRun.CIRCUIT_OPEN:
+            await self.keep(execution, TaskRun.CIRCUIT_OPEN)
+        if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             # Now, since the task still owns its files: as soon as it is given back, another one may work on them.
             await checkpoints.take_back(self.sup, execution)
 
@@ -322,11 +322,11 @@ class PlanRun:
         self.budget = left
         return ""
 
-    async def keep(self, execution: TaskExecution, state: Run) -> None:
+    async def keep(self, execution: TaskExecution, state: TaskRun) -> None:
         """Save what the plan wants saved when a run enters *state*."""
         await checkpoints.keep(self.sup, self.plan.task_lifecycle, execution, state)
 
-    async def kept(self, execution: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
+    async def kept(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
         """Do the same, but return the record instead of appending it."""
         return await checkpoints.kept(self.sup, self.plan.task_lifecycle, execution, state)
 
@@ -386,7 +386,7 @@ class PlanRun:
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """Count one error of the model that an agent works with; the agent may try again by itself."""
         execution = self._by_session.get(session_id.partition("/")[0])
-        work = self.sup.registry.works.get(session_id)
+        work = self.sup.registry.sessions.get(session_id)
         _, provider, why = PROBLEMS[failure.problem]
         if execution is not None and work is not None and provider:
             key = self.provider_of(work.profile.name)

@@ -27,7 +27,7 @@ from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
-from supervisor.plans.tasks import Placed, every_task
+from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.recovery.journal_state import entity_of
 from supervisor.recovery.resumable import tasks_digest
 from supervisor.runtime.entity import Refused
@@ -158,7 +158,7 @@ class PlanRunner:
                 for execution in plan_run.executions.values():
                     execution.bury()
                 for one in (*cancellation.untouched, *recovery.over):
-                    self._sup.registry.bury(one.id)
+                    self._sup.registry.remove(one.id)
                 plan_run.workstream.bury()
         return PlanResult(self.results, error)
 
@@ -352,7 +352,7 @@ class PlanRunner:
         known = {one.task.id for one in every_task(plan.tasks)}
         for execution in self.plan_run.executions.values():
             if execution.result is None and execution.name not in known:
-                alone = [Placed((), execution.task, None)]
+                alone = [PlacedTask((), execution.task, None)]
                 for path, words in (*agent_problems(alone, plan.agents), *need_problems(alone, plan.workers)):
                     yield f"task {execution.name}, which is left out and goes on: {spelled(path)}: {words}"
 

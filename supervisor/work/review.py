@@ -93,10 +93,10 @@ async def review_work(
         verdict = ReviewVerdict(
             approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id
         )
-    if session_id not in sup.registry.works:
+    if session_id not in sup.registry.sessions:
         raise Refused(f"session {session_id!r} was ended before its work was reviewed")
     told = {"agent": review.agent, **msgspec.to_builtins(verdict)}
-    sup.registry.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
+    sup.registry.record_fact(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
     return verdict
 
 
@@ -109,7 +109,7 @@ async def _end_earlier(sup: Supervisor, session_id: str) -> None:
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
     """Ask for a verdict once, in a session of its own."""
-    work = sup.registry.works.get(session_id)
+    work = sup.registry.sessions.get(session_id)
     if work is None:
         raise NoSuchEntity(session_id)
     session = await sup.start_session(

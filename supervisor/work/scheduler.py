@@ -19,7 +19,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.plan import Plan
-from supervisor.plans.tasks import ConditionConfig, Placed, every_task
+from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports.path_safety import absent
 from supervisor.recovery.resumable import digest_of
 from supervisor.runtime.entity import Refused
@@ -117,7 +117,7 @@ class TaskScheduler:
                 plan_run.backlog.settle(execution.name, completed=execution.is_met)
         return new
 
-    def _open_task(self, placed: Placed, plan: Plan) -> TaskExecution:
+    def _open_task(self, placed: PlacedTask, plan: Plan) -> TaskExecution:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)

@@ -19,10 +19,10 @@ from contextlib import suppress
 from typing import Final
 
 from supervisor.host.supervision import Supervisor
-from supervisor.lifecycles.task_run import Run, TurnSettling
+from supervisor.lifecycles.task_run import TaskRun, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import Link, LiveSession
+from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["settle_turn"]
@@ -42,7 +42,7 @@ UNKNOWN: Final = "unknown whether processes of its turn still ran when it was ju
 async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
     """Return when no process of the task's turn runs. Processes that were ended, or are unknown, are among its
     remarks."""
-    work = sup.registry.works.get(execution.session_id)
+    work = sup.registry.sessions.get(execution.session_id)
     if work is None or work.connection is None:
         return
     if work.connection.outlived:
@@ -53,7 +53,7 @@ async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
 class _TurnSettlement:
     """The wait for the processes of one turn."""
 
-    def __init__(self, sup: Supervisor, execution: TaskExecution, work: LiveSession, connection: Link) -> None:
+    def __init__(self, sup: Supervisor, execution: TaskExecution, work: LiveSession, connection: Connection) -> None:
         self._sup, self._execution_of, self._connection = sup, execution, connection
         self._timers = sup.registry.system.timers
         self._settle_s = sup.registry.entity(execution.session_id).data.limits.settle_s
@@ -82,7 +82,7 @@ class _TurnSettlement:
         with self._timers.limit(ANSWER_S):
             found = await self._connection.processes_of_turn()
             if found and number:
-                self._connection.strike(found, number)
+                self._connection.signal_processes(found, number)
             return found
         return None
 
@@ -92,12 +92,12 @@ class _TurnSettlement:
         with self._timers.limit(within_s):
             while found := await self._look(number):
                 for one in found:
-                    await self._connection.wait_gone(one.pid)
+                    await self._connection.wait_process_exit(one.pid)
         return await self._look()
 
     async def _record(self, event: TurnSettling) -> None:
         """Record that the run settles. A run that was cancelled or split just now has no such record."""
-        if self._execution_of.has_run and self._execution_of.run is Run.IN_PROGRESS:
+        if self._execution_of.has_run and self._execution_of.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
                 await self._execution_of.post_run(event)
 

@@ -18,13 +18,13 @@ from actors.machine import IllegalTransition
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
-from supervisor.lifecycles.task_run import Run, SkipCause
+from supervisor.lifecycles.task_run import SkipCause, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
-from supervisor.plans.task_control import Answer, Verb
+from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.plans.tasks import TaskConfig
-from supervisor.policies.redaction import sound
+from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
@@ -103,7 +103,7 @@ class TaskCommands:
         return sorted(found, key=lambda one: one.seq)
 
     def _note(self, entity_id: str, name: str, cause: Cause, told: dict[str, Any], reason: str) -> LifecycleEvent:
-        return self._sup.registry.entity(entity_id).note(name, cause, told, reason=reason)
+        return self._sup.registry.entity(entity_id).record_fact(name, cause, told, reason=reason)
 
     @property
     def scheduler(self) -> TaskScheduler:
@@ -119,22 +119,22 @@ class TaskCommands:
             execution.name for execution in executions if execution.is_opened and execution.state is Task.PLANNED
         )
 
-    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.APPROVE, self._approve, task, by, reason, command_id)
 
-    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> Answer:
+    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REJECT, self._reject, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.RESET, self._reset, task, by, reason, command_id)
 
-    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REQUEUE, self._requeue, task, by, reason, command_id)
 
-    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.UNCLAIM, self._unclaim, task, by, reason, command_id)
 
-    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.CANCEL, self._cancel, task, by, reason, command_id)
 
     async def split(
@@ -145,7 +145,7 @@ class TaskCommands:
         by: str,
         reason: str = "",
         command_id: str | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         async def do(request: CommandRequest) -> CommandEffect:
             return await self._split(request, subtasks)
 
@@ -154,26 +154,26 @@ class TaskCommands:
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         async def do(request: CommandRequest) -> CommandEffect:
             return await self._block(request, on)
 
         return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
 
-    async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
+    async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> CommandResult:
         """Block a task for its own agent, whose turn ends with that."""
         if not self.scheduler.plan_run.running:
             raise Refused(f"the run of task {task!r} has ended")
         return await self.block(task, on, by=by, reason=reason)
 
-    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)
 
     async def _give(
         self, verb: Verb, do: CommandStep, name: str, by: str, reason: str, command_id: str | None, given: str = ""
-    ) -> Answer:
+    ) -> CommandResult:
         await self._wait_begun()
-        entity_id, by = self._id_of(name), sound(by)
+        entity_id, by = self._id_of(name), encodable(by)
         command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
 
         async def take(cause: Cause) -> CommandEffect:
@@ -284,7 +284,7 @@ class TaskCommands:
         await execution.post_run(task_run.ManualReset(by=request.by))
         if execution.active is None:  # else its worker waits for the end of the cool-down, and tries it then
             await self.scheduler.attempt_runner.try_now(execution)
-        return CommandEffect(Run.PENDING.value)
+        return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
         """Open a failed task again. Tasks that depended on it stay given up."""
@@ -307,7 +307,7 @@ class TaskCommands:
         return CommandEffect(Task.OPEN.value)
 
     async def _anew(self, execution: TaskExecution, request: CommandRequest) -> None:
-        if not (execution.has_run and execution.run is Run.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
+        if not (execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
             execution.bury_run()
             await self.scheduler.plan_run.open_again(execution)
             return
@@ -347,7 +347,7 @@ class TaskCommands:
         """Raises:
         Refused: the agent says that it is done, and its work is being checked.
         """
-        if execution.run is Run.VALIDATING:
+        if execution.run is TaskRun.VALIDATING:
             raise Refused(
                 f"task {execution.name!r} is done, and its work is being checked; wait for that, or cancel it"
             )

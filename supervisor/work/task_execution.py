@@ -19,7 +19,7 @@ from actors.machine import Event
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task import Task, TaskData
-from supervisor.lifecycles.task_run import BackoffCompleted, ExecutorStarted, ProbeStarted, Run, RunData
+from supervisor.lifecycles.task_run import BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
@@ -115,10 +115,10 @@ class Checkpoint(NamedTuple):
     saved_as: str
 
 
-def checkpoint_after(run_id: str, state: Run, data: RunData, *, rollback: bool = False) -> Checkpoint | None:
+def checkpoint_after(run_id: str, state: TaskRun, data: TaskRunData, *, rollback: bool = False) -> Checkpoint | None:
     """Return the checkpoint that the next run begins with: the last one of this run, or, if *rollback* takes its work
     back, the one that this run began with. A completed run leaves none."""
-    if state is Run.COMPLETED:
+    if state is TaskRun.COMPLETED:
         return None
     if data.saved_in is not None and not rollback:
         return Checkpoint(run_id, data.saved_as)
@@ -212,16 +212,16 @@ class TaskExecution:
         return self._opened(self._entity).changed_at
 
     @property
-    def run(self) -> Run:
-        return Run(self._opened(self._run).state)
+    def run(self) -> TaskRun:
+        return TaskRun(self._opened(self._run).state)
 
     @property
     def run_id(self) -> str:
         return self._opened(self._run).id
 
     @property
-    def run_data(self) -> RunData:
-        data: RunData = self._opened(self._run).data
+    def run_data(self) -> TaskRunData:
+        data: TaskRunData = self._opened(self._run).data
         return data
 
     @property
@@ -303,12 +303,12 @@ class TaskExecution:
 
     @property
     def session_lives(self) -> bool:
-        return bool(self.session_id) and self.session_id in self._sup.registry.works
+        return bool(self.session_id) and self.session_id in self._sup.registry.sessions
 
     @property
     def works(self) -> bool:
         """Whether the session is at work on an attempt."""
-        return self.session_lives and self.has_run and self.run is Run.IN_PROGRESS
+        return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -356,15 +356,15 @@ class TaskExecution:
         self._entity = self._birth(TASK_KIND, wanted, workstream_id, state, data, cause)
         self.seq = self._entity.born_seq
 
-    def open_run(self, limits: RunData) -> None:
+    def open_run(self, limits: TaskRunData) -> None:
         """Begin the run of the next claim."""
         wanted = self._sup.new_id(f"run:{self.name}")
-        self._run = self._birth(RUN_KIND, wanted, self.id, Run.PENDING, replace(limits, task=self.id), self.seq)
+        self._run = self._birth(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
 
     def open_job(self) -> None:
         """Begin the job of the run. An earlier job of the task leaves memory."""
         if self._job is not None:
-            self._sup.registry.bury(self._job.id)
+            self._sup.registry.remove(self._job.id)
         limits = self.run_data
         data = JobData(
             max_retries=limits.max_attempts - 1,
@@ -386,11 +386,11 @@ class TaskExecution:
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Continue the logs that an earlier supervisor began."""
         self._entity, self._run, self._job = task, run, job
-        self.is_rolled_back = run is None or Run(run.state) not in (Run.IN_PROGRESS, Run.VALIDATING)
+        self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
 
     def _birth(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
-        return self._sup.registry.birth(
+        return self._sup.registry.create_entity(
             kind,
             entity_id,
             parent_id=parent_id,
@@ -428,11 +428,11 @@ class TaskExecution:
     async def begin_run(self) -> None:
         """Record that the run is in progress, unless it is: with its first attempt, another one, or a probe."""
         match self.run:
-            case Run.PENDING:
+            case TaskRun.PENDING:
                 await self.post_run(ExecutorStarted())
-            case Run.RETRYING:
+            case TaskRun.RETRYING:
                 await self.post_run(BackoffCompleted())
-            case Run.HALF_OPEN:
+            case TaskRun.HALF_OPEN:
                 await self.post_run(ProbeStarted())
 
     async def _post(self, entity_id: str, event: Event) -> None:
@@ -442,11 +442,11 @@ class TaskExecution:
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """Append a fact about the task."""
-        self._sup.registry.note(self.id, name, self.cause, told, reason=reason)
+        self._sup.registry.record_fact(self.id, name, self.cause, told, reason=reason)
 
     def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
         """Append a fact about the run."""
-        self._sup.registry.note(self.run_id, name, self.cause, told, reason=reason)
+        self._sup.registry.record_fact(self.run_id, name, self.cause, told, reason=reason)
 
     @property
     def cause(self) -> Cause:
@@ -464,4 +464,4 @@ class TaskExecution:
     def _bury(self, *entities: Entity | None) -> None:
         for entity in entities:
             if entity is not None:
-                self._sup.registry.bury(entity.id)
+                self._sup.registry.remove(entity.id)

@@ -212,7 +212,7 @@ class WorkerPool:
 
     def _end_left(self, entity: Entity) -> OneShotEvent:
         over = self._bury_at_its_end(entity)
-        self._registry.tell(
+        self._registry.send(
             entity.id, end_of_worker(entity)[-1], cause=Cause(entity.born_seq, None, ACTOR), lane=Lane.NORMAL
         )
         return over
@@ -236,7 +236,7 @@ class WorkerPool:
             shutdown_s=config.shutdown_s,
             workstream=self._parent_id or "",
         )
-        entity = self._registry.birth(
+        entity = self._registry.create_entity(
             WORKER_KIND,
             self._sup.new_id(f"worker:{spec.name}"),
             parent_id=self._parent_id,
@@ -270,7 +270,7 @@ class WorkerPool:
     def _bury_at_its_end(self, entity: Entity) -> OneShotEvent:
         """Return the event of the worker's burial: its last record is durable, or never will be."""
         over = OneShotEvent()
-        entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.bury, entity.id))
+        entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.remove, entity.id))
         entity.on_buried = over.set
         return over
 
@@ -456,7 +456,7 @@ class WorkerPool:
 
     # ------------------------------------------------------------------ saying
     def _say(self, worker: _Worker, event: Event) -> None:
-        self._registry.tell(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
+        self._registry.send(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
 
     async def _post(self, worker: _Worker, event: Event, cause: Cause) -> None:
         try:

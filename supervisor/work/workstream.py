@@ -84,7 +84,7 @@ class WorkstreamEntity:
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
         """Begin its log."""
         wanted = self._sup.new_id(f"workstream:{name}")
-        self._entity = self._sup.registry.birth(
+        self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
             wanted,
             parent_id=None,
@@ -143,20 +143,22 @@ class WorkstreamEntity:
 
     def record_usage(self, used: Amounts) -> None:
         """Record all that the agents of its tasks have used, by their own account."""
-        self._sup.registry.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
+        self._sup.registry.record_fact(
+            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words
+        )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """Record how its tasks ended. Its own end comes after that record, so that this end is never there without a
         result."""
         told = {"tasks": [one._asdict() for one in results]}
-        self._the().note(RESULT, Cause(self._seq, None, ACTOR), told)
+        self._the().record_fact(RESULT, Cause(self._seq, None, ACTOR), told)
         self.owes_result = True
 
     def note_reported(self, how: str) -> None:
         """Record that its result was given to somebody, or is not wanted, as *how* says. Without an await: the record
         is on its way when this returns, and no other task has run in between."""
         if self.owes_result:
-            self._the().note(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
+            self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
     async def settled(self, executions: Iterable[TaskExecution]) -> None:
@@ -194,7 +196,7 @@ class WorkstreamEntity:
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:
-            self._sup.registry.bury(self.id)
+            self._sup.registry.remove(self.id)
 
 
 def _how(execution: TaskExecution) -> str:

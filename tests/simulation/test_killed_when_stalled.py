@@ -17,7 +17,7 @@ from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
 from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.tasks import TaskConfig
-from supervisor.policies.abort_request import Joined
+from supervisor.policies.abort_request import MergeOutcome
 from supervisor.policies.error_classification import Failure
 from supervisor.ports import Append
 from supervisor.recovery import takeover
@@ -57,7 +57,7 @@ class Host(claims._Host):
             if record.entity_type == "run" and record.from_status != record.to_status is not None:
                 self.tries.append(str(record.to_status))
             if record.event == "OperatorStop" and record.abort_id is not None and self.wanted is not None:
-                self._sup.registry.end(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
+                self._sup.registry.request_stop(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
             words = self.at.get(self._world.lives, "nothing").split()
             if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
@@ -164,13 +164,13 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended by the next supervisor, which is killed as well: it was ended for the same reason."""
-    end, heard = EntityRegistry.end, list[str]()
+    end, heard = EntityRegistry.request_stop, list[str]()
 
-    def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> Joined:
+    def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:
         heard.append(str(stop.abort_reason))
-        return Joined.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
+        return MergeOutcome.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
 
-    monkeypatch.setattr(EntityRegistry, "end", unheard)
+    monkeypatch.setattr(EntityRegistry, "request_stop", unheard)
     found, tries = killed(monkeypatch, "AbortRecord", "Ended")
 
     assert heard[0] == "timeout"

@@ -64,7 +64,7 @@ class Loser(Splitter):
             self.lost = (run.state, job.state) == ("VALIDATING", "running")
             if self.lost:
                 runner = self.foremen[-1]._runner
-                claim = runner.load.cases["w0t0"].claim
+                claim = runner.plan_run.executions["w0t0"].claim
                 assert claim is not None
                 runner._lost(claim.worker_id, ["w0t0"])
 

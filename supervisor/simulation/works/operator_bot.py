@@ -14,7 +14,7 @@ import anyio
 
 from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
@@ -224,35 +224,35 @@ class _Trap(NamedTuple):
     sprung: _Trap | None = None
 
 
-PROBED: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
+PROBED: Final = _Trap("run", TaskRun.HALF_OPEN.value, ("cancel", "cancel", "stop"))
 """It is about to be probed, when there is a worker."""
-UNHELD: Final = _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), _Trap("run", Run.HALF_OPEN.value, ("stop",)))
+UNHELD: Final = _Trap("run", TaskRun.CIRCUIT_OPEN.value, ("close",), _Trap("run", TaskRun.HALF_OPEN.value, ("stop",)))
 """It is about to be probed, and nothing is begun any more that could do that."""
 RARE: Final = (
-    _Trap("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    _Trap("run", TaskRun.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
     UNHELD,
     UNHELD,
     UNHELD,
     PROBED,
-    _Trap("run", Run.VALIDATING.value),
+    _Trap("run", TaskRun.VALIDATING.value),
     _Trap("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
     _Trap("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
     _Trap("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
 """Where few wishes that come at any time meet a task."""
-NEXT: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel",))
+NEXT: Final = _Trap("run", TaskRun.HALF_OPEN.value, ("cancel",))
 """It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
 
 
 def _cancelling(moment: str) -> _Trap:
     """Once a task, or its run, has come to that moment, it is cancelled."""
     kind, state = moment.split(" ")
-    if state == Run.HALF_OPEN.value:
-        return _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    if state == TaskRun.HALF_OPEN.value:
+        return _Trap("run", TaskRun.CIRCUIT_OPEN.value, ("close",), NEXT)
     return _Trap(kind, state, ("cancel",))
 
 
-ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
+ANY: Final = (*(_Trap("run", one.value) for one in TaskRun), *(_Trap("task", one.value) for one in Task))
 
 
 class StateTriggers:
