@@ -72,7 +72,7 @@ class AttemptRunner:
 
     async def carry_out(self, execution: TaskExecution, claim: Claim) -> None:
         """Carry out a claim until the task is settled, waits, or is taken away."""
-        async with self._plan_run.moving(execution):  # a cancel has come before this, or finds the claim active
+        async with self._plan_run.moving(execution):  # a cancel either came first, or finds the claim active
             if not await self._may_begin(execution, claim):
                 self._plan_run.withdrawn(execution)
                 return
@@ -385,11 +385,11 @@ class AttemptRunner:
         if self._sup.stopping.is_set():
             await self._pipeline.open_circuit(execution, STOPPING)
             await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error, final=True))
-            if execution.run is TaskRun.PENDING:  # it was reset, and is not begun any more
+            if execution.run is TaskRun.PENDING:  # the run was reset, and nothing is begun any more
                 await execution.post_run(task_run.Cancelled(reason=STOPPING))
             await self._pipeline.failed(execution, execution.run_data.last_error)
             return False
-        if execution.run is TaskRun.CIRCUIT_OPEN:  # it was not reset meanwhile
+        if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
             await execution.post_run(task_run.CooldownExpired())
         return True
 

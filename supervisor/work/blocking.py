@@ -138,7 +138,7 @@ class BlockedTasks:
         for_subtasks = bool(ours) and ours.issuperset(execution.data.waiting_for)
         await execution.post(task.Unblocked(reason=why))
         if for_subtasks:
-            await execution.post(task.Split(subtasks=tuple(subtask.id for subtask in execution.subtasks), reason=why))
+            await execution.post(task.Split(subtasks=execution.subtask_ids, reason=why))
         self._plan_run.wake()
         self._blocked.pop(execution.name, None)
         self._said.discard(execution.name)

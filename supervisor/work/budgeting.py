@@ -55,7 +55,7 @@ async def recall_use(plan_run: PlanRun) -> None:
     for row in plan_run.sup.inherited.rows.values():
         if (
             row.kind == Kind.SESSION and row.born_seq > plan_run.workstream.born_seq
-        ):  # of an earlier try, or below one, too
+        ):  # sessions of earlier attempts and their children, too
             plan_run.sup.monitors.count(await used_in(plan_run.sup.journal, row.id))
 
 

@@ -66,9 +66,7 @@ async def kept(
         return None
     said, execution.output = execution.output, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
-        output = sup.journal_writer.redactor.text(said)[
-            -OUTPUT_MAX:
-        ]  # cut when it is clean: half a secret is not known
+        output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
         execution.note_run(
             PARTIAL_OUTPUT, {"state": state.value, "output": output}, f"what was said until {state.value}"
         )
@@ -88,7 +86,7 @@ async def _saved(sup: Supervisor, execution: TaskExecution, state: TaskRun) -> t
     Refused: the work could not be saved; the message says why.
     """
     data = execution.run_data
-    if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
+    if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
         saved = data.saved_as
     elif execution.task.rollback and sup.janitor.in_place and execution.is_rolled_back:  # it is on record as taken back
         return None
@@ -117,7 +115,7 @@ async def begin(sup: Supervisor, execution: TaskExecution) -> None:
     if sup.janitor.in_place:
         await sup.janitor.begin(owned(sup, execution, execution.run_data.resumed_at))
         execution.is_rolled_back = False
-    elif execution.session_lives:  # it has worked on an attempt: each begins with a session, or in one
+    elif execution.session_lives:  # the session has made an attempt
         await _roll_back(sup, execution)
 
 

@@ -32,6 +32,7 @@ from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
+from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.restore import VERIFIED
@@ -73,45 +74,40 @@ class CompletionPipeline:
 
     async def check(self, execution: TaskExecution) -> None:
         """Check the work of the task's session, and carry out what follows."""
-        tests = [
-            test.value(self._plan_run.plan.task_lifecycle.validation_timeout) for test in execution.task.acceptance
-        ]
+        session_id = execution.session_id
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
-            problem = await self._commit(execution) or await self._sup.janitor.check(execution.session_id, tests)
-            findings = await self._review(execution) if not problem else (f"not accepted: {problem}",)
+            problem = ""
+            try:
+                execution.judged = await self._sup.janitor.commit(session_id, _message(execution))
+            except OSError as error:
+                problem = str(error)
+            problem = problem or await self._sup.janitor.check(session_id, self._acceptance(execution))
+            findings: tuple[str, ...] = (f"not accepted: {problem}",) if problem else ()
+            review = self._plan_run.plan.review_of(execution.task)
+            if review is not None and not problem:
+                verdict = await review_work(
+                    self._sup, session_id, review, execution.task, execution.cause, execution.judged
+                )
+                findings = () if verdict.approved else (verdict.words, *verdict.findings)
         except (NoSuchEntity, Refused) as refusal:
             await self.cancelled(execution, str(refusal))
             return
         if findings:
-            await self._reject(execution, *findings)
+            await self._fail_checks(execution, *findings)
+            await self.failed(execution, findings[0])
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
-            await self._accept(execution)
+            await self._pass_checks(execution)
 
-    async def _commit(self, execution: TaskExecution) -> str:
-        """Commit the work. Return why that failed, or ``""``."""
-        try:
-            execution.judged = await self._sup.janitor.commit(execution.session_id, _message(execution))
-        except OSError as error:
-            return str(error)
-        return ""
+    def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
+        timeout_s = self._plan_run.plan.task_lifecycle.validation_timeout
+        return [test.value(timeout_s) for test in execution.task.acceptance]
 
-    async def _review(self, execution: TaskExecution) -> tuple[str, ...]:
-        """Return why the reviewer rejects the work: a summary, then its findings; empty if it approves.
-
-        Raises:
-            NoSuchEntity, Refused: the session ended before there was a verdict.
-        """
-        review = self._plan_run.plan.review_of(execution.task)
-        if review is None:
-            return ()
-        verdict = await review_work(
-            self._sup, execution.session_id, review, execution.task, execution.cause, execution.judged
-        )
-        return () if verdict.approved else (verdict.words, *verdict.findings)
-
-    async def _accept(self, execution: TaskExecution) -> None:
-        await self.pass_tests(execution)
+    async def _pass_checks(self, execution: TaskExecution) -> None:
+        """Record that run and job have passed their checks, then the same of the task."""
+        await self._plan_run.keep(execution, TaskRun.COMPLETED)
+        await execution.post_run(task_run.TestsPassed(judged=execution.judged))
+        await execution.post_job(job.ValidationPassed())
         await self.accept(execution)
 
     async def accept(self, execution: TaskExecution) -> None:
@@ -122,17 +118,7 @@ class CompletionPipeline:
             await execution.post(task.Completed(reason="the turn was verified", judged=execution.judged))
         await self.deliver(execution)
 
-    async def pass_tests(self, execution: TaskExecution) -> None:
-        """Record that the run and the job have passed their checks."""
-        await self._plan_run.keep(execution, TaskRun.COMPLETED)
-        await execution.post_run(task_run.TestsPassed(judged=execution.judged))
-        await execution.post_job(job.ValidationPassed())
-
-    async def _reject(self, execution: TaskExecution, error: str, *findings: str) -> None:
-        await self._fail_tests(execution, error, *findings)
-        await self.failed(execution, error)
-
-    async def _fail_tests(self, execution: TaskExecution, error: str, *findings: str) -> None:
+    async def _fail_checks(self, execution: TaskExecution, error: str, *findings: str) -> None:
         """Record that the run and the job have failed their checks."""
         await execution.post_run(task_run.TestsFailed(error=error))
         await self._plan_run.decide_retry(execution)
@@ -142,26 +128,23 @@ class CompletionPipeline:
     async def integrate(self, execution: TaskExecution) -> None:
         """Check what the subtasks made together. They are all closed."""
         await self._end_own_part(execution)
-        tests = [
-            test.value(self._plan_run.plan.task_lifecycle.validation_timeout) for test in execution.task.acceptance
-        ]
-        problem = await self._sup.janitor.inspect(
-            f"{execution.name}.whole", tests, self._plan_run.directory_of(execution), self._sup.stop_now
-        )
+        tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
+        problem = await self._sup.janitor.inspect(f"{execution.name}.whole", tests, directory, self._sup.stop_now)
         if not problem:
-            await self._accept(execution)
+            await self._pass_checks(execution)
             return
-        await self._fail_tests(execution, problem)
+        await self._fail_checks(execution, problem)
         await self.reject_whole(execution, problem)
 
     async def reject_whole(self, execution: TaskExecution, error: str) -> None:
         """Record that what the subtasks made together was rejected."""
         await execution.post(task.SubtasksCompleted(reason="its subtasks are closed"))
-        await self.reject_done(execution, error)
+        await self.reject_done(execution, f"not accepted: {error}")
 
-    async def reject_done(self, execution: TaskExecution, error: str) -> None:
-        """Reject a task that is recorded as done."""
-        await self._not_merged(execution, f"not accepted: {error}")
+    async def reject_done(self, execution: TaskExecution, why: str) -> None:
+        """Reject a task that is recorded as done: it is not accepted, or cannot be merged."""
+        await execution.post(task.VerificationRejected(reason=why))
+        await self._fail_for_now(execution, why)
 
     async def leave_to_subtasks(self, execution: TaskExecution) -> None:
         """Give the worker of a task back that was split: the rest of the work is its subtasks'."""
@@ -196,55 +179,46 @@ class CompletionPipeline:
         """Merge the work, end the session, and close the task."""
         merge = await self._merged(execution, execution.data.judged)
         if merge.startswith("not merged"):
-            await self._not_merged(execution, merge)
+            await self.reject_done(execution, merge)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
-        reason = await self._with_rest(execution, merge)
-        await execution.post(task.Closed(reason=reason, unmerged=bool(execution.rest), rest=execution.rest))
-        await self._end(execution, "completed", "")
+        reason, rest = await self._with_rest(execution, merge), execution.rest
+        await execution.post(task.Closed(reason=reason, unmerged=bool(rest), rest=rest))
+        await self._end_completed(execution)
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
         """Merge the work of a task that was closed in an earlier run, before its merge. Return whether it is merged,
         and a sentence about that. The log of the task has ended, so the facts are recorded of the workstream."""
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
-        unseen = execution.task.approval == "after"  # it had not come to that
-        merge = (
-            "not merged: nobody has approved it"
-            if unseen
-            else await self._merged(execution, execution.judged, on=workstream.id)
-        )
+        if execution.task.approval == "after":  # it was closed before it came to that
+            merge = "not merged: nobody has approved it"
+        else:
+            merge = await self._merged(execution, execution.judged, on=workstream.id)
         is_merged = not merge.startswith("not merged")
         if is_merged:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
             await self._sup.janitor.forget(owned(self._sup, execution))
-        merge = await self._with_rest(execution, merge) if is_merged else merge
+            merge = await self._with_rest(execution, merge)
         await self.leave(execution)
-        told = {"task": execution.id, "session": execution.session_id}
-        self._sup.registry.record_fact(
-            workstream.id, MERGED if is_merged else MERGE_REFUSED, execution.cause, told, reason=merge
-        )
+        fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
+        self._sup.registry.record_fact(workstream.id, fact, execution.cause, told, reason=merge)
         return is_merged, merge
 
     async def approve(self, execution: TaskExecution, by: str) -> None:
         """Merge and close a task that a person approved: both or neither, although the caller may be cancelled."""
         with anyio.CancelScope(shield=True):
-            await self._approve(execution, by)
-
-    async def _approve(self, execution: TaskExecution, by: str) -> None:
-        merge = await self._merged(execution, execution.data.judged)
-        if merge.startswith("not merged"):
-            await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
-            await self._fail_for_now(execution, merge)
-            return
-        authorization.count_success(self._plan_run, execution)
-        await self._end_session(execution)  # it goes on where its supervisor did not live to end it
-        reason = await self._with_rest(execution, merge)
-        await execution.post(
-            task.ApprovalGranted(by=by, reason=reason, unmerged=bool(execution.rest), rest=execution.rest)
-        )
-        await self._end(execution, "completed", "")
+            merge = await self._merged(execution, execution.data.judged)
+            if merge.startswith("not merged"):
+                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
+                await self._fail_for_now(execution, merge)
+                return
+            authorization.count_success(self._plan_run, execution)
+            await self._end_session(execution)  # it lives if the supervisor died before it ended it
+            reason, rest = await self._with_rest(execution, merge), execution.rest
+            await execution.post(task.ApprovalGranted(by=by, reason=reason, unmerged=bool(rest), rest=rest))
+            await self._end_completed(execution)
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Fail a task whose result a person rejected."""
@@ -284,10 +258,6 @@ class CompletionPipeline:
             case _:
                 return f"nothing to merge: {merge.why}"
 
-    async def _not_merged(self, execution: TaskExecution, why: str) -> None:
-        await execution.post(task.VerificationRejected(reason=why))
-        await self._fail_for_now(execution, why)
-
     # ------------------------------------------------------------------ failed
     async def failed(self, execution: TaskExecution, error: str) -> None:
         """Record that the task has failed, after its run."""
@@ -301,39 +271,32 @@ class CompletionPipeline:
         await self._fail_for_now(execution, why)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
-        left = await self.leave(execution)
-        if (
-            not self._plan_run.running
-        ):  # the plan was given up while an operator's word was recorded: nobody tries again
-            await self._plan_run.give_back(execution)
+        """Leave the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
+        plan_run, left = self._plan_run, await self.leave(execution)
+        if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
+            await plan_run.give_back(execution)
             return
         if retries_left(execution.data, task.Retried()):
-            if not (why := self._plan_run.spend_retry()):
-                await self._plan_run.give_back(execution)
-                await self._retry(execution)
+            if not (why := plan_run.spend_retry()):
+                await plan_run.give_back(execution)
+                await execution.post(task.Retried(reason=f"try {execution.data.retries + 2}"))
+                execution.bury_run()
+                planned = plan_run.agent_of(execution)
+                execution.agent = await plugin_policies.next_agent(plan_run, execution, planned)
+                await plan_run.open_again(execution)
                 return
             error = f"{error} (no further try: {why})"
-        await self._exhausted(execution, f"{error}; its work is on the branch {left}" if left else error)
-
-    async def _retry(self, execution: TaskExecution) -> None:
-        await execution.post(task.Retried(reason=f"try {execution.data.retries + 2}"))
-        execution.bury_run()
-        execution.agent = await plugin_policies.next_agent(
-            self._plan_run, execution, self._plan_run.agent_of(execution)
-        )
-        await self._plan_run.open_again(execution)
+        await self._settle_failed(execution, error, left)
 
     async def rest(self, execution: TaskExecution, error: str) -> None:
         """Settle a failed task that is not tried again without a person."""
-        left = await self.leave(execution)
-        await self._exhausted(execution, f"{error}; its work is on the branch {left}" if left else error)
+        await self._settle_failed(execution, error, await self.leave(execution))
 
-    async def _exhausted(self, execution: TaskExecution, error: str) -> None:
+    async def _settle_failed(self, execution: TaskExecution, error: str, branch: str = "") -> None:
         """Settle the task as failed. Its slot is given back just before: no task that ends with this failure may have
-        been given the slot."""
-        attempts = (
-            execution.run_data.attempts if execution.has_run else 0
-        )  # its run had ended under an earlier supervisor
+        been given the slot. *branch* has the work, if it is left."""
+        error = f"{error}; its work is on the branch {branch}" if branch else error
+        attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
         await self._plan_run.workstream.failed(execution, error, self._plan_run.results)
@@ -342,20 +305,20 @@ class CompletionPipeline:
 
     async def given_up(self, execution: TaskExecution, why: str) -> None:
         """End a task that waited for another attempt, which is not made."""
-        if execution.run is TaskRun.PENDING:  # it was left, or reset, before its first one: nobody failed
+        if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
             await self.cancelled(execution, why)
             return
         error = f"{execution.run_data.last_error} (no further try: {why})"
-        if task.Failed not in TASK.allowed(execution.state):  # it was taken from whoever had it: nobody failed
+        if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
             await self.cancelled(execution, error)
             return
         await self.open_circuit(execution, why)
-        if execution.run is not TaskRun.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
+        if execution.run is not TaskRun.CIRCUIT_OPEN:  # an earlier supervisor had admitted a probe
             await self._cancel_run(execution, why)
         await execution.post_job(job.UserCancelled(reason=why))
         await execution.post(task.Failed(reason=error))
         await self.leave(execution)
-        await self._exhausted(execution, error)
+        await self._settle_failed(execution, error)
 
     async def open_circuit(self, execution: TaskExecution, why: str) -> None:
         """Open the circuit of a run that waits for another attempt."""
@@ -370,21 +333,17 @@ class CompletionPipeline:
             return
         execution.phase = Phase.ENDING
         await self.cancel_records(execution, reason)
-        if execution.session_lives:  # nobody wants the rest of its work: it is not waited for
+        if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=reason)
-        await self._leave_cancelled(execution)
-        await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, "failed" if execution.state is Task.FAILED else "aborted", reason)
-
-    async def _leave_cancelled(self, execution: TaskExecution) -> None:
-        """Clear the workspace of a cancelled task away, or leave it as it is, if the plan says so."""
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
             await self.leave(execution)
-            return
-        await self._end_session(execution)
-        await take_back(self._sup, execution)
-        execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
+        else:
+            await self._end_session(execution)
+            await take_back(self._sup, execution)
+            execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
+        await self._plan_run.give_back(execution)
+        self._plan_run.settle(execution, "failed" if execution.state is Task.FAILED else "aborted", reason)
 
     async def cancel_records(self, execution: TaskExecution, reason: str) -> None:
         """Record that the task is cancelled, and its run and job, if they are not over."""
@@ -413,13 +372,10 @@ class CompletionPipeline:
         """Send the task and its job the events that cancel them, without waiting: they are recorded when the journal
         can be written."""
         tell = self._sup.registry.send
+        last = _end_of_task(execution, reason)
         if execution.state is Task.DONE:
-            tell(
-                execution.id,
-                VERIFIED if execution.is_done else task.VerificationRejected(reason=reason),
-                cause=execution.cause,
-            )
-        elif (last := _end_of_task(execution, reason)) is not None:
+            last = VERIFIED if execution.is_done else task.VerificationRejected(reason=reason)
+        if last is not None:
             tell(execution.id, last, cause=execution.cause)
         if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
             tell(execution.job_id, job.UserCancelled(reason=reason), cause=execution.cause)
@@ -443,10 +399,9 @@ class CompletionPipeline:
         execution.phase = Phase.ENDING
         if dependency is not None:
             execution.seq = dependency.seq
-        if execution.has_run:  # else it was said under an earlier supervisor
-            await execution.post_run(
-                task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
-            )
+        if execution.has_run:  # else an earlier supervisor has skipped the run
+            name = dependency.name if dependency is not None else ""
+            await execution.post_run(task_run.Skipped(cause=cause, dependency=name))
         await self._cancel_job(execution, reason)
         if (last := _end_of_task(execution, reason)) is not None:
             await execution.post(last)
@@ -454,11 +409,11 @@ class CompletionPipeline:
         self._plan_run.settle(execution, "blocked" if blocked else "skipped", reason)
 
     # ------------------------------------------------------------------ afterwards
-    async def _end(self, execution: TaskExecution, outcome: str, error: str) -> None:
+    async def _end_completed(self, execution: TaskExecution) -> None:
         await self._sup.janitor.forget(owned(self._sup, execution))
         await self.leave(execution)
         await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, outcome, error)
+        self._plan_run.settle(execution, "completed", "")
 
     async def leave(self, execution: TaskExecution) -> str:
         """End the session, and clear the workspace away. Return the branch that the work is left on, or ``""``."""

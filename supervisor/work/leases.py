@@ -128,7 +128,7 @@ class Leases:
             else:
                 self.drop(item_id)
                 found.append(claim)
-        return sorted(found, key=lambda one: (one.expires_s, one.token))  # a renewed one was looked at too early
+        return sorted(found, key=lambda one: (one.expires_s, one.token))  # renewed claims come out of order
 
     def _watch(self, claim: Claim) -> None:
         """Look at the claim at its end. A renewed claim is looked at when its earlier end has come, so that renewing

@@ -132,11 +132,8 @@ class PlanRecovery:
         for row in rows:
             self._last[row.kind, row.parent_id or ""] = row
         ids = set(self.ids.values())
-        runs = [
-            (TaskRun(row.state), msgspec.json.decode(row.data, type=TaskRunData))
-            for row in rows
-            if row.kind == Kind.RUN and row.parent_id in ids
-        ]
+        ours = [row for row in rows if row.kind == Kind.RUN and row.parent_id in ids]
+        runs = [(TaskRun(row.state), _run_data(row)) for row in ours]
         spent = retries_spent((left.data for left in self._left.values()), runs)
         self._plan_run.budget = msgspec.structs.replace(self._plan_run.budget, spent=spent)
 
@@ -173,7 +170,7 @@ class PlanRecovery:
             execution.take_up(
                 self._sup.registry.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
             )
-            if (Kind.RUN, left.entity_id) not in self._last:  # its supervisor did not live to open one
+            if (Kind.RUN, left.entity_id) not in self._last:  # the supervisor died before it opened one
                 execution.open_run(self._plan_run.limits_of(execution))
             execution.agent = self._plan_run.agent_of(execution)
             execution.checkpoint = None if execution.has_run else self._last_checkpoint(execution)
@@ -194,16 +191,13 @@ class PlanRecovery:
 
     def _last_checkpoint(self, execution: TaskExecution) -> Checkpoint | None:
         """Return the checkpoint that the task's last run, which is over, leaves to the next one."""
-        row = self._last.get((Kind.RUN, execution.id))
-        if row is None:
+        if (row := self._last.get((Kind.RUN, execution.id))) is None:
             return None
-        data = msgspec.json.decode(row.data, type=TaskRunData)
-        return checkpoint_after(row.id, TaskRun(row.state), data, rollback=execution.task.rollback)
+        return checkpoint_after(row.id, TaskRun(row.state), _run_data(row), rollback=execution.task.rollback)
 
     def _last_error(self, execution: TaskExecution) -> str:
         """Return the error of the task's last run, which is over, or else the reason that it was not continued."""
-        row = self._last.get((Kind.RUN, execution.id))
-        return (msgspec.json.decode(row.data, type=TaskRunData).last_error if row is not None else "") or ORPHANED
+        return _run_data(self._last.get((Kind.RUN, execution.id))).last_error or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
         """Return the job that completed the task, or ``""``: a task that was recovered as done may have none."""
@@ -220,7 +214,7 @@ class PlanRecovery:
         was_tested = row is not None and row.state in (Job.VALIDATING.value, Job.FAILED.value)
         return was_tested and all(
             subtask.is_met for subtask in execution.subtasks
-        )  # else it failed itself, and was split then
+        )  # else the task failed by itself, and was split then
 
     def _is_completed(self, execution: TaskExecution) -> bool:
         """Return whether the run is completed, and the task had no record of that yet."""
@@ -229,8 +223,7 @@ class PlanRecovery:
 
     def _skipped(self, execution: TaskExecution) -> SkipCause | None:
         """Return why the run was skipped, if it was, and the task had no record of that yet."""
-        row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
-        return msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None
+        return None if execution.has_run else _run_data(self._last.get((Kind.RUN, execution.id))).skipped
 
     async def _accept(self, execution: TaskExecution) -> None:
         """Complete the job and the task of a completed run."""
@@ -239,7 +232,7 @@ class PlanRecovery:
         elif execution.job is None:
             execution.earlier_job = self._last_job(execution.id)
         if (row := self._last.get((Kind.RUN, execution.id))) is not None:
-            execution.judged = msgspec.json.decode(row.data, type=TaskRunData).judged
+            execution.judged = _run_data(row).judged
         await self._pipeline.accept(execution)
 
     def _settled_before(self, left: InterruptedTask) -> TaskResult:
@@ -247,14 +240,9 @@ class PlanRecovery:
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:
             return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
-        row = self._last.get((Kind.RUN, left.entity_id))
-        match msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None:
-            case None:
-                return TaskResult(name, by, "aborted", BEFORE, 0.0)
-            case SkipCause.DEPENDENCY_FAILED:
-                return TaskResult(name, by, "blocked", BEFORE, 0.0)
-            case _:
-                return TaskResult(name, by, "skipped", BEFORE, 0.0)
+        skipped = _run_data(self._last.get((Kind.RUN, left.entity_id))).skipped
+        outcome = "blocked" if skipped is SkipCause.DEPENDENCY_FAILED else "skipped"
+        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, 0.0)
 
     async def go_on(self) -> list[TaskExecution]:
         """Bring every task to where it goes on. Return the tasks that only wait for others."""
@@ -269,7 +257,7 @@ class PlanRecovery:
             if execution.result is not None and not execution.is_imported:
                 await self._end_place(execution)
         for execution in self._executions:
-            if execution.is_rolled_back and execution.has_run:  # its supervisor may not have lived to do so
+            if execution.is_rolled_back and execution.has_run:  # the supervisor may have died before that
                 await take_back(self._sup, execution)
         waiting = []
         for execution in self._executions:
@@ -278,9 +266,7 @@ class PlanRecovery:
                 and execution.data.parts
                 and any(subtask.result is None for subtask in execution.subtasks)
             ):
-                await execution.post(
-                    task.Split(subtasks=tuple(subtask.id for subtask in execution.subtasks), reason=WAITS_AGAIN)
-                )
+                await execution.post(task.Split(subtasks=execution.subtask_ids, reason=WAITS_AGAIN))
             told = self._is_completed(execution) or self._skipped(execution) or self._is_rejected(execution)
             waits = execution.state is Task.WAITING_FOR_SUBTASKS and not told
             if waits:
@@ -365,7 +351,9 @@ class PlanRecovery:
                 await self._queue(execution)
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(execution):
                 await self._accept(execution)
-            case Task.CLAIMED | Task.IN_PROGRESS if not execution.has_run:  # that was cancelled, and itself was to fail
+            case Task.CLAIMED | Task.IN_PROGRESS if (
+                not execution.has_run
+            ):  # the run was cancelled, and the task was about to fail
                 await self._pipeline.failed(execution, self._last_error(execution))
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_rejected(execution):
                 await self._reject(execution)
@@ -379,9 +367,9 @@ class PlanRecovery:
                 await self._blocked(execution)
             case Task.DONE if execution.is_done:
                 await self._pipeline.deliver(execution)
-            case Task.DONE:  # as a whole it was turned down
-                await self._pipeline.reject_done(execution, execution.run_data.last_error)
-            case Task.FAILED if execution.data.last_failure == ORPHANED:  # nobody tries it again by himself
+            case Task.DONE:  # what its subtasks made was rejected
+                await self._pipeline.reject_done(execution, f"not accepted: {execution.run_data.last_error}")
+            case Task.FAILED if execution.data.last_failure == ORPHANED:  # tried again only by a person
                 await self._pipeline.cancel_records(execution, ORPHANED)
                 await self._pipeline.rest(execution, ORPHANED)
             case Task.FAILED:
@@ -428,7 +416,7 @@ class PlanRecovery:
             await self._plan_run.open_again(execution)
         elif execution.job is Job.RETRYING:
             self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
-        else:  # also where its job waits: its run may be left as it was under way, or where it decides
+        else:  # also for a job that waits: its run may still be in progress, or undecided
             await self._attempt_runner.put_back(execution, ORPHANED)
             left_s = self._delay_left_s(execution)
             if execution.run is TaskRun.RETRYING and execution.job is Job.QUEUED and left_s > 0.0:
@@ -525,7 +513,7 @@ class PlanRecovery:
             await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
         elif execution.job is Job.RUNNING:
             await execution.post_job(job.ExecutionFailed(error=error, final=True))
-        await self._pipeline.end_records(execution, error)  # whose worker was lost before has a job that waits
+        await self._pipeline.end_records(execution, error)  # the job waits, if its worker was lost before
         await self._pipeline.failed(execution, error)
 
     # ------------------------------------------------------------------ it is lost
@@ -542,10 +530,10 @@ class PlanRecovery:
                 await self._pipeline.cancelled(execution, error)
             case "failed":
                 await self._fail(execution, error)
-            case _ if above is not None and above.result is not None:  # its supervisor was to cancel it
+            case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
                 await self._pipeline.cancelled(execution, f"{above.name} is {above.result.outcome}")
             case "stalled" if execution.run is not TaskRun.VALIDATING:
-                if execution.run is TaskRun.IN_PROGRESS:  # else it had been judged before the kill
+                if execution.run is TaskRun.IN_PROGRESS:  # else the attempt had been judged before the kill
                     await self._attempt_runner.charge(execution, as_timed_out(Outcome("aborted", error, "")))
                 await self._try_again(execution)
             case _ if execution.state is Task.CLAIMED:
@@ -589,7 +577,7 @@ class PlanRecovery:
             await execution.post_run(task_run.TestsPassed())
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationPassed())
-        elif execution.job in (Job.QUEUED, Job.RETRYING):  # its worker was lost to a supervisor before
+        elif execution.job in (Job.QUEUED, Job.RETRYING):  # the worker was lost under an earlier supervisor
             await execution.post_job(job.UserCancelled(reason="recovery.orphans is done"))
         await execution.post(task.Recovered(reason="recovery.orphans is done", summary=execution.data.summary))
         await self._pipeline.deliver(execution)
@@ -611,7 +599,7 @@ class PlanRecovery:
             await execution.post_run(failed)
         if execution.run in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             await self._plan_run.decide_retry(execution)
-        if execution.run is TaskRun.RETRYING:  # a plug-in wanted another try
+        if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
             if execution.job is Job.RUNNING:
                 await execution.post_job(job.ExecutionFailed(error=error))
             await self._queue(execution)
@@ -621,3 +609,8 @@ class PlanRecovery:
             await execution.post_job(job.ExecutionFailed(error=error, final=True))
         await self._pipeline.end_records(execution, error)
         await self._pipeline.failed(execution, error)
+
+
+def _run_data(row: EntityRow | None) -> TaskRunData:
+    """Return the data of a run as the journal has it; the defaults where there is no run."""
+    return TaskRunData() if row is None else msgspec.json.decode(row.data, type=TaskRunData)

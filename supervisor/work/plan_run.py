@@ -113,7 +113,7 @@ class PlanRun:
             plan.workers,
             plan.max_sessions,
             heartbeat=heartbeat,
-            on_lost=self._take_from_lost_worker,
+            on_lost=self.take_from_lost_worker,
             on_free=self.wake,
         )
         self.executions: dict[str, TaskExecution] = {}
@@ -237,7 +237,7 @@ class PlanRun:
                 self.backlog.release(execution.name, claim.token)
             self.wake()
 
-    def _take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
+    def take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
         """Take from a lost worker whatever it holds."""
         for claim in self.backlog.fence(worker_id):
             execution = self.executions[claim.item_id]

@@ -202,7 +202,7 @@ class TaskScheduler:
         if execution.job is None:
             execution.open_job()
         if execution.subtasks:
-            ids = tuple(subtask.id for subtask in execution.subtasks)
+            ids = execution.subtask_ids
             await execution.post(task.Split(subtasks=ids, reason="as the plan says"))
             self.blocked_tasks.watch(execution)
             self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before

@@ -58,8 +58,8 @@ class CommandRequest:
 
 
 CommandStep = Callable[[CommandRequest], Awaitable[CommandEffect]]
-LET_GO = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK, Verb.RESET, Verb.SPLIT})
-"""Commands that wait until the attempt runner of the task has let go of it; the others move the task themselves."""
+LOCK_THEMSELVES = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK})
+"""Commands that release the lock of the task before they wait for its attempt runner; the others hold it throughout."""
 
 
 class TaskCommands:
@@ -81,7 +81,7 @@ class TaskCommands:
         for row in self._sup.inherited.rows.values():
             if row.kind == Kind.RUN:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
-        for entity_id in left.values():  # a run that is over has heard of resets, too
+        for entity_id in left.values():  # resets are in the logs of runs, also of those that are over
             self._commands.fold(await self._records([entity_id, *runs.get(entity_id, [])]))
         self._scheduler = scheduler
         self._begun.set()
@@ -177,24 +177,20 @@ class TaskCommands:
         command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
 
         async def take(cause: Cause) -> CommandEffect:
-            execution = self._execution_of(entity_id)
-            async with self._locks.setdefault(entity_id, anyio.Lock()):
-                return await self._take(CommandRequest(execution, by, reason, cause), verb, do)
+            request = CommandRequest(self._execution_of(entity_id), by, reason, cause)
+            async with self._locks.setdefault(entity_id, anyio.Lock()):  # commands about one task one after the other
+                if not self.scheduler.plan_run.running:
+                    raise Refused(f"the run of task {request.execution.name!r} has ended; run the plan again")
+                try:
+                    if verb in LOCK_THEMSELVES:
+                        return await do(request)
+                    async with self._decided(request):
+                        return await do(request)
+                except BaseException:
+                    request.refused()
+                    raise
 
         return await self._sup.see_through(lambda: self._commands.once(command, take), f"{verb.value} {name}")
-
-    async def _take(self, request: CommandRequest, verb: Verb, do: CommandStep) -> CommandEffect:
-        execution = request.execution
-        if not self.scheduler.plan_run.running:
-            raise Refused(f"the run of task {execution.name!r} has ended; run the plan again")
-        try:
-            if verb in LET_GO:
-                return await do(request)
-            async with self._decided(request):
-                return await do(request)
-        except BaseException:
-            request.refused()
-            raise
 
     def _id_of(self, name: str) -> str:
         """Return the entity of a task that is named as in the plan, or by its id."""
@@ -246,10 +242,6 @@ class TaskCommands:
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
-    async def _reset(self, request: CommandRequest) -> CommandEffect:
-        async with self._decided(request):
-            return await self._reset_now(request)
-
     @asynccontextmanager
     async def _decided(self, request: CommandRequest) -> AsyncIterator[None]:
         """Hold the lock of the task, once it is recorded what follows an attempt that is just over.
@@ -269,7 +261,7 @@ class TaskCommands:
                 self._check_unjudged(execution)
             await active.decided.wait()
 
-    async def _reset_now(self, request: CommandRequest) -> CommandEffect:
+    async def _reset(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
         if execution.state is Task.FAILED:
             return await self._reopen(request)
@@ -396,10 +388,6 @@ class TaskCommands:
 
     # ------------------------------------------------------------------ subtasks
     async def _split(self, request: CommandRequest, subtasks: Sequence[TaskConfig]) -> CommandEffect:
-        async with self._decided(request):
-            return await self._split_now(request, subtasks)
-
-    async def _split_now(self, request: CommandRequest, subtasks: Sequence[TaskConfig]) -> CommandEffect:
         execution, plan_run = request.execution, self.scheduler.plan_run
         about_to_claim = execution.state is Task.OPEN and execution.active is not None
         if about_to_claim or task.Split not in TASK.allowed(execution.state):
@@ -414,18 +402,20 @@ class TaskCommands:
         plan_run.plan = grown
         plan_run.backlog.hold(execution.name)
         parts = self.scheduler.open_tasks(grown)
-        with anyio.CancelScope(shield=True):  # who was born is waited for: the task is split into them, or they end
+        ids, plain, words = execution.subtask_ids, plain_subtasks(subtasks), request.words("split")
+        with anyio.CancelScope(shield=True):  # the new subtasks must end if the task is not split into them
             await plan_run.workstream.added(len(parts))
             try:
-                await self._record_split(request, subtasks)
-            except Refused:
+                await execution.post(task.Split(subtasks=ids, parts=plain, reason=words))
+            except Refused:  # the task came to its end before
                 plan_run.plan, execution.subtasks = before if plan_run.plan is grown else plan_run.plan, []
-                await self._withdraw(execution, parts)
+                for part in parts:
+                    why = f"{execution.name} was not split"
+                    await self.scheduler.pipeline.skip(part, SkipCause.CONDITION_NOT_MET, why)
                 raise
         self.scheduler.blocked_tasks.watch(execution)
-        for subtask in parts:
-            plan_run.start(self.scheduler.consider, subtask)
-        return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, tuple(subtask.id for subtask in execution.subtasks))
+        self.scheduler.consider_all(parts)
+        return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, ids)
 
     def _check_begun_above(self, execution: TaskExecution) -> None:
         """Raises:
@@ -433,19 +423,16 @@ class TaskCommands:
         """
         above = execution.parent
         if above is not None and above.result is not None:
-            raise Refused(
-                f"task {execution.name!r} is a part of {above.name!r}, which has ended; nobody wants it any more"
-            )
-        if above is not None and above.state not in PARENTS:
-            raise Refused(
-                f"task {execution.name!r} is a part of {above.name!r}, which is not begun; split it after that"
-            )
-        if execution.task.when is not None and execution.job is None:
-            raise Refused(
-                f"task {execution.name!r} has a condition, and its moment is not there yet; split it after that"
-            )
-        if execution.task.subtasks and (waits := self._waits_for(execution)):
-            raise Refused(f"task {execution.name!r} has subtasks, and waits for {waits[0]!r}; split it after that")
+            why = f"is a part of {above.name!r}, which has ended, so it is not worked on any more"
+        elif above is not None and above.state not in PARENTS:
+            why = f"is a part of {above.name!r}, which is not begun; split it after that"
+        elif execution.task.when is not None and execution.job is None:
+            why = "has a condition that is not checked yet; split it after that"
+        elif execution.task.subtasks and (waits := self._waits_for(execution)):
+            why = f"has subtasks, and waits for {waits[0]!r}; split it after that"
+        else:
+            return
+        raise Refused(f"task {execution.name!r} {why}")
 
     def _waits_for(self, execution: TaskExecution) -> list[str]:
         return [one for one in execution.task.depends_on if self.scheduler.plan_run.executions[one].result is None]
@@ -455,15 +442,3 @@ class TaskCommands:
         own = subtask.depends_on
         more = [one for one in self._waits_for(execution) if one not in own]
         return subtask.model_copy(update={"depends_on": (*own, *more)}) if more else subtask
-
-    @staticmethod
-    async def _record_split(request: CommandRequest, subtasks: Sequence[TaskConfig]) -> None:
-        ids = tuple(subtask.id for subtask in request.execution.subtasks)
-        await request.execution.post(
-            task.Split(subtasks=ids, parts=plain_subtasks(subtasks), reason=request.words("split"))
-        )
-
-    async def _withdraw(self, execution: TaskExecution, parts: Sequence[TaskExecution]) -> None:
-        """Skip the subtasks of a task that came to its end before it was split."""
-        for subtask in parts:
-            await self.scheduler.pipeline.skip(subtask, SkipCause.CONDITION_NOT_MET, f"{execution.name} was not split")

@@ -275,6 +275,10 @@ class TaskExecution:
         return tuple(one.id for one in (self._entity, self._run, self._job) if one is not None)
 
     @property
+    def subtask_ids(self) -> tuple[str, ...]:
+        return tuple(subtask.id for subtask in self.subtasks)
+
+    @property
     def last_checkpoint(self) -> Checkpoint | None:
         """The checkpoint that the last run leaves to the next one."""
         if self._run is None:
@@ -285,11 +289,6 @@ class TaskExecution:
     def is_over(self) -> bool:
         """Whether the task is settled, or about to be: it must not be begun."""
         return self.phase in (Phase.ENDING, Phase.SETTLED)
-
-    @property
-    def is_deciding(self) -> bool:
-        """Whether an attempt is over, and its runner records what follows."""
-        return self.active is not None and not self.active.decided.is_set()
 
     @property
     def is_done(self) -> bool:

@@ -386,7 +386,7 @@ class WorkerPool:
         worker = self._workers.get(worker_id)
         if worker is None:
             return False
-        worker.beat_s, worker.missed = self._timers.now(), 0  # also at the instant of a look, just after that
+        worker.beat_s, worker.missed = self._timers.now(), 0  # a beat at the instant of a check counts for the next one
         self._take_back(worker)
         return True
 

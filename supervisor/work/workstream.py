@@ -132,7 +132,7 @@ class WorkstreamEntity:
     async def begun(self, execution: TaskExecution) -> None:
         """Record that its first job runs."""
         if self.state is Workstream.READY:
-            with suppress(Refused):  # two of them begin at once
+            with suppress(Refused):  # two jobs begin at once
                 await self._post(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
     async def failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
@@ -192,7 +192,7 @@ class WorkstreamEntity:
                 await self.validated(reason)
             elif workstream.UserCancelled in workstream.WORKSTREAM.allowed(self.state):
                 await self._post(workstream.UserCancelled(reason=reason))
-            self.note_reported(reason)  # whoever gave it up knows, and is given nothing else
+            self.note_reported(reason)  # the caller has given the plan up, and needs no result
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:

@@ -66,7 +66,7 @@ class Loser(Splitter):
                 runner = self.foremen[-1]._runner
                 claim = runner.plan_run.executions["w0t0"].claim
                 assert claim is not None
-                runner._lost(claim.worker_id, ["w0t0"])
+                runner.plan_run.take_from_lost_worker(claim.worker_id, ["w0t0"])
 
 
 def test_it_needs_no_worker_to_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
