@@ -154,16 +154,17 @@ class Backlog:
 
     Args:
         last_token: the largest fencing token of an earlier backlog of the same work: those of this one are larger.
+        paths: the paths that are held; by default none are.
     """
 
-    def __init__(self, last_token: int = 0) -> None:
+    def __init__(self, last_token: int = 0, *, paths: OwnedPaths | None = None) -> None:
         self._entries: dict[str, _Entry] = {}
         self._dependants: dict[str, list[str]] = {}
         self._partitions: dict[tuple[frozenset[str], str, tuple[str, ...]], Partition] = {}
         self._buckets: dict[tuple[frozenset[str], str], Bucket] = {}
         self._fitting: dict[frozenset[str] | None, list[Bucket]] = {}
         self._waiting_for_files: dict[str, list[Partition]] = {}
-        self._paths = OwnedPaths()
+        self._paths = paths if paths is not None else OwnedPaths()
         self._leases = Leases(last_token)
 
     def __len__(self) -> int:

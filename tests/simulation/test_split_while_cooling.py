@@ -63,7 +63,7 @@ class Loser(Splitter):
         if self.split and not self.lost and run is not None and job is not None:
             self.lost = (run.state, job.state) == ("VALIDATING", "running")
             if self.lost:
-                runner = self.foremen[-1]._runner
+                runner = self.foremen[-1].runner
                 claim = runner.plan_run.executions["w0t0"].claim
                 assert claim is not None
                 runner.plan_run.take_from_lost_worker(claim.worker_id, ["w0t0"])
