@@ -99,9 +99,9 @@ def _other(first: Command) -> str:
     return " on other things" if first.verb is Verb.BLOCK else " with other subtasks"
 
 
-class _Answered(NamedTuple):
+class _KnownResult(NamedTuple):
     command: Command
-    answer: CommandResult
+    result: CommandResult
 
 
 class CommandLog:
@@ -114,7 +114,7 @@ class CommandLog:
 
     def __init__(self, note: Note, *, kept_max: int = KEPT_MAX) -> None:
         self._note, self._kept_max = note, kept_max
-        self._answered: OrderedDict[str, _Answered] = OrderedDict()
+        self._known: OrderedDict[str, _KnownResult] = OrderedDict()
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
     async def once(self, command: Command, take: CommandAction) -> CommandResult:
@@ -126,34 +126,31 @@ class CommandLog:
             ValueError: its id is empty or too long.
         """
         if command.id is None:
-            return await self._taken(command, take)
+            return await self._perform(command, take)
         if not command.id or len(command.id) > ID_MAX:
             raise ValueError(f"command id: {command.id[:20]!r} has {len(command.id)} characters; give 1 to {ID_MAX}")
         while (before := self._under_way.get(command.id)) is not None:
             self._check(command, before[0])
             await before[1].wait()
-        if (known := self._answered.get(command.id)) is not None:
+        if (known := self._known.get(command.id)) is not None:
             self._check(command, known.command)
-            return msgspec.structs.replace(known.answer, repeated=True)
-        return await self._first(command, command.id, take)
-
-    async def _first(self, command: Command, command_id: str, take: CommandAction) -> CommandResult:
+            return msgspec.structs.replace(known.result, repeated=True)
         over = anyio.Event()
-        self._under_way[command_id] = (command, over)
+        self._under_way[command.id] = (command, over)
         try:
-            answer = await self._taken(command, take)
-            self._keep(command_id, command, answer)
-            return answer
+            result = await self._perform(command, take)
+            self._keep(command.id, command, result)
+            return result
         finally:
-            del self._under_way[command_id]
+            del self._under_way[command.id]
             over.set()
 
-    async def _taken(self, command: Command, take: CommandAction) -> CommandResult:
+    async def _perform(self, command: Command, take: CommandAction) -> CommandResult:
         told = {"command": command.verb.value, "command_id": command.id, "given": command.given}
         fact = self._note(command.entity_id, COMMANDED, Cause(actor=command.by), told, command.reason)
         cause = Cause(fact.seq, None, command.by)
         try:
-            return _answer(command, fact.seq, await take(cause))
+            return _result(command, fact.seq, await take(cause))
         except (Refused, LookupError, ValueError) as error:
             with suppress(NoSuchEntity):  # its log is closed: its plan ended meanwhile
                 self._note(command.entity_id, REFUSED, cause, {"command": command.verb.value}, str(error))
@@ -164,11 +161,11 @@ class CommandLog:
         if command.wish != first.wish:
             raise CommandReused(command, first)
 
-    def _keep(self, command_id: str, command: Command, answer: CommandResult) -> None:
-        self._answered[command_id] = _Answered(command, answer)
-        self._answered.move_to_end(command_id)
-        while len(self._answered) > self._kept_max:
-            self._answered.popitem(last=False)
+    def _keep(self, command_id: str, command: Command, result: CommandResult) -> None:
+        self._known[command_id] = _KnownResult(command, result)
+        self._known.move_to_end(command_id)
+        while len(self._known) > self._kept_max:
+            self._known.popitem(last=False)
 
     # ------------------------------------------------------------------ after a start
     def fold(self, records: Iterable[LifecycleEvent]) -> None:
@@ -176,29 +173,21 @@ class CommandLog:
         given: dict[int, Command] = {}
         newest: dict[str, int] = {}
         for record in records:
-            if record.outcome == "fact":
-                self._fold_fact(record, given, newest)
+            if record.outcome == "fact" and record.event == COMMANDED:
+                given[record.seq], newest[record.entity_id] = _command(record), record.seq
+            elif record.outcome == "fact" and record.event == REFUSED and record.cause_id is not None:
+                given.pop(record.cause_id, None)
             elif record.outcome == "transition":
-                self._fold_transition(record, given, newest)
-
-    @staticmethod
-    def _fold_fact(record: LifecycleEvent, given: dict[int, Command], newest: dict[str, int]) -> None:
-        if record.event == COMMANDED:
-            given[record.seq], newest[record.entity_id] = _command(record), record.seq
-        elif record.event == REFUSED and record.cause_id is not None:
-            given.pop(record.cause_id, None)
-
-    def _fold_transition(self, record: LifecycleEvent, given: dict[int, Command], newest: dict[str, int]) -> None:
-        """Count a record as the effect of the command that caused it, or that came before it in the log of its task, if
-        it is an event that the command is for."""
-        seq = record.cause_id if record.cause_id in given else newest.get(record.entity_id)
-        command = given.get(seq) if seq is not None else None
-        if seq is None or command is None or record.event not in EFFECTS[command.verb]:
-            return
-        del given[seq]
-        if command.id is not None:
-            effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
-            self._keep(command.id, command, _answer(command, seq, effect))
+                # The effect of the command that caused the record, or that came before it in the log of its task, if
+                # it is an event that the command is for.
+                seq = record.cause_id if record.cause_id in given else newest.get(record.entity_id)
+                command = given.get(seq) if seq is not None else None
+                if seq is None or command is None or record.event not in EFFECTS[command.verb]:
+                    continue
+                del given[seq]
+                if command.id is not None:
+                    effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
+                    self._keep(command.id, command, _result(command, seq, effect))
 
 
 def digest_of(value: object) -> str:
@@ -218,7 +207,7 @@ def _command(record: LifecycleEvent) -> Command:
     )
 
 
-def _answer(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
+def _result(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
     return CommandResult(
         verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks
     )

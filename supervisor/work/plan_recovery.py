@@ -44,7 +44,7 @@ from supervisor.work.checkpoints import owned, take_back
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
-from supervisor.work.task_execution import ACTOR, Checkpoint, Phase, TaskExecution, checkpoint_after
+from supervisor.work.task_execution import ACTOR, Phase, TaskExecution, checkpoint_after
 
 __all__ = ["PlanRecovery"]
 
@@ -173,7 +173,10 @@ class PlanRecovery:
             if (Kind.RUN, left.entity_id) not in self._last:  # the supervisor died before it opened one
                 execution.open_run(self._plan_run.limits_of(execution))
             execution.agent = self._plan_run.agent_of(execution)
-            execution.checkpoint = None if execution.has_run else self._last_checkpoint(execution)
+            row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
+            if row is not None:
+                rollback, state = execution.task.rollback, TaskRun(row.state)
+                execution.checkpoint = checkpoint_after(row.id, state, _run_data(row), rollback=rollback)
             self._executions.append(execution)
         return True
 
@@ -189,16 +192,6 @@ class PlanRecovery:
                 self._sup.registry.remove(one.id)
         return newest
 
-    def _last_checkpoint(self, execution: TaskExecution) -> Checkpoint | None:
-        """Return the checkpoint that the task's last run, which is over, leaves to the next one."""
-        if (row := self._last.get((Kind.RUN, execution.id))) is None:
-            return None
-        return checkpoint_after(row.id, TaskRun(row.state), _run_data(row), rollback=execution.task.rollback)
-
-    def _last_error(self, execution: TaskExecution) -> str:
-        """Return the error of the task's last run, which is over, or else the reason that it was not continued."""
-        return _run_data(self._last.get((Kind.RUN, execution.id))).last_error or ORPHANED
-
     def _last_job(self, task_id: str) -> str:
         """Return the job that completed the task, or ``""``: a task that was recovered as done may have none."""
         row = self._last.get((Kind.JOB, task_id))
@@ -212,9 +205,8 @@ class PlanRecovery:
             return execution.job is Job.VALIDATING
         row = self._last.get((Kind.JOB, execution.id))
         was_tested = row is not None and row.state in (Job.VALIDATING.value, Job.FAILED.value)
-        return was_tested and all(
-            subtask.is_met for subtask in execution.subtasks
-        )  # else the task failed by itself, and was split then
+        # Without all its subtasks the task failed by itself, and was split then.
+        return was_tested and all(subtask.is_met for subtask in execution.subtasks)
 
     def _is_completed(self, execution: TaskExecution) -> bool:
         """Return whether the run is completed, and the task had no record of that yet."""
@@ -224,16 +216,6 @@ class PlanRecovery:
     def _skipped(self, execution: TaskExecution) -> SkipCause | None:
         """Return why the run was skipped, if it was, and the task had no record of that yet."""
         return None if execution.has_run else _run_data(self._last.get((Kind.RUN, execution.id))).skipped
-
-    async def _accept(self, execution: TaskExecution) -> None:
-        """Complete the job and the task of a completed run."""
-        if execution.job is Job.VALIDATING:
-            await execution.post_job(job.ValidationPassed())
-        elif execution.job is None:
-            execution.earlier_job = self._last_job(execution.id)
-        if (row := self._last.get((Kind.RUN, execution.id))) is not None:
-            execution.judged = _run_data(row).judged
-        await self._pipeline.accept(execution)
 
     def _settled_before(self, left: InterruptedTask) -> TaskResult:
         """Return the result of a task that was settled under an earlier supervisor."""
@@ -249,26 +231,29 @@ class PlanRecovery:
         for session_id in await self.unclaimed():
             self._plan_run.start(self._end_session, session_id)
         await end_work(self._sup.registry, self._strays, ())
-        for remains in self._remains:
-            await self._end_remains(remains)
-        for execution in self._plan_run.executions.values():
-            if execution.result is not None:
-                self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
-            if execution.result is not None and not execution.is_imported:
-                await self._end_place(execution)
+        for entity in self._remains:
+            cancelled = task_run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled
+            if cancelled in entity.lifecycle.machine.allowed(entity.state):
+                cause = Cause(entity.born_seq, None, ACTOR)
+                await self._sup.registry.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
+            self._sup.registry.remove(entity.id)
+        for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
+            self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            # The supervisor may have died before it took back, or dropped, what the settled task left in place.
+            if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
+                await take_back(self._sup, execution)
+            elif not execution.is_imported and execution.task.rollback:
+                await self._sup.janitor.forget(owned(self._sup, execution))
         for execution in self._executions:
             if execution.is_rolled_back and execution.has_run:  # the supervisor may have died before that
                 await take_back(self._sup, execution)
         waiting = []
         for execution in self._executions:
-            if (
-                execution.state is Task.OPEN
-                and execution.data.parts
-                and any(subtask.result is None for subtask in execution.subtasks)
-            ):
+            was_split = execution.state is Task.OPEN and execution.data.parts
+            if was_split and any(subtask.result is None for subtask in execution.subtasks):
                 await execution.post(task.Split(subtasks=execution.subtask_ids, reason=WAITS_AGAIN))
-            told = self._is_completed(execution) or self._skipped(execution) or self._is_rejected(execution)
-            waits = execution.state is Task.WAITING_FOR_SUBTASKS and not told
+            ends = self._is_completed(execution) or self._skipped(execution) or self._is_rejected(execution)
+            waits = execution.state is Task.WAITING_FOR_SUBTASKS and not ends
             if waits:
                 await self._let_wait(execution)
             if waits or execution.state is Task.PLANNED or self._is_untouched(execution):
@@ -276,13 +261,6 @@ class PlanRecovery:
             else:
                 await self._plan_run.started(self._go_on, execution)
         return waiting
-
-    async def _end_place(self, execution: TaskExecution) -> None:
-        """Take back, or drop, what the settled task left in place: its supervisor may have died before that."""
-        if self._left[execution.name].state is not Task.CLOSED:
-            await take_back(self._sup, execution)
-        elif execution.task.rollback:
-            await self._sup.janitor.forget(owned(self._sup, execution))
 
     async def unclaimed(self) -> list[str]:
         """Return the sessions that were begun for a task and do not hold it: their claim is not on record, or the task
@@ -294,13 +272,6 @@ class PlanRecovery:
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
         idle = [one for one in self._sup.registry.sessions if one in rows and one not in held]
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
-
-    async def _end_remains(self, entity: Entity) -> None:
-        cancelled = task_run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled
-        if cancelled in entity.lifecycle.machine.allowed(entity.state):
-            cause = Cause(entity.born_seq, None, ACTOR)
-            await self._sup.registry.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
-        self._sup.registry.remove(entity.id)
 
     async def _begun_for(self, session_id: str) -> str:
         """Return the entity whose record caused the session."""
@@ -319,22 +290,14 @@ class PlanRecovery:
     def _is_untouched(self, execution: TaskExecution) -> bool:
         """Return whether the run of the task was never begun. (A run that rests in its open circuit is of an earlier
         claim: another run is due.)"""
-        fresh = execution.has_run and execution.run is TaskRun.PENDING
-        return (
-            execution.state is Task.OPEN
-            and execution.job in (None, Job.PENDING)
-            and fresh
-            and not self._is_tried(execution)
-        )
-
-    @staticmethod
-    def _is_tried(execution: TaskExecution) -> bool:
-        """Return whether the task was tried or rejected before, and its subtasks, if it was split, are settled. It is
-        tried again as it is then, and not split again, whatever became of its condition."""
-        data = execution.data
-        if not (data.claims or data.retries or data.last_failure):
+        fresh = execution.has_run and execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING)
+        if execution.state is not Task.OPEN or not fresh:
             return False
-        return all(subtask.result is not None and not subtask.is_imported for subtask in execution.subtasks)
+        # A task that was tried or rejected, and whose subtasks, if it was split, are settled, is tried again as it is:
+        # it is not split again, whatever became of its condition.
+        tried = execution.data.claims or execution.data.retries or execution.data.last_failure
+        settled = all(subtask.result is not None and not subtask.is_imported for subtask in execution.subtasks)
+        return not (tried and settled)
 
     async def _go_on(self, execution: TaskExecution, *, task_status: TaskStatus[None]) -> None:
         async with self._plan_run.moving(execution):
@@ -344,23 +307,33 @@ class PlanRecovery:
 
     async def _take_further(self, execution: TaskExecution) -> None:
         """Make the records that the state of the task lacks, and have it go on."""
+        last = _run_data(self._last.get((Kind.RUN, execution.id)))
         match execution.state:
             case Task.OPEN | Task.WAITING_FOR_SUBTASKS if (skipped := self._skipped(execution)) is not None:
                 await self._pipeline.skip(execution, skipped, BEFORE)
             case Task.OPEN:
                 await self._queue(execution)
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(execution):
-                await self._accept(execution)
-            case Task.CLAIMED | Task.IN_PROGRESS if (
-                not execution.has_run
-            ):  # the run was cancelled, and the task was about to fail
-                await self._pipeline.failed(execution, self._last_error(execution))
+                if execution.job is Job.VALIDATING:
+                    await execution.post_job(job.ValidationPassed())
+                elif execution.job is None:
+                    execution.earlier_job = self._last_job(execution.id)
+                execution.judged = last.judged
+                await self._pipeline.accept(execution)
+            case Task.CLAIMED | Task.IN_PROGRESS if not execution.has_run:
+                # The run was cancelled, and the task was about to fail.
+                await self._pipeline.failed(execution, last.last_error or ORPHANED)
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_rejected(execution):
-                await self._reject(execution)
+                error = execution.run_data.last_error
+                await self._plan_run.decide_retry(execution)
+                if execution.job is Job.VALIDATING:
+                    await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
+                is_split = execution.state is Task.WAITING_FOR_SUBTASKS
+                await (self._pipeline.reject_whole if is_split else self._pipeline.failed)(execution, error)
+            case Task.CLAIMED | Task.IN_PROGRESS if self._plan_run.lives(execution.session_id):
+                await self._with_session(execution)
             case Task.CLAIMED | Task.IN_PROGRESS:
-                await (self._with_session if self._plan_run.lives(execution.session_id) else self._without_session)(
-                    execution
-                )
+                await self._without_session(execution)
             case Task.ORPHANED:
                 await self._adopt(execution)
             case Task.BLOCKED:
@@ -375,33 +348,19 @@ class PlanRecovery:
             case Task.FAILED:
                 await self._pipeline.failed_before(execution)
 
-    async def _reject(self, execution: TaskExecution) -> None:
-        error = execution.run_data.last_error
-        await self._plan_run.decide_retry(execution)
-        if execution.job is Job.VALIDATING:
-            await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
-        is_split = execution.state is Task.WAITING_FOR_SUBTASKS
-        await (self._pipeline.reject_whole if is_split else self._pipeline.failed)(execution, error)
-
     async def _blocked(self, execution: TaskExecution) -> None:
         """Leave the task blocked, and end its session. A task whose subtask has failed was about to be cancelled:
-        cancel it."""
-        if (subtask := await self._failed_part(execution)) is not None:
-            await self._pipeline.cancelled(execution, f"its subtask {subtask.name} did not complete")
+        cancel it. (A subtask that did not end in time may still be tried again.)"""
+        records = await self._sup.journal.events(entity_id=execution.id)
+        last_event = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
+        awaited = [subtask.name for subtask in execution.subtasks if subtask.id in execution.data.waiting_for]
+        if last_event == task.SubtaskFailed.spelled and awaited:
+            await self._pipeline.cancelled(execution, f"its subtask {awaited[0]} did not complete")
             return
         if execution.session_lives:
             await self._sup.close_session(execution.session_id, reason=ORPHANED, cause=execution.cause)
         await self._attempt_runner.put_back(execution, ORPHANED)
         self._plan_run.publish(TaskReleased(execution))
-
-    async def _failed_part(self, execution: TaskExecution) -> TaskExecution | None:
-        """Return the failed subtask that the task is blocked on for good; none if the subtask did not end in time,
-        since such a one may still be tried again."""
-        records = await self._sup.journal.events(entity_id=execution.id)
-        moved = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
-        if moved != task.SubtaskFailed.spelled:
-            return None
-        return next((subtask for subtask in execution.subtasks if subtask.id in execution.data.waiting_for), None)
 
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution) -> None:
@@ -471,32 +430,27 @@ class PlanRecovery:
         the retry is given back first.
         """
         decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)
-        unheard = (
-            execution.run is TaskRun.RETRYING
-            and execution.job is Job.RUNNING
-            and execution.job_changed_at <= execution.run_changed_at
-        )
-        if unheard:
+        job_lacks = execution.job is Job.RUNNING and execution.job_changed_at <= execution.run_changed_at
+        was_charged = execution.run is TaskRun.RETRYING and job_lacks
+        if was_charged:
             self._plan_run.budget = self._plan_run.budget.given_back()
-        await self._plan_run.decide_retry(execution, charged=decides or unheard)
-        if self._is_settled(execution):
-            await self._end_failed(execution)
+        await self._plan_run.decide_retry(execution, charged=decides or was_charged)
+        error, data = execution.run_data.last_error, execution.run_data
+        # The run has failed for good if its tests had, or no probe is left. (If its last probe was taken away, the task
+        # is not claimed any more, and does not come here.)
+        is_tested = execution.job in (None, Job.VALIDATING)
+        if execution.run is TaskRun.CIRCUIT_OPEN and (is_tested or not probes_left(data, task_run.CooldownExpired())):
+            if execution.job is Job.VALIDATING:
+                await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
+            elif execution.job is Job.RUNNING:
+                await execution.post_job(job.ExecutionFailed(error=error, final=True))
+            await self._pipeline.end_records(execution, error)  # the job waits, if its worker was lost before
+            await self._pipeline.failed(execution, error)
             return
-        tells = execution.job is Job.RUNNING and (decides or unheard)
-        if tells and execution.job_data.retry_count < execution.job_data.max_retries:
-            await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error))
+        retries_left = execution.job is Job.RUNNING and execution.job_data.retry_count < execution.job_data.max_retries
+        if (decides or was_charged) and retries_left:
+            await execution.post_job(job.ExecutionFailed(error=error))
         await self._queue(execution)
-
-    @staticmethod
-    def _is_settled(execution: TaskExecution) -> bool:
-        """Return whether the run had failed for good: its tests had, or no probe is left. (A task whose last probe was
-        taken away is not claimed any more.)"""
-        if execution.run is not TaskRun.CIRCUIT_OPEN:
-            return False
-        return not probes_left(execution.run_data, task_run.CooldownExpired()) or execution.job in (
-            None,
-            Job.VALIDATING,
-        )
 
     async def _offer_again(self, execution: TaskExecution) -> None:
         """Have the job wait for another worker at once, wherever the dead supervisor got on the way there."""
@@ -505,16 +459,6 @@ class PlanRecovery:
         if execution.job is Job.RETRYING:
             await execution.post_job(job.RetryDelayElapsed())
         self._plan_run.offer(execution)
-
-    async def _end_failed(self, execution: TaskExecution) -> None:
-        """Fail a task whose run had failed for good, which the task had no record of yet."""
-        error = execution.run_data.last_error
-        if execution.job is Job.VALIDATING:
-            await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
-        elif execution.job is Job.RUNNING:
-            await execution.post_job(job.ExecutionFailed(error=error, final=True))
-        await self._pipeline.end_records(execution, error)  # the job waits, if its worker was lost before
-        await self._pipeline.failed(execution, error)
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:

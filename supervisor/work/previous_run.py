@@ -9,7 +9,7 @@ rows come in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -45,13 +45,11 @@ class PreviousRun(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """The tasks that are done again, each with the checkpoint that it begins with, in words."""
-        return tuple(f"{name} ({_words(found)})" for name, found in self.again.items())
-
-
-def _words(found: Checkpoint | None) -> str:
-    if found is None:
-        return "from its beginning"
-    return f"from {checkpoint_name(found.saved_as)} of {found.run}"
+        where = {
+            name: f"{checkpoint_name(found.saved_as)} of {found.run}" if found is not None else "its beginning"
+            for name, found in self.again.items()
+        }
+        return tuple(f"{name} (from {beginning})" for name, beginning in where.items())
 
 
 def find_previous_run(
@@ -74,7 +72,8 @@ def find_previous_run(
     ordered = sorted(rows, key=lambda row: row.born_seq)
     placed = list(every_task(plan.tasks))
     digests = {one.task.id: digest_of(one.task, settings) for one in placed}
-    known = [(row, data) for row, data in _tasks(ordered) if digests.get(data.name) == data.digest]
+    tasks = [(row, msgspec.json.decode(row.data, type=TaskData)) for row in ordered if row.kind == Kind.TASK]
+    known = [(row, data) for row, data in tasks if digests.get(data.name) == data.digest]
     newest = workstream or (known[-1][1].workstream if known else "")
     if not newest:
         return None
@@ -85,13 +84,12 @@ def find_previous_run(
         name: row for name, row in last.items() if name not in closed and (Task(row.state) in _AGAIN or name in refused)
     }
     unmerged = _unmerged(closed, ordered, chain) if settings.workspace == "worktree" else {}
-    return PreviousRun(newest, closed, unmerged, _jobs(closed, ordered), _checkpoints(open_again, ordered))
-
-
-def _tasks(rows: Sequence[EntityRow]) -> Iterator[tuple[EntityRow, TaskData]]:
-    for row in rows:
-        if row.kind == Kind.TASK:
-            yield row, msgspec.json.decode(row.data, type=TaskData)
+    completed = {row.parent_id: row.id for row in ordered if row.kind == Kind.JOB and row.state == Job.COMPLETED.value}
+    jobs = {name: completed[row.id] for name, row in closed.items() if row.id in completed}
+    # A person wants the checkpoints continued, whatever the plan rolls back by itself.
+    runs = {row.parent_id: row for row in ordered if row.kind == Kind.RUN}
+    again = {name: _checkpoint(runs.get(row.id)) for name, row in open_again.items()}
+    return PreviousRun(newest, closed, unmerged, jobs, again)
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
@@ -150,18 +148,6 @@ def _unmerged(
     found = {name: (row, msgspec.json.decode(row.data, type=TaskData)) for name, row in recent.items()}
     left = {name: InterruptedTask(row.id, Task(row.state), data) for name, (row, data) in found.items()}
     return {name: one for name, one in left.items() if one.is_unmerged}
-
-
-def _jobs(closed: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, str]:
-    completed = {row.parent_id: row.id for row in rows if row.kind == Kind.JOB and row.state == Job.COMPLETED.value}
-    return {name: completed[row.id] for name, row in closed.items() if row.id in completed}
-
-
-def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, Checkpoint | None]:
-    """Return the checkpoints of these tasks, by name. A person wants them continued, whatever the plan rolls back by
-    itself."""
-    newest = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
-    return {name: _checkpoint(newest.get(row.id)) for name, row in again.items()}
 
 
 def _checkpoint(row: EntityRow | None) -> Checkpoint | None:

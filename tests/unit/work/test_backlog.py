@@ -1,4 +1,4 @@
-"""The backlog: which worker gets what, and what never happens; checked against a model that looks at everything, too."""
+"""The backlog: which worker gets what, and what never happens; checked against a model that looks at everything."""
 
 from __future__ import annotations
 
