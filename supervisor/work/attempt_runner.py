@@ -47,7 +47,7 @@ from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
-from supervisor.work.checkpoints import begin, left_at, place_of
+from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import PlanRun, TaskReleased
@@ -74,21 +74,21 @@ class AttemptRunner:
         """Carry out a claim until the task is settled, waits, or is taken away."""
         async with self._plan_run.moving(execution):  # a cancel either came first, or finds the claim active
             if not await self._may_begin(execution, claim):
-                self._plan_run.withdrawn(execution)
+                self._plan_run.note_withdrawn(execution)
                 return
             follows = execution.phase is Phase.FOLLOWED
             active = execution.begin_claim(claim)
         try:
             with active.scope:
                 await self._make_attempts(execution, active, follows)
-            self._plan_run.withdrawn(execution)  # without effect where an attempt has ended: that says more
+            self._plan_run.note_withdrawn(execution)  # without effect where an attempt has ended: that says more
             async with self._plan_run.moving(execution):
                 execution.end_claim()
                 if active.interruption is not None:
                     await self.take_away(execution, active.interruption)
                     active.interruption.done.set()  # whoever asked is answered before the task is cancelled
                 if execution.cancel_reason:
-                    await self._pipeline.cancelled(execution, execution.cancel_reason)
+                    await self._pipeline.cancel(execution, execution.cancel_reason)
         finally:  # also where the plan is given up
             active.release()
         self._plan_run.wake()
@@ -99,9 +99,8 @@ class AttemptRunner:
         """Return whether the claim is to be carried out; if not, give its slot back."""
         holder = self._plan_run.backlog.holder(execution.name)
         if holder != claim:  # taken away, or its worker was lost, before this
-            if (
-                holder is None or holder.worker_id != claim.worker_id
-            ):  # else the slot is that of the worker's next claim
+            # If the same worker holds the task by another claim, the slot is that of the other claim.
+            if holder is None or holder.worker_id != claim.worker_id:
                 await self._plan_run.worker_pool.done(claim.worker_id, execution.name, execution.cause)
                 self._plan_run.wake()
             return False
@@ -121,7 +120,7 @@ class AttemptRunner:
             await self._plan_run.worker_pool.assign(claim.worker_id, execution.name, execution.cause, needs)
             started = job.WorkerStarted(worker_id=claim.worker_id, capabilities=needs, token=claim.token)
             await execution.post_job(started)
-            await self._plan_run.workstream.begun(execution)
+            await self._plan_run.workstream.record_begun(execution)
             while not execution.cancel_reason and await self._attempt(execution, active, follows):
                 follows = False
         except Refused as refusal:
@@ -145,7 +144,7 @@ class AttemptRunner:
         try:
             begun = await self._begin(execution, active)
         except Refused as refusal:
-            await self._pipeline.cancelled(execution, str(refusal))
+            await self._pipeline.cancel(execution, str(refusal))
             return False
         return not begun or await self._decide(execution, active, await self._ask(execution))
 
@@ -163,12 +162,12 @@ class AttemptRunner:
             Refused: nothing is begun any more.
         """
         try:
-            await begin(self._sup, execution)
+            await prepare_workspace(self._sup, execution)
         except Refused as refusal:
             if self._sup.janitor.in_place:
                 raise
             _log.warning("a worktree could not be taken back", task=execution.name, why=str(refusal))
-            await self._pipeline.leave(execution)  # the next session has another worktree
+            await self._pipeline.leave_workspace(execution)  # the next session has another worktree
         if not self._plan_run.lives(execution.session_id):
             if execution.state is not Task.OPEN:
                 # A split would find nobody that holds the task: between two sessions it is OPEN again for a moment.
@@ -178,7 +177,7 @@ class AttemptRunner:
             await self._begin_session(execution)
             active.decided.set()
         await execution.begin_run()
-        self._plan_run.launched(execution)
+        self._plan_run.note_launched(execution)
         return True
 
     async def _begin_session(self, execution: TaskExecution) -> None:
@@ -211,7 +210,7 @@ class AttemptRunner:
             await self._sup.recovered()
             with suppress(Degraded):  # the disk went down again in between
                 within, patience = scope_of(self._plan_run, execution), patience_of(execution)
-                place = place_of(self._sup, self._plan_run.plan.task_lifecycle, execution)
+                place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
                     await self._sup.janitor.put_away(execution.session_id, left_at(execution))
                 with anyio.CancelScope(shield=True):  # a session that exists must be known here
@@ -302,16 +301,15 @@ class AttemptRunner:
                 outcome = outcome._replace(outcome="aborted", error=why)
         if outcome.outcome == "completed" and (absent := await self._find_missing(execution, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
-        split = (
-            execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
-        )  # the subtasks do the rest
+        # A task that was split meanwhile leaves the rest to its subtasks, however its own turn ended.
+        split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
         if outcome.outcome == "completed" or split:
-            self._plan_run.ended(execution, None)
-            await self._pipeline.completed(execution)
+            self._plan_run.note_ended(execution, None)
+            await self._pipeline.complete(execution)
             return False
         if outcome.outcome == "aborted":
-            self._plan_run.withdrawn(execution)
-            await self._pipeline.cancelled(execution, outcome.error)
+            self._plan_run.note_withdrawn(execution)
+            await self._pipeline.cancel(execution, outcome.error)
             return False
         await self.charge(execution, outcome)
         return await self._plan_next(execution, outcome)
@@ -339,7 +337,7 @@ class AttemptRunner:
         if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome)):
             failure = failure._replace(category=ErrorCategory.PERMANENT)
         failure = await plugin_policies.reclassify_failure(self._plan_run, execution, failure, outcome.error)
-        self._plan_run.ended(execution, failure)
+        self._plan_run.note_ended(execution, failure)
         event: task_run.ExecutionFailed | task_run.ExecutionTimedOut
         if _is_timed_out(outcome) and failure.category is not ErrorCategory.PERMANENT:
             event = task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature)
@@ -365,7 +363,7 @@ class AttemptRunner:
             _log.error("a task's circuit is open", task=execution.name, reason=outcome.error, settled=is_settled)
         if is_settled:
             await execution.post_job(job.ExecutionFailed(error=outcome.error, final=True))
-            await self._pipeline.failed(execution, outcome.error)
+            await self._pipeline.fail(execution, outcome.error)
             return False
         if execution.job_data.retry_count < execution.job_data.max_retries:
             await execution.post_job(job.ExecutionFailed(error=outcome.error))
@@ -380,14 +378,14 @@ class AttemptRunner:
         through, or, where the run was reset and counts anew, until the run may try again. Return whether to go on."""
         await self._plan_run.sleep(_delay_s(execution))
         if self._sup.stopping.is_set() and execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-            await self._pipeline.given_up(execution, STOPPING)
+            await self._pipeline.give_up(execution, STOPPING)
             return False
         if self._sup.stopping.is_set():
             await self._pipeline.open_circuit(execution, STOPPING)
             await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error, final=True))
             if execution.run is TaskRun.PENDING:  # the run was reset, and nothing is begun any more
                 await execution.post_run(task_run.Cancelled(reason=STOPPING))
-            await self._pipeline.failed(execution, execution.run_data.last_error)
+            await self._pipeline.fail(execution, execution.run_data.last_error)
             return False
         if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
             await execution.post_run(task_run.CooldownExpired())
@@ -405,7 +403,7 @@ class AttemptRunner:
 
     async def _end_delay(self, execution: TaskExecution) -> None:
         if self._sup.stopping.is_set():
-            await self._pipeline.given_up(execution, STOPPING)
+            await self._pipeline.give_up(execution, STOPPING)
         elif execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
             # The last probe was taken away, and is charged to nobody: another run takes its place.
             await execution.post_job(job.UserCancelled(reason="its last probe was taken away"))
@@ -459,7 +457,7 @@ class AttemptRunner:
         caller holds the lock of the task, and no attempt runner has it any more."""
         why, lost = interruption.why, interruption.lost
         self._plan_run.backlog.hold(execution.name)  # nobody claims it meanwhile, also if its worker is lost just now
-        self._plan_run.withdrawn(execution)
+        self._plan_run.note_withdrawn(execution)
         with suppress(NoSuchEntity, Refused, JournalError):
             if execution.session_lives:
                 await self._sup.close_session(execution.session_id, reason=why, cause=execution.cause)

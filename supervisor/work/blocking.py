@@ -210,7 +210,7 @@ class BlockedTasks:
     def _cancel(self, executions: Iterable[TaskExecution], why: str) -> None:
         for execution in list(executions):
             if self._is_free(execution):
-                self._plan_run.start(self._pipeline.cancelled, execution, why)
+                self._plan_run.start(self._pipeline.cancel, execution, why)
 
     def _ended(self, execution: TaskExecution) -> list[str]:
         """Return the names of the tasks that the task waits for in vain."""

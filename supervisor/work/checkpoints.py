@@ -20,7 +20,17 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["begin", "follow_up", "is_taken_back", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
+__all__ = [
+    "left_at",
+    "make_checkpoint",
+    "must_take_back",
+    "next_workspace",
+    "prepare_workspace",
+    "save_checkpoint",
+    "take_back",
+    "with_checkpoint",
+    "workspace_of",
+]
 
 _log = get_logger()
 
@@ -37,7 +47,7 @@ def left_at(execution: TaskExecution) -> str:
     return f"what the task {execution.name} left"
 
 
-def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
+def workspace_of(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
     """Return the workspace of the task as it is known: owner, directory and files, and the commit that it
     *starts_at*."""
     profile = sup.profile(execution.agent)
@@ -49,16 +59,16 @@ def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> Wor
 
 
 # -------------------------------------------------------------------------------------------------- saved
-async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun) -> None:
+async def save_checkpoint(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun) -> None:
     """Save what the plan wants saved when the run enters *state*, or is about to enter it if that state is its last."""
-    if (checkpoint := await kept(sup, lifecycle, execution, state)) is not None:
+    if (checkpoint := await make_checkpoint(sup, lifecycle, execution, state)) is not None:
         try:
             await execution.post_run(checkpoint)
         except Refused as refusal:
             _warn(execution, state, refusal)
 
 
-async def kept(
+async def make_checkpoint(
     sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun
 ) -> task_run.CheckpointSaved | None:
     """Do the same, but return the record instead of appending it; ``None`` where there is none."""
@@ -67,31 +77,22 @@ async def kept(
     said, execution.output = execution.output, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
         output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
-        execution.note_run(
-            PARTIAL_OUTPUT, {"state": state.value, "output": output}, f"what was said until {state.value}"
-        )
+        told = {"state": state.value, "output": output}
+        execution.note_run(PARTIAL_OUTPUT, told, f"what was said until {state.value}")
     data, wanted = execution.run_data, lifecycle.checkpoint
     is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
     if not wanted.enabled or state not in wanted.save_on_states or is_kept:
         return None
     try:
-        return await _saved(sup, execution, state)
+        if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
+            saved = data.saved_as
+        elif execution.task.rollback and sup.janitor.in_place and execution.is_rolled_back:  # nothing is left of it
+            return None
+        else:
+            saved = await sup.janitor.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
     except Refused as refusal:
         _warn(execution, state, refusal)
         return None
-
-
-async def _saved(sup: Supervisor, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
-    """Raises:
-    Refused: the work could not be saved; the message says why.
-    """
-    data = execution.run_data
-    if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
-        saved = data.saved_as
-    elif execution.task.rollback and sup.janitor.in_place and execution.is_rolled_back:  # it is on record as taken back
-        return None
-    else:
-        saved = await sup.janitor.save(execution.session_id, owned(sup, execution), left_at(execution))
     if task_run.CheckpointSaved not in RUN.allowed(execution.run):
         return None
     return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
@@ -102,7 +103,7 @@ def _warn(execution: TaskExecution, state: TaskRun, why: Refused) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- taken back
-async def begin(sup: Supervisor, execution: TaskExecution) -> None:
+async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
     """Before an attempt: take back the work of a failed one, if the plan says so.
 
     Raises:
@@ -113,13 +114,13 @@ async def begin(sup: Supervisor, execution: TaskExecution) -> None:
     if not execution.task.rollback:
         return
     if sup.janitor.in_place:
-        await sup.janitor.begin(owned(sup, execution, execution.run_data.resumed_at))
+        await sup.janitor.begin(workspace_of(sup, execution, execution.run_data.resumed_at))
         execution.is_rolled_back = False
     elif execution.session_lives:  # the session has made an attempt
         await _roll_back(sup, execution)
 
 
-def is_taken_back(sup: Supervisor, execution: TaskExecution) -> bool:
+def must_take_back(sup: Supervisor, execution: TaskExecution) -> bool:
     """Return whether the work of a failed attempt, which is done in place, must be taken back."""
     return execution.task.rollback and sup.janitor.in_place
 
@@ -127,7 +128,7 @@ def is_taken_back(sup: Supervisor, execution: TaskExecution) -> bool:
 async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
     """After an attempt that failed or was cancelled: take back its work in place, if the plan says so. Work in a
     worktree goes with the worktree."""
-    if not is_taken_back(sup, execution):
+    if not must_take_back(sup, execution):
         return
     try:
         await _roll_back(sup, execution)
@@ -136,7 +137,7 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
-    place = owned(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
+    place = workspace_of(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
     saved = await sup.janitor.roll_back(execution.session_id, place, left_at(execution))
     execution.is_rolled_back = True
     if saved and execution.has_run:
@@ -144,7 +145,7 @@ async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- gone on with
-def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
+def next_workspace(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
     """Return the workspace that the task's next session is to have."""
     if sup.janitor.in_place:
         return NO_WORKSPACE
@@ -154,7 +155,7 @@ def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution
     return WorkspaceSpec(owner=execution.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_WORKSPACE
 
 
-def follow_up(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
+def with_checkpoint(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
     """Return *limits*, extended by the checkpoint that the task's next run begins with."""
     found = execution.checkpoint
     execution.checkpoint = None

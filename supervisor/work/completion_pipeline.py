@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Every way to the end of a task leads through this module. Work that an agent calls done takes these steps::
 
-    completed   run VALIDATING, job VALIDATING
+    complete    run VALIDATING, job VALIDATING
     check       commit the work; run the acceptance tests on that commit; have it reviewed     -> reject
     accept      run COMPLETED, job COMPLETED, task DONE
     deliver     ask a person, if the plan says so                                              -> deny
@@ -40,7 +40,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
-from supervisor.work.checkpoints import left_at, owned, take_back
+from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
@@ -63,7 +63,7 @@ class CompletionPipeline:
         self._sup = plan_run.sup
 
     # ------------------------------------------------------------------ checked
-    async def completed(self, execution: TaskExecution) -> None:
+    async def complete(self, execution: TaskExecution) -> None:
         """Have the work checked that the agent calls done. A task that was split meanwhile waits for its subtasks."""
         await execution.post_run(task_run.ExecutionCompleted())
         await execution.post_job(job.ExecutionCompleted())
@@ -91,11 +91,11 @@ class CompletionPipeline:
                 )
                 findings = () if verdict.approved else (verdict.words, *verdict.findings)
         except (NoSuchEntity, Refused) as refusal:
-            await self.cancelled(execution, str(refusal))
+            await self.cancel(execution, str(refusal))
             return
         if findings:
             await self._fail_checks(execution, *findings)
-            await self.failed(execution, findings[0])
+            await self.fail(execution, findings[0])
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
 
@@ -105,7 +105,7 @@ class CompletionPipeline:
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
         """Record that run and job have passed their checks, then the same of the task."""
-        await self._plan_run.keep(execution, TaskRun.COMPLETED)
+        await self._plan_run.save_checkpoint(execution, TaskRun.COMPLETED)
         await execution.post_run(task_run.TestsPassed(judged=execution.judged))
         await execution.post_job(job.ValidationPassed())
         await self.accept(execution)
@@ -166,10 +166,10 @@ class CompletionPipeline:
         if execution.data.needs_approval:
             await execution.post(task.ApprovalRequested(reason="the plan wants it approved"))
             await self._end_session(execution)
-            await self._sup.janitor.accept(owned(self._sup, execution))
+            await self._sup.janitor.accept(workspace_of(self._sup, execution))
             await self._plan_run.give_back(execution)
             if self._sup.stopping.is_set():
-                await self.cancelled(execution, "the supervisor is ending")
+                await self.cancel(execution, "the supervisor is ending")
                 return
             _log.warning("a task waits for approval", task=execution.name)
             return
@@ -199,9 +199,9 @@ class CompletionPipeline:
         is_merged = not merge.startswith("not merged")
         if is_merged:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
-            await self._sup.janitor.forget(owned(self._sup, execution))
+            await self._sup.janitor.forget(workspace_of(self._sup, execution))
             merge = await self._with_rest(execution, merge)
-        await self.leave(execution)
+        await self.leave_workspace(execution)
         fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
         self._sup.registry.record_fact(workstream.id, fact, execution.cause, told, reason=merge)
         return is_merged, merge
@@ -259,12 +259,12 @@ class CompletionPipeline:
                 return f"nothing to merge: {merge.why}"
 
     # ------------------------------------------------------------------ failed
-    async def failed(self, execution: TaskExecution, error: str) -> None:
+    async def fail(self, execution: TaskExecution, error: str) -> None:
         """Record that the task has failed, after its run."""
         await execution.post(task.Failed(reason=error))
         await self._fail_for_now(execution, error)
 
-    async def failed_before(self, execution: TaskExecution) -> None:
+    async def continue_failed(self, execution: TaskExecution) -> None:
         """Go on with a task that was recorded as failed when its supervisor died, perhaps before its run and job."""
         why = execution.data.last_failure
         await self.end_records(execution, why)
@@ -272,7 +272,7 @@ class CompletionPipeline:
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
         """Leave the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
-        plan_run, left = self._plan_run, await self.leave(execution)
+        plan_run, left = self._plan_run, await self.leave_workspace(execution)
         if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
             await plan_run.give_back(execution)
             return
@@ -286,48 +286,48 @@ class CompletionPipeline:
                 await plan_run.open_again(execution)
                 return
             error = f"{error} (no further try: {why})"
-        await self._settle_failed(execution, error, left)
+        await self._settle(execution, error, left)
 
-    async def rest(self, execution: TaskExecution, error: str) -> None:
+    async def settle_failed(self, execution: TaskExecution, error: str) -> None:
         """Settle a failed task that is not tried again without a person."""
-        await self._settle_failed(execution, error, await self.leave(execution))
+        await self._settle(execution, error, await self.leave_workspace(execution))
 
-    async def _settle_failed(self, execution: TaskExecution, error: str, branch: str = "") -> None:
+    async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
         """Settle the task as failed. Its slot is given back just before: no task that ends with this failure may have
         been given the slot. *branch* has the work, if it is left."""
         error = f"{error}; its work is on the branch {branch}" if branch else error
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
-        await self._plan_run.workstream.failed(execution, error, self._plan_run.results)
+        await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed", error)
 
-    async def given_up(self, execution: TaskExecution, why: str) -> None:
+    async def give_up(self, execution: TaskExecution, why: str) -> None:
         """End a task that waited for another attempt, which is not made."""
         if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
-            await self.cancelled(execution, why)
+            await self.cancel(execution, why)
             return
         error = f"{execution.run_data.last_error} (no further try: {why})"
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
-            await self.cancelled(execution, error)
+            await self.cancel(execution, error)
             return
         await self.open_circuit(execution, why)
         if execution.run is not TaskRun.CIRCUIT_OPEN:  # an earlier supervisor had admitted a probe
             await self._cancel_run(execution, why)
         await execution.post_job(job.UserCancelled(reason=why))
         await execution.post(task.Failed(reason=error))
-        await self.leave(execution)
-        await self._settle_failed(execution, error)
+        await self.leave_workspace(execution)
+        await self._settle(execution, error)
 
     async def open_circuit(self, execution: TaskExecution, why: str) -> None:
         """Open the circuit of a run that waits for another attempt."""
         if execution.run is TaskRun.RETRYING:
             await execution.post_run(task_run.CircuitOpened(reason=why))
-            await self._plan_run.keep(execution, TaskRun.CIRCUIT_OPEN)
+            await self._plan_run.save_checkpoint(execution, TaskRun.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
-    async def cancelled(self, execution: TaskExecution, reason: str) -> None:
+    async def cancel(self, execution: TaskExecution, reason: str) -> None:
         """Cancel the task, unless it is over or already being ended: the first end counts."""
         if execution.is_over:
             return
@@ -337,7 +337,7 @@ class CompletionPipeline:
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=reason)
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
-            await self.leave(execution)
+            await self.leave_workspace(execution)
         else:
             await self._end_session(execution)
             await take_back(self._sup, execution)
@@ -360,7 +360,7 @@ class CompletionPipeline:
 
     async def _cancel_run(self, execution: TaskExecution, reason: str) -> None:
         if execution.has_run and task_run.Cancelled in RUN.allowed(execution.run):
-            await self._plan_run.keep(execution, TaskRun.CANCELLED)
+            await self._plan_run.save_checkpoint(execution, TaskRun.CANCELLED)
             await execution.post_run(task_run.Cancelled(reason=reason))
 
     @staticmethod
@@ -368,7 +368,7 @@ class CompletionPipeline:
         if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
             await execution.post_job(job.UserCancelled(reason=reason))
 
-    def tell_cancelled(self, execution: TaskExecution, reason: str) -> None:
+    def send_cancelled(self, execution: TaskExecution, reason: str) -> None:
         """Send the task and its job the events that cancel them, without waiting: they are recorded when the journal
         can be written."""
         tell = self._sup.registry.send
@@ -380,12 +380,12 @@ class CompletionPipeline:
         if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
             tell(execution.job_id, job.UserCancelled(reason=reason), cause=execution.cause)
 
-    async def tell_run_cancelled(self, execution: TaskExecution, reason: str) -> None:
+    async def send_run_cancelled(self, execution: TaskExecution, reason: str) -> None:
         """Do the same with the run. Only its checkpoint is waited for, not the journal."""
         if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
             return
         try:
-            if (checkpoint := await self._plan_run.kept(execution, TaskRun.CANCELLED)) is not None:
+            if (checkpoint := await self._plan_run.make_checkpoint(execution, TaskRun.CANCELLED)) is not None:
                 self._sup.registry.send(execution.run_id, checkpoint, cause=execution.cause)
         finally:
             self._sup.registry.send(execution.run_id, task_run.Cancelled(reason=reason), cause=execution.cause)
@@ -410,12 +410,12 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ afterwards
     async def _end_completed(self, execution: TaskExecution) -> None:
-        await self._sup.janitor.forget(owned(self._sup, execution))
-        await self.leave(execution)
+        await self._sup.janitor.forget(workspace_of(self._sup, execution))
+        await self.leave_workspace(execution)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "completed", "")
 
-    async def leave(self, execution: TaskExecution) -> str:
+    async def leave_workspace(self, execution: TaskExecution) -> str:
         """End the session, and clear the workspace away. Return the branch that the work is left on, or ``""``."""
         if not execution.session_id:
             return ""

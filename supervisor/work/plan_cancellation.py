@@ -27,7 +27,7 @@ from supervisor.recovery.restore import tell_end_of_work
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.work.checkpoints import is_taken_back, owned, take_back
+from supervisor.work.checkpoints import must_take_back, take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
@@ -71,7 +71,7 @@ class PlanCancellation:
         unsettled = [execution for execution in self._unsettled() if execution not in approving]
         done = [execution for execution in unsettled if execution.is_done]
         for execution in unsettled:
-            self._pipeline.tell_cancelled(execution, GIVEN_UP)
+            self._pipeline.send_cancelled(execution, GIVEN_UP)
         self.untouched = self._recovery.untouched(plan_run.executions.values())
         tell_end_of_work(self._sup.registry, self.untouched, turned_down(list(self._sup.inherited.rows.values())))
         jobs = [execution.job_id for execution in unsettled if execution.job is not None]
@@ -102,13 +102,13 @@ class PlanCancellation:
                     pass
         async with anyio.create_task_group() as group:
             for execution in [one for one in approving if one.result is None]:
-                self._pipeline.tell_cancelled(execution, GIVEN_UP)
+                self._pipeline.send_cancelled(execution, GIVEN_UP)
                 group.start_soon(self._end_execution, execution, False)
             await self._plan_run.workstream.cancel(GIVEN_UP)
 
     async def _end_execution(self, execution: TaskExecution, is_done: bool) -> None:
         """Save what the task has, end its session, and then take back what it did in place, if the plan says so."""
-        if is_taken_back(self._sup, execution) and not is_done:
+        if must_take_back(self._sup, execution) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
                 words = f"take back what {execution.name} did"
                 await self._sup.see_through(lambda: self._take_back(execution), words)
@@ -121,7 +121,7 @@ class PlanCancellation:
             await self._end_of(execution.id).wait()
             journal_writer.when_durable(closed.set)
             if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
-                await self._sup.janitor.forget(owned(self._sup, execution))
+                await self._sup.janitor.forget(workspace_of(self._sup, execution))
 
     async def _take_back(self, execution: TaskExecution) -> None:
         with self._sup.janitor.clearing.one():  # nothing begins in the directory meanwhile
@@ -138,7 +138,7 @@ class PlanCancellation:
         """Cancel the run, after its checkpoint, and wait for its last record: it must not be buried before."""
         over = self._end_of(execution.run_id) if execution.has_run else None
         with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
-            await self._pipeline.tell_run_cancelled(execution, GIVEN_UP)
+            await self._pipeline.send_run_cancelled(execution, GIVEN_UP)
         if over is not None:
             with self._sup.timers.limit(LAST_RECORDS_S, shield=True):
                 await over.wait()

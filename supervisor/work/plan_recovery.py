@@ -40,7 +40,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, is_delayed
-from supervisor.work.checkpoints import owned, take_back
+from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
@@ -243,7 +243,7 @@ class PlanRecovery:
             if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
                 await take_back(self._sup, execution)
             elif not execution.is_imported and execution.task.rollback:
-                await self._sup.janitor.forget(owned(self._sup, execution))
+                await self._sup.janitor.forget(workspace_of(self._sup, execution))
         for execution in self._executions:
             if execution.is_rolled_back and execution.has_run:  # the supervisor may have died before that
                 await take_back(self._sup, execution)
@@ -322,14 +322,14 @@ class PlanRecovery:
                 await self._pipeline.accept(execution)
             case Task.CLAIMED | Task.IN_PROGRESS if not execution.has_run:
                 # The run was cancelled, and the task was about to fail.
-                await self._pipeline.failed(execution, last.last_error or ORPHANED)
+                await self._pipeline.fail(execution, last.last_error or ORPHANED)
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_rejected(execution):
                 error = execution.run_data.last_error
                 await self._plan_run.decide_retry(execution)
                 if execution.job is Job.VALIDATING:
                     await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
                 is_split = execution.state is Task.WAITING_FOR_SUBTASKS
-                await (self._pipeline.reject_whole if is_split else self._pipeline.failed)(execution, error)
+                await (self._pipeline.reject_whole if is_split else self._pipeline.fail)(execution, error)
             case Task.CLAIMED | Task.IN_PROGRESS if self._plan_run.lives(execution.session_id):
                 await self._with_session(execution)
             case Task.CLAIMED | Task.IN_PROGRESS:
@@ -344,9 +344,9 @@ class PlanRecovery:
                 await self._pipeline.reject_done(execution, f"not accepted: {execution.run_data.last_error}")
             case Task.FAILED if execution.data.last_failure == ORPHANED:  # tried again only by a person
                 await self._pipeline.cancel_records(execution, ORPHANED)
-                await self._pipeline.rest(execution, ORPHANED)
+                await self._pipeline.settle_failed(execution, ORPHANED)
             case Task.FAILED:
-                await self._pipeline.failed_before(execution)
+                await self._pipeline.continue_failed(execution)
 
     async def _blocked(self, execution: TaskExecution) -> None:
         """Leave the task blocked, and end its session. A task whose subtask has failed was about to be cancelled:
@@ -355,7 +355,7 @@ class PlanRecovery:
         last_event = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
         awaited = [subtask.name for subtask in execution.subtasks if subtask.id in execution.data.waiting_for]
         if last_event == task.SubtaskFailed.spelled and awaited:
-            await self._pipeline.cancelled(execution, f"its subtask {awaited[0]} did not complete")
+            await self._pipeline.cancel(execution, f"its subtask {awaited[0]} did not complete")
             return
         if execution.session_lives:
             await self._sup.close_session(execution.session_id, reason=ORPHANED, cause=execution.cause)
@@ -445,7 +445,7 @@ class PlanRecovery:
             elif execution.job is Job.RUNNING:
                 await execution.post_job(job.ExecutionFailed(error=error, final=True))
             await self._pipeline.end_records(execution, error)  # the job waits, if its worker was lost before
-            await self._pipeline.failed(execution, error)
+            await self._pipeline.fail(execution, error)
             return
         retries_left = execution.job is Job.RUNNING and execution.job_data.retry_count < execution.job_data.max_retries
         if (decides or was_charged) and retries_left:
@@ -471,11 +471,11 @@ class PlanRecovery:
         above = execution.parent
         match how:
             case "aborted":
-                await self._pipeline.cancelled(execution, error)
+                await self._pipeline.cancel(execution, error)
             case "failed":
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
-                await self._pipeline.cancelled(execution, f"{above.name} is {above.result.outcome}")
+                await self._pipeline.cancel(execution, f"{above.name} is {above.result.outcome}")
             case "stalled" if execution.run is not TaskRun.VALIDATING:
                 if execution.run is TaskRun.IN_PROGRESS:  # else the attempt had been judged before the kill
                     await self._attempt_runner.charge(execution, as_timed_out(Outcome("aborted", error, "")))
@@ -501,7 +501,7 @@ class PlanRecovery:
             case _:
                 await execution.post(task.RecoveryFailed(reason=ORPHANED))
                 await self._pipeline.cancel_records(execution, ORPHANED)
-                await self._pipeline.rest(execution, ORPHANED)
+                await self._pipeline.settle_failed(execution, ORPHANED)
 
     def _is_at_work(self, execution: TaskExecution) -> bool:
         """Return whether an attempt was under way, or counted as done. A failed attempt waits for another one: it left
@@ -552,7 +552,7 @@ class PlanRecovery:
         if execution.job is Job.RUNNING:
             await execution.post_job(job.ExecutionFailed(error=error, final=True))
         await self._pipeline.end_records(execution, error)
-        await self._pipeline.failed(execution, error)
+        await self._pipeline.fail(execution, error)
 
 
 def _run_data(row: EntityRow | None) -> TaskRunData:

@@ -266,7 +266,7 @@ class PlanRun:
 
     def limits_of(self, execution: TaskExecution) -> TaskRunData:
         """Return the limits of the task's next run, with the checkpoint that it begins with."""
-        return checkpoints.follow_up(execution, self.plan.task_lifecycle.value())
+        return checkpoints.with_checkpoint(execution, self.plan.task_lifecycle.value())
 
     def lives(self, session_id: str) -> bool:
         """Return whether that session can be prompted."""
@@ -301,13 +301,13 @@ class PlanRun:
         that is in none of the states in which a failure is decided about stays as it is.
         """
         while execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT):
-            await self.keep(execution, execution.run)
+            await self.save_checkpoint(execution, execution.run)
             jitter = 1.0 + self._random.uniform(-execution.run_data.jitter, execution.run_data.jitter)
             await execution.post_run(task_run.RetryDecided(jitter=jitter))
         if charged and execution.run is TaskRun.RETRYING and (why := spent or self.spend_retry()):
             await execution.post_run(task_run.CircuitOpened(reason=why))
         if execution.run is TaskRun.CIRCUIT_OPEN:
-            await self.keep(execution, TaskRun.CIRCUIT_OPEN)
+            await self.save_checkpoint(execution, TaskRun.CIRCUIT_OPEN)
         if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             # Now, since the task still owns its files: as soon as it is given back, another one may work on them.
             await checkpoints.take_back(self.sup, execution)
@@ -322,13 +322,13 @@ class PlanRun:
         self.budget = left
         return ""
 
-    async def keep(self, execution: TaskExecution, state: TaskRun) -> None:
+    async def save_checkpoint(self, execution: TaskExecution, state: TaskRun) -> None:
         """Save what the plan wants saved when a run enters *state*."""
-        await checkpoints.keep(self.sup, self.plan.task_lifecycle, execution, state)
+        await checkpoints.save_checkpoint(self.sup, self.plan.task_lifecycle, execution, state)
 
-    async def kept(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
+    async def make_checkpoint(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
         """Do the same, but return the record instead of appending it."""
-        return await checkpoints.kept(self.sup, self.plan.task_lifecycle, execution, state)
+        return await checkpoints.make_checkpoint(self.sup, self.plan.task_lifecycle, execution, state)
 
     def agent_of(self, execution: TaskExecution) -> str:
         """Return the agent of the next attempt: after each failure the next one of the task's ``fallback_agents``."""
@@ -349,18 +349,18 @@ class PlanRun:
         config = self.plan.agents.get(agent)
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
-    def claimed(self, execution: TaskExecution) -> None:
+    def note_claimed(self, execution: TaskExecution) -> None:
         """Count the task as the probe of its provider, if the provider's breaker is open: no other task is launched
         before this one has an answer. (A task that waits for its subtasks is not launched.)"""
         if execution.state is not Task.WAITING_FOR_SUBTASKS:
             self._ask(execution)
 
-    def launched(self, execution: TaskExecution) -> None:
+    def note_launched(self, execution: TaskExecution) -> None:
         """Note that an attempt begins."""
         self._began_s[execution.name] = self.now()
         # Another agent has it than was claimed for, or it is tried again in its slot.
         if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
-            self.withdrawn(execution)
+            self.note_withdrawn(execution)
             self._ask(execution)
 
     def _ask(self, execution: TaskExecution) -> None:
@@ -369,7 +369,7 @@ class PlanRun:
             self._asked[execution.name] = key
             self._record_transition(execution, self.providers.launched(key, execution.name, now_s))
 
-    def ended(self, execution: TaskExecution, failure: Failure | None) -> None:
+    def note_ended(self, execution: TaskExecution, failure: Failure | None) -> None:
         """Note that an attempt has ended, with *failure* or well."""
         now_s, began_s = self.now(), self._began_s.get(execution.name)
         if failure is None and began_s is not None:
@@ -377,7 +377,7 @@ class PlanRun:
         asked = self._asked.pop(execution.name, "") or self.provider_of(execution.agent)
         self._record_transition(execution, self.providers.ended(asked, execution.name, now_s, failure))
 
-    def withdrawn(self, execution: TaskExecution) -> None:
+    def note_withdrawn(self, execution: TaskExecution) -> None:
         """Note that an attempt was ended before it could say anything about its provider."""
         if asked := self._asked.pop(execution.name, ""):
             self.providers.withdrawn(asked, execution.name, self.now())

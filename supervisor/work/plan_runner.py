@@ -257,11 +257,11 @@ class PlanRunner:
         for one in recovery.grown(plan):
             plan_run.plan = one
             new += scheduler.open_tasks(one)
-        await workstream.opened()
+        await workstream.record_opened()
         born = sum(1 for execution in new if not execution.is_imported)
         if not continues:
             if merged or refused:
-                await workstream.merged(merged, born)
+                await workstream.record_merged(merged, born)
             await self.commands.begin(scheduler, recovery.ids)
             scheduler.consider_all(new)
             return
@@ -311,12 +311,12 @@ class PlanRunner:
         plan_run, workstream = self.plan_run, self.plan_run.workstream
         await record_usage(plan_run)
         workstream.note_result(plan_run.results)
-        await workstream.settled(plan_run.executions.values())
+        await workstream.record_settled(plan_run.executions.values())
         problem = ""
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
             problem = await self._sup.janitor.inspect("validation", tests, str(self._sup.workdir), self._sup.stop_now)
-            await workstream.validated(problem)
+            await workstream.record_validated(problem)
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)
         return not_accepted(problem)
@@ -375,7 +375,7 @@ class PlanRunner:
     async def _add(self, new: list[TaskExecution]) -> None:
         try:
             if new:
-                await self.plan_run.workstream.added(len(new))
+                await self.plan_run.workstream.record_added(len(new))
         except Refused as refusal:  # a critical task has failed meanwhile
             for execution in new:
                 await self.scheduler.cancel(execution, f"it came too late: {refusal}")

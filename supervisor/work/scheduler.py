@@ -72,7 +72,7 @@ class TaskScheduler:
             if claim is None:
                 continue
             plan_run.worker_pool.reserve(claim.worker_id, claim.item_id)
-            plan_run.claimed(plan_run.executions[claim.item_id])
+            plan_run.note_claimed(plan_run.executions[claim.item_id])
             plan_run.wake()  # the worker may have another slot
             plan_run.start(self.attempt_runner.carry_out, plan_run.executions[claim.item_id], claim)
 
@@ -98,7 +98,7 @@ class TaskScheduler:
     async def _end_waiting(self, execution: TaskExecution) -> None:
         async with self.plan_run.moving(execution):  # a person may be answering just now
             if execution.state in WAITING:
-                await self.pipeline.cancelled(execution, STOPPING)
+                await self.pipeline.cancel(execution, STOPPING)
 
     # ------------------------------------------------------------------ new tasks
     def open_tasks(self, plan: Plan) -> list[TaskExecution]:
@@ -175,7 +175,7 @@ class TaskScheduler:
             await self.pipeline.skip(execution, cause, words, dependency=failed[0])
         elif execution.state is Task.PLANNED:
             if self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
-                await self.pipeline.cancelled(execution, STOPPING)
+                await self.pipeline.cancel(execution, STOPPING)
         elif all(self.plan_run.executions[name].result is not None for name in execution.needed):
             # Else a task that it waits for was settled, and is being done again.
             is_split = execution.state is Task.WAITING_FOR_SUBTASKS
@@ -207,7 +207,7 @@ class TaskScheduler:
             self.blocked_tasks.watch(execution)
             self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before
         elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
-            await self.pipeline.cancelled(execution, STOPPING)
+            await self.pipeline.cancel(execution, STOPPING)
         else:
             await self._assign(execution, execution.task.depends_on)
 
@@ -221,7 +221,7 @@ class TaskScheduler:
         for subtask in execution.subtasks:
             if subtask.result is not None and not subtask.is_met:
                 await execution.post(task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error))
-                await self.pipeline.cancelled(execution, f"its subtask {subtask.name} did not complete")
+                await self.pipeline.cancel(execution, f"its subtask {subtask.name} did not complete")
                 return
         if execution.job is None:  # it was split before it was known whether it is wanted
             execution.open_job()
@@ -307,7 +307,7 @@ class TaskScheduler:
         if execution.active is None:
             async with self.plan_run.moving(execution):
                 begins()
-                await self.pipeline.cancelled(execution, why)
+                await self.pipeline.cancel(execution, why)
         elif execution.works:
             begins()
             with suppress(NoSuchEntity, Refused):

@@ -238,7 +238,7 @@ class TaskCommands:
             await self.scheduler.pipeline.deny(execution, request.by, request.reason)
             return CommandEffect(Task.FAILED.value)
         await execution.post(task.Rejected(reason=request.words("rejected")))
-        await self.scheduler.pipeline.cancelled(execution, request.words("rejected"))
+        await self.scheduler.pipeline.cancel(execution, request.words("rejected"))
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
@@ -404,7 +404,7 @@ class TaskCommands:
         parts = self.scheduler.open_tasks(grown)
         ids, plain, words = execution.subtask_ids, plain_subtasks(subtasks), request.words("split")
         with anyio.CancelScope(shield=True):  # the new subtasks must end if the task is not split into them
-            await plan_run.workstream.added(len(parts))
+            await plan_run.workstream.record_added(len(parts))
             try:
                 await execution.post(task.Split(subtasks=ids, parts=plain, reason=words))
             except Refused:  # the task came to its end before

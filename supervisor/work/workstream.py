@@ -107,35 +107,35 @@ class WorkstreamEntity:
         counted, or counted more than it had made."""
         self._withdrawn = max(0, self.tasks - known)
         if more := fresh + max(0, known - self.tasks):
-            await self.added(more)
+            await self.record_added(more)
 
-    async def merged(self, tasks: Sequence[str], born: int) -> None:
+    async def record_merged(self, tasks: Sequence[str], born: int) -> None:
         """Count *tasks* as merged only, since they were done before; *born* is how many were made. There may be more
         than were counted: a task that cannot be merged is made again, with its subtasks."""
         self._withdrawn, self._merged = len(tasks), tasks[0] if tasks else ""
         if more := born + len(tasks) - self.tasks:
-            await self.added(more)
+            await self.record_added(more)
 
     async def _post(self, event: Event, seq: int | None = None) -> None:
         cause = Cause(self._seq if seq is None else seq, None, ACTOR)
         self._seq = (await self._sup.registry.post(self.id, event, cause=cause)).seq
 
-    async def opened(self) -> None:
+    async def record_opened(self) -> None:
         """Record that all its tasks are made."""
         if self.state is Workstream.PLANNED:
             await self._post(workstream.AllTasksCreated(count=self.tasks))
 
-    async def added(self, count: int) -> None:
+    async def record_added(self, count: int) -> None:
         """Record that it has *count* more tasks."""
         await self._post(workstream.TasksAdded(count=count))
 
-    async def begun(self, execution: TaskExecution) -> None:
+    async def record_begun(self, execution: TaskExecution) -> None:
         """Record that its first job runs."""
         if self.state is Workstream.READY:
             with suppress(Refused):  # two jobs begin at once
                 await self._post(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
-    async def failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
+    async def record_failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
         """End the workstream if the failed task was critical. The result of what is *settled* is on record first."""
         if execution.task.critical and self.state is Workstream.EXECUTING:
             self.note_result([*settled, execution.result_of("failed", error)])
@@ -161,7 +161,7 @@ class WorkstreamEntity:
             self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
-    async def settled(self, executions: Iterable[TaskExecution]) -> None:
+    async def record_settled(self, executions: Iterable[TaskExecution]) -> None:
         """Record that all its tasks are settled: it is validated next, or has ended."""
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
@@ -178,7 +178,7 @@ class WorkstreamEntity:
         else:
             await self._post(workstream.AllTasksCompleted(completed=completed))
 
-    async def validated(self, problem: str) -> None:
+    async def record_validated(self, problem: str) -> None:
         """Record the outcome of its validation: *problem* says what is wrong, ``""`` if nothing is."""
         passed = workstream.ValidationPassed()
         await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
@@ -189,7 +189,7 @@ class WorkstreamEntity:
             return
         with suppress(NoSuchEntity, Refused, JournalError):
             if self.state is Workstream.VALIDATING:
-                await self.validated(reason)
+                await self.record_validated(reason)
             elif workstream.UserCancelled in workstream.WORKSTREAM.allowed(self.state):
                 await self._post(workstream.UserCancelled(reason=reason))
             self.note_reported(reason)  # the caller has given the plan up, and needs no result
