@@ -134,6 +134,7 @@ class Supervisor:
         self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
         self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
+        self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
         self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
         self.terminations = TerminationService(self.registry, JANITOR)

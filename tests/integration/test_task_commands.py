@@ -379,7 +379,7 @@ async def test_a_task_with_an_undecided_condition_is_not_split(tmp_path: Path, g
     maybe = task("b", "true", when={"task": "a", "is": "failed"})
     async with running_plan(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
         await plan.until("started", "task:a")
-        with pytest.raises(Refused, match="'b' has a condition, and its moment is not there yet; split it after that"):
+        with pytest.raises(Refused, match="'b' has a condition that is not checked yet; split it after that"):
             await plan.commands.split("b", (task("b1", "true"),), by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "skipped"}

@@ -40,7 +40,7 @@ from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
 from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.work import plan_runner as runner
+from supervisor.work import plan_cancellation
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
@@ -53,7 +53,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once, and an end does not wait long for it."""
     monkeypatch.setattr(availability, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
-    monkeypatch.setattr(runner, "LAST_RECORDS_S", 0.2)
+    monkeypatch.setattr(plan_cancellation, "LAST_RECORDS_S", 0.2)
 
 
 async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
