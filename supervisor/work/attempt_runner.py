@@ -235,10 +235,10 @@ class AttemptRunner:
 
     async def _prompt(self, execution: TaskExecution) -> Outcome:
         prompt = ask_again(execution.task.prompt, execution.missing)
-        limit, work = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
+        limit, session = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
         try:
             outcome = await self._sup.outcome_of(execution.session_id, prompt, execution.cause, once=True, limit=limit)
-            return _with_stall(outcome, work)
+            return _with_stall(outcome, session)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
 
@@ -248,15 +248,15 @@ class AttemptRunner:
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
-            work = self._sup.registry.sessions.get(execution.session_id)
+            session = self._sup.registry.sessions.get(execution.session_id)
             found = await self._sup.last_outcome(execution.session_id, once=True)
             if found is None and (told := self._sup.inherited.answers.get(execution.session_id)) is not None:
                 found = Outcome(told.outcome, told.error, "", told.seq)
             if found is not None and found.seq is not None and found.seq < await self._began_seq(execution):
                 found = None  # the outcome of the attempt before, which has been judged
-            outcome = _with_stall(found, work) if found is not None else await self._prompt(execution)
+            outcome = _with_stall(found, session) if found is not None else await self._prompt(execution)
             group.cancel_scope.cancel()
-        ended_before = work is None and outcome.outcome == "aborted"
+        ended_before = session is None and outcome.outcome == "aborted"
         if ended_before and await is_stalled(self._sup.journal, execution.session_id):
             outcome = as_timed_out(outcome)
         execution.seq = outcome.seq or execution.seq
@@ -271,12 +271,12 @@ class AttemptRunner:
 
     async def _note_start(self, execution: TaskExecution) -> None:
         """Record that the task is in progress, when its agent is ready."""
-        work = self._sup.registry.sessions.get(execution.session_id)
-        if work is not None:
-            await work.first_prompt_sent.wait()
+        session = self._sup.registry.sessions.get(execution.session_id)
+        if session is not None:
+            await session.first_prompt_sent.wait()
             started = Started(reason="its agent is ready")
             with suppress(Refused):  # it was split just now
-                await self._sup.registry.post(execution.id, started, cause=Cause(work.cause_seq, None, ACTOR))
+                await self._sup.registry.post(execution.id, started, cause=Cause(session.cause_seq, None, ACTOR))
 
     # ------------------------------------------------------------------ the decision
     async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
@@ -295,8 +295,10 @@ class AttemptRunner:
         attempt."""
         if outcome.outcome == "completed":
             await settle_turn(self._sup, execution)
-            work = self._sup.registry.sessions.get(execution.session_id)
-            if execution.cancel_reason or work is None or work.is_terminating:  # a person ended it while it settled
+            session = self._sup.registry.sessions.get(execution.session_id)
+            if (
+                execution.cancel_reason or session is None or session.is_terminating
+            ):  # a person ended it while it settled
                 why = execution.cancel_reason or "its session was ended before its work was judged"
                 outcome = outcome._replace(outcome="aborted", error=why)
         if outcome.outcome == "completed" and (absent := await self._find_missing(execution, outcome)):
@@ -316,10 +318,10 @@ class AttemptRunner:
 
     async def _find_missing(self, execution: TaskExecution, outcome: Outcome) -> str:
         """Return the completion checks that fail, in words; ``""`` if none does."""
-        work = self._sup.registry.sessions.get(execution.session_id)
+        session = self._sup.registry.sessions.get(execution.session_id)
         wanted = [one.value() for one in execution.task.completion]
-        if wanted and work is not None:
-            execution.missing = await missing(wanted, work.directory, outcome.text)
+        if wanted and session is not None:
+            execution.missing = await missing(wanted, session.directory, outcome.text)
             return execution.missing
         return ""
 
@@ -528,10 +530,10 @@ def _delay_s(execution: TaskExecution) -> float:
     return data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else data.delay_s
 
 
-def _with_stall(outcome: Outcome, work: LiveSession | None) -> Outcome:
+def _with_stall(outcome: Outcome, session: LiveSession | None) -> Outcome:
     """Return *outcome*, as timed out if the session was ended by its monitor since nothing was heard of its agent: the
     attempt took too long, and nobody wanted the task ended."""
-    asked = work.stop_request if work is not None else None
+    asked = session.stop_request if session is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
         return outcome
     return as_timed_out(outcome)

@@ -96,8 +96,8 @@ def count_success(plan_run: PlanRun, execution: TaskExecution, *, on: str = "") 
 
 def _worker(plan_run: PlanRun, execution: TaskExecution) -> str:
     """Return the agent that did the work: its session knows, whatever agent is next."""
-    work = plan_run.sup.registry.sessions.get(execution.session_id)
-    if work is not None:
-        return work.profile.name
+    session = plan_run.sup.registry.sessions.get(execution.session_id)
+    if session is not None:
+        return session.profile.name
     row = plan_run.sup.inherited.rows.get(execution.session_id)
     return execution.agent if row is None else msgspec.json.decode(row.data, type=SessionData).agent

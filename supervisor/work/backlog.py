@@ -3,9 +3,10 @@
 Pure: no clock, no I/O, no chance; times are arguments. A worker is given the best item that it can claim: by priority
 (the highest first), then by the order of adding. An item can be claimed if
 
-- it is neither settled nor held, and its own conditions allow it (``ready``, ``hold``); - every item that it depends on
-was completed, and every item that it comes after is settled; - no held item owns a path that overlaps one of its own; -
-the worker has the capabilities that the item needs, and the gate of its provider is open.
+- it is neither settled nor held, and its own conditions allow it (``ready``, ``hold``);
+- every item that it depends on was completed, and every item that it comes after is settled;
+- no held item owns a path that overlaps one of its own;
+- the worker has the capabilities that the item needs, and the gate of its provider is open.
 
 So each item is settled, held, claimable, or waiting for something that ``refusal`` names. A claim has a fencing token
 that is larger than all before it, also over release, fence and reopen; a claim with an older token is refused.

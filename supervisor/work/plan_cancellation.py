@@ -55,8 +55,8 @@ class PlanCancellation:
         merging_s = LAST_RECORDS_S if self._approving() else 0.0
         executions = self._plan_run.executions.values()
         begun = [one.session_id for one in executions if one.task.rollback and not one.is_rolled_back]
-        works = (self._sup.registry.sessions.get(session_id) for session_id in begun)
-        ends_s = max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
+        sessions = (self._sup.registry.sessions.get(session_id) for session_id in begun)
+        ends_s = max((session.policy.ladder.total_s for session in sessions if session is not None), default=0.0)
         return merging_s + ends_s + LAST_RECORDS_S
 
     async def run(self) -> None:

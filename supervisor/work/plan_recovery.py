@@ -1,11 +1,13 @@
 """Continue a plan run that was interrupted by the death of its supervisor.
 
-Theory of operation ------------------- * A task that is settled stays so. * A task whose session goes on is followed
-there (phase FOLLOWED): the session works on, and a worker joins it. * A task whose session is lost is an orphan.
-``recovery.orphans`` decides about it. * The worker died with the supervisor: the job waits for another worker, and
-nobody is charged for that. * A record that the supervisor was about to make when it died is made now. Task, run and job
-are three logs, and a kill
-  may fall between their records: the newest of them leads, and the others follow.
+Theory of operation
+-------------------
+* A task that is settled stays so.
+* A task whose session goes on is followed there (phase FOLLOWED): the session works on, and a worker joins it.
+* A task whose session is lost is an orphan. ``recovery.orphans`` decides about it.
+* The worker died with the supervisor: the job waits for another worker, and nobody is charged for that.
+* A record that the supervisor was about to make when it died is made now. Task, run and job are three logs, and a kill
+  may fall between their records: the log that got furthest leads, and the others follow.
 
 Example: the supervisor was killed after the run became COMPLETED, and before its task became DONE. ``take_up`` finds
 the task IN_PROGRESS without a run that is not over, and ``_take_further`` has the pipeline accept the work.

@@ -270,21 +270,21 @@ class PlanRun:
 
     def lives(self, session_id: str) -> bool:
         """Return whether that session can be prompted."""
-        work, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
+        session, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
         return (
-            work is not None
+            session is not None
             and entity is not None
-            and not work.is_stopping
+            and not session.is_stopping
             and entity.state is not SessionState.STOPPED
         )
 
     def attach_session(self, execution: TaskExecution, *, may_split: bool) -> None:
         """Let the session of the task give commands about it, and count the model errors of the session as its."""
         self._by_session[execution.session_id] = execution
-        work = self.sup.registry.sessions.get(execution.session_id)
-        if work is not None:
+        session = self.sup.registry.sessions.get(execution.session_id)
+        if session is not None:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
-            work.assigned_task = AssignedTask(execution.name, split, self._commands.block_own, state_dir)
+            session.assigned_task = AssignedTask(execution.name, split, self._commands.block_own, state_dir)
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory that the task's agent is configured to work in."""
@@ -386,10 +386,10 @@ class PlanRun:
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """Count one error of the model that an agent works with; the agent may try again by itself."""
         execution = self._by_session.get(session_id.partition("/")[0])
-        work = self.sup.registry.sessions.get(session_id)
+        session = self.sup.registry.sessions.get(session_id)
         _, provider, why = PROBLEMS[failure.problem]
-        if execution is not None and work is not None and provider:
-            key = self.provider_of(work.profile.name)
+        if execution is not None and session is not None and provider:
+            key = self.provider_of(session.profile.name)
             self._record_transition(execution, self.providers.troubled(key, execution.name, self.now(), why))
 
     def _record_transition(self, execution: TaskExecution, transition: BreakerTransition | None) -> None:

@@ -109,11 +109,11 @@ async def _end_earlier(sup: Supervisor, session_id: str) -> None:
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
     """Ask for a verdict once, in a session of its own."""
-    work = sup.registry.sessions.get(session_id)
-    if work is None:
+    parent = sup.registry.sessions.get(session_id)
+    if parent is None:
         raise NoSuchEntity(session_id)
     session = await sup.start_session(
-        "review", agent=review.agent, parent=session_id, directory=work.profile.directory, cause=cause
+        "review", agent=review.agent, parent=session_id, directory=parent.profile.directory, cause=cause
     )
     try:
         outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))

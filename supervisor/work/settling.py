@@ -42,22 +42,22 @@ UNKNOWN: Final = "unknown whether processes of its turn still ran when it was ju
 async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
     """Return when no process of the task's turn runs. Processes that were ended, or are unknown, are among its
     remarks."""
-    work = sup.registry.sessions.get(execution.session_id)
-    if work is None or work.connection is None:
+    session = sup.registry.sessions.get(execution.session_id)
+    if session is None or session.connection is None:
         return
-    if work.connection.outlived:
-        _remark(execution, f"ended when its program had exited: {_named(work.connection.outlived)}")
-    await _TurnSettlement(sup, execution, work, work.connection).run()
+    if session.connection.outlived:
+        _remark(execution, f"ended when its program had exited: {_named(session.connection.outlived)}")
+    await _TurnSettlement(sup, execution, session, session.connection).run()
 
 
 class _TurnSettlement:
     """The wait for the processes of one turn."""
 
-    def __init__(self, sup: Supervisor, execution: TaskExecution, work: LiveSession, connection: Connection) -> None:
-        self._sup, self._execution_of, self._connection = sup, execution, connection
-        self._timers = sup.registry.system.timers
+    def __init__(self, sup: Supervisor, execution: TaskExecution, session: LiveSession, connection: Connection) -> None:
+        self._sup, self._execution, self._connection = sup, execution, connection
+        self._timers = sup.timers
         self._settle_s = sup.registry.entity(execution.session_id).data.limits.settle_s
-        self._ladder = work.policy.ladder
+        self._ladder = session.policy.ladder
 
     async def run(self) -> None:
         found = await self._look()
@@ -97,21 +97,19 @@ class _TurnSettlement:
 
     async def _record(self, event: TurnSettling) -> None:
         """Record that the run settles. A run that was cancelled or split just now has no such record."""
-        if self._execution_of.has_run and self._execution_of.run is TaskRun.IN_PROGRESS:
+        if self._execution.has_run and self._execution.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
-                await self._execution_of.post_run(event)
+                await self._execution.post_run(event)
 
     def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:
         for one in left or ():
             ended.pop(one.pid, None)
         if ended:
-            _remark(self._execution_of, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
+            _remark(self._execution, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
         if left:
-            _remark(
-                self._execution_of, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}"
-            )
+            _remark(self._execution, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}")
         if left is None:
-            _remark(self._execution_of, UNKNOWN)
+            _remark(self._execution, UNKNOWN)
 
 
 def _remark(execution: TaskExecution, words: str) -> None:
