@@ -19,19 +19,19 @@ from supervisor.journal.schema import ENTITY_FIELDS, EVENT_FIELDS
 
 __all__ = [
     "START",
-    "Broken",
-    "Due",
-    "Dues",
-    "Merged",
-    "Taken",
-    "chained",
+    "BatchEffects",
+    "BrokenChain",
+    "EffectsByRecord",
+    "RecordEffects",
+    "SeqCursor",
     "check_chain",
     "check_entities",
     "entity_hash",
+    "hash_rows",
     "link_at",
     "link_before",
     "read_end",
-    "walk",
+    "walk_chain",
 ]
 
 _SIZE: Final = 16
@@ -65,35 +65,35 @@ _canonical = msgspec.msgpack.Encoder().encode
 """MessagePack: one encoding for each value, and a float is its eight bytes, so no version's way to print it matters."""
 
 
-Due: TypeAlias = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
+RecordEffects: TypeAlias = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
 """What a record owes, in order, and what it settles, by name: part of what its hash is over."""
 
 
-class Taken(Protocol):
+class EffectsByRecord(Protocol):
     """Effects that are taken record by record."""
 
-    def take(self, seq: int) -> Due: ...
+    def take(self, seq: int) -> RecordEffects: ...
 
 
-class Dues:
+class BatchEffects:
     """The effects that the records of a batch owe and settle, by the record's ``seq``."""
 
     def __init__(self) -> None:
         self._owed: dict[int, list[tuple[str, str, bytes]]] = {}
         self._settled: dict[int, list[str]] = {}
 
-    def owe(self, effect_id: str, entity_id: str, seq: int, payload: bytes) -> None:
+    def add_owed(self, effect_id: str, entity_id: str, seq: int, payload: bytes) -> None:
         self._owed.setdefault(seq, []).append((effect_id, entity_id, payload))
 
     def settle(self, effect_id: str, seq: int) -> None:
         self._settled.setdefault(seq, []).append(effect_id)
 
-    def take(self, seq: int) -> Due:
+    def take(self, seq: int) -> RecordEffects:
         settled = self._settled.pop(seq, None)
         return self._owed.pop(seq, ()), sorted(settled) if settled else ()
 
 
-class Merged:
+class SeqCursor:
     """Rows in the order of the ``seq`` that each begins with, taken along with the records of a journal: only the next
     one is held."""
 
@@ -115,17 +115,17 @@ class Merged:
         return taken
 
 
-_NOTHING: Final[Due] = ((), ())
+_NOTHING: Final[RecordEffects] = ((), ())
 
 
-class _ReadDues:
+class StoredEffects:
     """The effects of a journal after some record, as they were written; taken in the order of the records."""
 
     def __init__(self, db: apsw.Connection, after_seq: int) -> None:
-        self._owed = Merged(db.execute(_OWED, (after_seq,)))
-        self._settled = Merged(db.execute(_SETTLED, (after_seq,)))
+        self._owed = SeqCursor(db.execute(_OWED, (after_seq,)))
+        self._settled = SeqCursor(db.execute(_SETTLED, (after_seq,)))
 
-    def take(self, seq: int) -> Due:
+    def take(self, seq: int) -> RecordEffects:
         if self._owed.at != seq and self._settled.at != seq:  # three times in four
             return _NOTHING
         return self._owed.take(seq), [effect_id for (effect_id,) in self._settled.take(seq)]
@@ -140,7 +140,7 @@ class _ReadDues:
         return min((one.at for one in (self._owed, self._settled) if one.at is not None), default=None)
 
 
-class Broken(apsw.CorruptError):
+class BrokenChain(apsw.CorruptError):
     """Record ``seq`` is not what was written, or its effects are not."""
 
     def __init__(self, seq: int) -> None:
@@ -148,17 +148,17 @@ class Broken(apsw.CorruptError):
         super().__init__(f"record {seq} is not what was written there")
 
 
-def chained(rows: Iterable[tuple[Any, ...]], dues: Taken, after: bytes) -> list[tuple[Any, ...]]:
+def hash_rows(rows: Iterable[tuple[Any, ...]], effects: EffectsByRecord, after: bytes) -> list[tuple[Any, ...]]:
     """*rows* of ``events`` with their hashes, the first chained to *after*."""
     made = []
     for row in rows:
-        after = _link(after, row, dues)
+        after = _link_hash(after, row, effects)
         made.append((*row, after))
     return made
 
 
-def _link(before: bytes, row: tuple[Any, ...], dues: Taken) -> bytes:
-    return blake2b(before + _canonical((row, dues.take(row[0]))), digest_size=_SIZE).digest()
+def _link_hash(before: bytes, row: tuple[Any, ...], effects: EffectsByRecord) -> bytes:
+    return blake2b(before + _canonical((row, effects.take(row[0]))), digest_size=_SIZE).digest()
 
 
 def entity_hash(row: tuple[Any, ...]) -> bytes:
@@ -186,32 +186,32 @@ def link_before(db: apsw.Connection, seq: int, schema: str = "main") -> tuple[in
     return last_seq, link
 
 
-def walk(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:
+def walk_chain(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:
     """The rows of ``events`` after *after_seq*, whose hash is *link*, each as soon as it is known to be sound.
 
     Raises:
         Broken: one is not.
     """
-    dues, gaps = _ReadDues(db, after_seq), Merged(db.execute(_GAPS, (after_seq,)))
+    effects, gaps = StoredEffects(db, after_seq), SeqCursor(db.execute(_GAPS, (after_seq,)))
     for row in db.execute(_ROWS, (after_seq,)):
         if gaps.at is not None and gaps.at < row[0]:
-            link = _crossed(gaps, row[0], link, dues)
-        if _link(link, row[:-1], dues) != row[-1]:
-            raise Broken(row[0])
+            link = _cross_gaps(gaps, row[0], link, effects)
+        if _link_hash(link, row[:-1], effects) != row[-1]:
+            raise BrokenChain(row[0])
         link = row[-1]
         yield row
-    _crossed(gaps, _BEYOND, link, dues)
-    if (left := dues.left()) is not None:
-        raise Broken(left)
+    _cross_gaps(gaps, _BEYOND, link, effects)
+    if (left := effects.left()) is not None:
+        raise BrokenChain(left)
 
 
-def _crossed(gaps: Merged, before_seq: int, link: bytes, dues: _ReadDues) -> bytes:
+def _cross_gaps(gaps: SeqCursor, before_seq: int, link: bytes, effects: StoredEffects) -> bytes:
     """The hash that record *before_seq* continues: that of the last gap before it."""
     while (first_seq := gaps.at) is not None and first_seq < before_seq:
         ((last_seq, before, after),) = gaps.take(first_seq)
         if before != link or not first_seq <= last_seq < before_seq:
-            raise Broken(first_seq)
-        dues.cross(last_seq)
+            raise BrokenChain(first_seq)
+        effects.cross(last_seq)
         link = after
     return link
 
@@ -219,9 +219,9 @@ def _crossed(gaps: Merged, before_seq: int, link: bytes, dues: _ReadDues) -> byt
 def check_chain(db: apsw.Connection) -> int | None:
     """The ``seq`` of the first record that is not what was written, or whose effects are not; ``None`` if all are."""
     try:
-        for _ in walk(db):
+        for _ in walk_chain(db):
             pass
-    except Broken as broken:
+    except BrokenChain as broken:
         return broken.seq
     return None
 

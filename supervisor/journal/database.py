@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import apsw
 
-from supervisor.journal.chain import Dues, chained, entity_hash, read_end
-from supervisor.journal.files import DISK, Files
-from supervisor.journal.integrity import SNAPSHOT_EVERY, ChecksumState, read_snapshot, verified, write_snapshot
+from supervisor.journal.chain import BatchEffects, entity_hash, hash_rows, read_end
+from supervisor.journal.files import DISK, JournalFiles
+from supervisor.journal.integrity import SNAPSHOT_EVERY, ChecksumState, read_snapshot, verify_journal, write_snapshot
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import (
@@ -27,18 +27,18 @@ from supervisor.journal.schema import (
     WRITE_EFFECT,
     WRITE_ENTITY,
     WRITE_EVENT,
+    apply_batch,
     check_generation,
     check_version,
     effect_rows,
     entity_values,
     event_values,
-    explaining,
-    folded,
     read_entities,
     read_events,
     read_last_seq,
     read_meta,
     transaction,
+    translate_errors,
 )
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.lifecycles.types import LifecycleEvent
@@ -58,14 +58,14 @@ class Database:
     """The connection and the line file, used by one thread at a time. Made by :func:`open_database`; close it."""
 
     def __init__(
-        self, path: Path, db: apsw.Connection, files: Files = DISK, possession: Possession | None = None
+        self, path: Path, db: apsw.Connection, files: JournalFiles = DISK, possession: Possession | None = None
     ) -> None:
         self.path = path
         self.db = db
         self._files = files
         self._possession = possession
         self.boot = files.boot()
-        self.standing = ChecksumState(0, b"", 0, 0, 0)
+        self.checksums = ChecksumState(0, b"", 0, 0, 0)
         """What is on the disk, as far as it is known to be sound."""
         self.snapshot_seq = 0
         self.generation = 0
@@ -75,27 +75,27 @@ class Database:
 
     def append(self, batch: Sequence[Append]) -> None:
         events = [event_values(one.record) for one in batch]
-        standing = self.standing
+        checksums = self.checksums
         try:
             with self.writing():
-                standing = self._write(batch, events)
+                checksums = self._write(batch, events)
         finally:
             self.last_seq = read_last_seq(self.db)  # whatever was said, this is what is there
-            if standing.seq == self.last_seq:
-                self.standing = standing
+            if checksums.seq == self.last_seq:
+                self.checksums = checksums
         self._publish([one.record for one in batch])
 
     def _write(self, batch: Sequence[Append], events: Sequence[tuple[Any, ...]]) -> ChecksumState:
         ids = list(dict.fromkeys(one.record.entity_id for one in batch))
         rows = {row.id: row for row in read_entities(self.db, ids=ids)}
         last_seq, link = read_end(self.db)
-        after = folded(rows, last_seq, batch)
+        after = apply_batch(rows, last_seq, batch)
         entities = [entity_values(row) for row in after.values()]
         hashes = {(row[_ID], row[_ENTITY_SEQ]): entity_hash(row) for row in entities}
         self.db.executemany(WRITE_ENTITY, entities)
-        made = chained(_with_entities(events, hashes), self._write_effects(batch), link)
+        made = hash_rows(_add_entity_hashes(events, hashes), self._write_effects(batch), link)
         self.db.executemany(WRITE_EVENT, made)
-        standing = self.standing.after(
+        checksums = self.checksums.after(
             seq=made[-1][0] if made else last_seq,
             chain=made[-1][-1] if made else link,
             records=len(made),
@@ -103,20 +103,20 @@ class Database:
             went=[entity_hash(entity_values(row)) for row in rows.values()],
             more=len(after) - len(rows),
         )
-        if standing.seq >= self.snapshot_seq + SNAPSHOT_EVERY:
-            self.write_snapshot(standing)
-        return standing
+        if checksums.seq >= self.snapshot_seq + SNAPSHOT_EVERY:
+            self.write_snapshot(checksums)
+        return checksums
 
-    def write_snapshot(self, standing: ChecksumState) -> None:
+    def write_snapshot(self, checksums: ChecksumState) -> None:
         """In the caller's transaction."""
-        write_snapshot(self.db, standing, self.boot)
-        self.snapshot_seq = standing.seq
+        write_snapshot(self.db, checksums, self.boot)
+        self.snapshot_seq = checksums.seq
 
-    def _write_effects(self, batch: Sequence[Append]) -> Dues:
-        dues, owed = Dues(), effect_rows(batch)
+    def _write_effects(self, batch: Sequence[Append]) -> BatchEffects:
+        dues, owed = BatchEffects(), effect_rows(batch)
         self.db.executemany(WRITE_EFFECT, owed)
         for row in owed:
-            dues.owe(*row)
+            dues.add_owed(*row)
         for seq, name in [(one.record.seq, name) for one in batch for name in one.settled]:
             self.db.execute(_SETTLE, (seq, name))
             if self.db.changes():  # not settled before, and known at all
@@ -143,7 +143,7 @@ class Database:
         self.db.set_busy_timeout(_BUSY_MS)
         _configure(self.db)
         check_generation(self.path, self.generation, read_meta(self.db, "generation"))
-        self.standing = verified(self.db, self.boot)
+        self.checksums = verify_journal(self.db, self.boot)
         self.snapshot_seq = self._last_snapshot()
         self.last_seq = read_last_seq(self.db)
         self._follow_on()
@@ -206,17 +206,17 @@ class Database:
 
     def take_over(self, jsonl: Path | None) -> None:
         """Become the journal's next owner, once it and *jsonl* are known to be sound."""
-        self.standing = verified(self.db, self.boot)
+        self.checksums = verify_journal(self.db, self.boot)
         with transaction(self.db):
             self.generation = read_meta(self.db, "generation") + 1
             self.last_seq = read_last_seq(self.db)
             if jsonl is not None:
                 self._follow(jsonl)
-            self.write_snapshot(self.standing)
+            self.write_snapshot(self.checksums)
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'generation'", (self.generation,))
 
     def _follow(self, jsonl: Path) -> None:
-        with explaining(jsonl):
+        with translate_errors(jsonl):
             self._lines = TransitionLog.open(jsonl, journal_seq=self.last_seq)
             self._catch_up(self._lines)
 
@@ -256,12 +256,14 @@ class Database:
         if not self.generation:
             return
         with self.writing():  # whose journal it is by now need not wait for a checkpoint of ours
-            if self.standing.seq == self.last_seq > self.snapshot_seq:
-                self.write_snapshot(self.standing)
+            if self.checksums.seq == self.last_seq > self.snapshot_seq:
+                self.write_snapshot(self.checksums)
         self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
-def _with_entities(events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]) -> list[tuple[Any, ...]]:
+def _add_entity_hashes(
+    events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]
+) -> list[tuple[Any, ...]]:
     """*events* with what became of their entities, each with the last record of its batch; the others have nothing."""
     return [(*row, hashes.get((row[_OF], row[_NUMBER]), b"")) for row in events]
 
@@ -272,7 +274,7 @@ _OF, _NUMBER = (EVENT_FIELDS.index(name) for name in ("entity_id", "entity_seq")
 
 # ------------------------------------------------------------------------------------------------------- opening
 def open_database(
-    path: Path, jsonl: Path | None, files: Files = DISK, possession: Possession | None = None
+    path: Path, jsonl: Path | None, files: JournalFiles = DISK, possession: Possession | None = None
 ) -> Database:
     """Open or create the journal at *path* as its next generation, and bring it and *jsonl* up to date. *possession*
     is to notice when it is deleted or replaced.
@@ -280,7 +282,7 @@ def open_database(
     Raises:
         JournalError: of another schema, damaged or somebody else's; it was left as it was.
     """
-    with explaining(path):
+    with translate_errors(path):
         if not files.exists(path):
             _create(path, files)
         files.reread(Path(f"{path}-wal"))
@@ -312,7 +314,7 @@ def _configure(db: apsw.Connection) -> None:
     db.pragma("foreign_keys", "on")
 
 
-def _create(path: Path, files: Files) -> None:
+def _create(path: Path, files: JournalFiles) -> None:
     """A journal appears whole or not at all: a power cut in the first page of a new file must not leave half of one."""
     new = path.with_name(f"{path.name}.new")
     for left in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):

@@ -15,12 +15,12 @@ import apsw
 
 from supervisor.ports.secure_files import touch_private
 
-__all__ = ["DISK", "Files"]
+__all__ = ["DISK", "JournalFiles"]
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Files:
+class JournalFiles:
     """The operating system's files. Every method raises ``OSError`` or ``apsw.Error`` as the system says."""
 
     def exists(self, path: Path) -> bool:
@@ -73,5 +73,5 @@ class Files:
             os.close(fd)
 
 
-DISK: Final = Files()
+DISK: Final = JournalFiles()
 """The machine's own."""

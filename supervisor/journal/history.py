@@ -15,16 +15,16 @@ from typing import Final, Self
 import msgspec
 
 from supervisor.journal.archive import digest_of
-from supervisor.journal.reader import Changed, JournalReader
+from supervisor.journal.reader import Damage, JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalDamaged, JournalError, JournalUnavailable
 
-__all__ = ["Checked", "History", "archives_beside"]
+__all__ = ["FileCheck", "History", "archives_beside"]
 
 _CHANGED: Final = "it is not as it was archived"
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the check of one file. ``gaps`` are ranges of records that are in another file; ``problem`` is
     ``None`` where it is sound."""
 
@@ -112,17 +112,17 @@ class History:
         with self.live.moment():
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
-    def changed(self) -> list[Changed]:
+    def changed(self) -> list[Damage]:
         """What :meth:`check` finds, looked at closer: of each file in which something is not as it was written."""
-        return [_closer(one) for one in self.check() if one.problem is not None]
+        return [_find_damage(one) for one in self.check() if one.problem is not None]
 
-    def check(self) -> Iterator[Checked]:
+    def check(self) -> Iterator[FileCheck]:
         """Check the journal, then each archive: pages, chain, entities, snapshot; and that the archive is the file that
         the journal names."""
-        yield checked(self._path)
+        yield check_file(self._path)
         for name, digest in self.live.archives().items():
             path = self._folder / name
-            found = checked(path) if path.is_file() else Checked(file=str(path), problem=self._missing)
+            found = check_file(path) if path.is_file() else FileCheck(file=str(path), problem=self._missing)
             if found.problem is None and digest_of(path) != digest:
                 found = msgspec.structs.replace(found, problem=_CHANGED)
             yield found
@@ -145,24 +145,24 @@ def _each_once(streams: Iterable[Iterator[LifecycleEvent]]) -> Iterator[Lifecycl
             yield event
 
 
-def _closer(one: Checked) -> Changed:
+def _find_damage(one: FileCheck) -> Damage:
     with suppress(JournalError), JournalReader(Path(one.file)) as reader:
         if (found := reader.changed()) is not None:
             return found
-    return Changed(None, None, f"{one.file} {one.problem}")
+    return Damage(None, None, f"{one.file} {one.problem}")
 
 
-def checked(path: Path) -> Checked:
+def check_file(path: Path) -> FileCheck:
     """Check one file, a journal or an archive, and tell what was found."""
     try:
         with JournalReader(path) as reader:
-            standing = reader.check()
-            return Checked(
+            checksums = reader.check()
+            return FileCheck(
                 file=str(path),
-                records=standing.records,
-                entities=standing.entities,
-                last_seq=standing.seq,
+                records=checksums.records,
+                entities=checksums.entities,
+                last_seq=checksums.seq,
                 gaps=reader.gaps,
             )
     except JournalError as error:
-        return Checked(file=str(path), problem=str(error).removeprefix(f"{path} "))
+        return FileCheck(file=str(path), problem=str(error).removeprefix(f"{path} "))

@@ -15,9 +15,9 @@ from typing import Final
 import apsw
 import msgspec
 
-from supervisor.journal.chain import START, check_entities, link_at, walk
+from supervisor.journal.chain import START, check_entities, link_at, walk_chain
 
-__all__ = ["SNAPSHOT_EVERY", "ChecksumState", "check_all", "read_snapshot", "verified", "write_snapshot"]
+__all__ = ["SNAPSHOT_EVERY", "ChecksumState", "check_all", "read_snapshot", "verify_journal", "write_snapshot"]
 
 SNAPSHOT_EVERY: Final = 10_000
 """Records between two snapshots: after a kill an opening verifies at most so many, in about 0.1 s."""
@@ -80,13 +80,13 @@ def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
     return ChecksumState(seq, chain, records, entities, int.from_bytes(digest)), boot
 
 
-def write_snapshot(db: apsw.Connection, standing: ChecksumState, boot: str) -> None:
+def write_snapshot(db: apsw.Connection, checksums: ChecksumState, boot: str) -> None:
     """*standing* is verified; in the caller's transaction."""
-    digest = standing.digest.to_bytes(_SIZE)
-    db.execute(_WRITE, (standing.seq, standing.chain, standing.records, standing.entities, digest, boot))
+    digest = checksums.digest.to_bytes(_SIZE)
+    db.execute(_WRITE, (checksums.seq, checksums.chain, checksums.records, checksums.entities, digest, boot))
 
 
-def verified(db: apsw.Connection, boot: str) -> ChecksumState:
+def verify_journal(db: apsw.Connection, boot: str) -> ChecksumState:
     """How the journal stands, once it is known to be sound; *boot* names this boot, ``""`` if nobody can.
 
     Raises:
@@ -105,11 +105,11 @@ def _check_since(db: apsw.Connection, last: ChecksumState) -> ChecksumState:
         raise apsw.CorruptError(f"record {last.seq} is not what was written there")
     records, seq, chain = 0, last.seq, last.chain
     came: dict[str, bytes] = {}
-    for row in walk(db, last.seq, last.chain):
+    for row in walk_chain(db, last.seq, last.chain):
         seq, chain, records = row[0], row[-1], records + 1
         came[row[_WHO]] = row[-2] or came.get(row[_WHO], b"")
     touched = (_encode(list(came)).decode(),)
-    _refuse_astray(check_entities(db, _TOUCHED, touched)[0])
+    _raise_for_stray(check_entities(db, _TOUCHED, touched)[0])
     if (known := db.execute(_KNOWN, touched).get) != len(came):
         raise apsw.CorruptError(f"{len(came) - known} entities that have records are not there")
     went = [old for who in came if (old := db.execute(_EARLIER, (who, last.seq)).get) is not None]
@@ -121,7 +121,7 @@ _WHO: Final = 4
 """Where a row of ``events`` names its entity."""
 
 
-def _refuse_astray(entity_id: str | None) -> None:
+def _raise_for_stray(entity_id: str | None) -> None:
     if entity_id is not None:
         raise apsw.CorruptError(f"{entity_id} is not as its last record left it")
 
@@ -138,9 +138,9 @@ def check_all(db: apsw.Connection) -> ChecksumState:
         raise apsw.CorruptError(str(verdict))
     found = read_snapshot(db)
     last = found[0] if found is not None else _EMPTY
-    end, folded = _walked(db, last.seq)
+    end, folded = _walk_records(db, last.seq)
     astray, digest = check_entities(db)
-    _refuse_astray(astray)
+    _raise_for_stray(astray)
     if uncounted := db.execute(_COUNTS).get:
         raise apsw.CorruptError(f"{uncounted} records more than the entities have")
     if last != folded:
@@ -152,23 +152,23 @@ def check_all(db: apsw.Connection) -> ChecksumState:
 _EMPTY: Final = ChecksumState(0, START, 0, 0, 0)
 
 
-def _walked(db: apsw.Connection, up_to: int) -> tuple[ChecksumState, ChecksumState]:
+def _walk_records(db: apsw.Connection, up_to: int) -> tuple[ChecksumState, ChecksumState]:
     """Check the chain: the journal's last record, and what the records up to *up_to* fold to. Only the second one knows
     of entities."""
     seq, chain, records = 0, START, 0
     folded = _EMPTY
     kept: dict[str, bytes] = {}
     """What each entity's hash is so far."""
-    for row in walk(db):
+    for row in walk_chain(db):
         if records and seq <= up_to < row[0]:
-            folded = _folded(seq, chain, records, kept)
+            folded = _entity_checksums(seq, chain, records, kept)
         seq, chain, records = row[0], row[-1], records + 1
         if row[-2] and seq <= up_to:
             kept[row[_WHO]] = row[-2]
     if records and seq <= up_to:
-        folded = _folded(seq, chain, records, kept)
+        folded = _entity_checksums(seq, chain, records, kept)
     return ChecksumState(seq, chain, records, 0, 0), folded
 
 
-def _folded(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> ChecksumState:
+def _entity_checksums(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> ChecksumState:
     return ChecksumState(seq, chain, records, len(kept), sum(map(int.from_bytes, kept.values())) % _MODULUS)

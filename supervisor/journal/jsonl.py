@@ -97,7 +97,7 @@ class TransitionLog:
                     f"{path} ends at seq {last.seq}, the journal at {journal_seq}: the journal has lost its end, or the"
                     " file belongs to another one; restore a copy of the journal, or move the file away"
                 )
-            _cut(fd, size_bytes)
+            _truncate(fd, size_bytes)
         except BaseException:
             os.close(fd)
             raise
@@ -119,7 +119,7 @@ class TransitionLog:
         self._timestamp, self.last_seq = timestamp, last_seq
 
     def _write(self, text: bytearray) -> None:
-        _cut(self._fd, self._size_bytes)  # what an earlier write left half done
+        _truncate(self._fd, self._size_bytes)  # what an earlier write left half done
         done = 0
         while done < len(text):
             done += os.write(self._fd, memoryview(text)[done:])
@@ -129,7 +129,7 @@ class TransitionLog:
         os.close(self._fd)
 
 
-def _cut(fd: int, size_bytes: int) -> None:
+def _truncate(fd: int, size_bytes: int) -> None:
     if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
         os.ftruncate(fd, size_bytes)
 
@@ -142,7 +142,7 @@ def _last_line(fd: int, path: Path) -> tuple[int, TransitionLine | None]:
         whole = end = view.rfind(b"\n") + 1
         while end:
             start = view.rfind(b"\n", 0, end - 1) + 1
-            if line := _parsed(view[start:end]):
+            if line := _parse(view[start:end]):
                 return end, line
             end = start
     if whole:
@@ -150,7 +150,7 @@ def _last_line(fd: int, path: Path) -> tuple[int, TransitionLine | None]:
     return 0, None
 
 
-def _parsed(text: bytes) -> TransitionLine | None:
+def _parse(text: bytes) -> TransitionLine | None:
     try:
         return _decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the last: nested a thousand times

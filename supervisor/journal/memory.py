@@ -1,6 +1,6 @@
 """The journal in memory: for a supervisor that is embedded without a state directory, and for simulated ones.
 
-It has the meaning of the journal on disk, because ``schema.folded`` decides for both; only durability is missing.
+It has the meaning of the journal on disk, because ``schema.apply_batch`` decides for both; only durability is missing.
 Records are kept encoded, so that nobody's later change of a dictionary reaches the log. A ``MemoryStore`` outlives
 the journal that writes it, as a file would.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from supervisor.journal.schema import MADE, check_generation, folded
+from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
 
@@ -52,7 +52,7 @@ class MemoryStore:
 
     def write(self, batch: Sequence[Append]) -> None:
         """All of *batch*, or an exception and none of it."""
-        entities = folded(self.entities, self.last_seq, batch)
+        entities = apply_batch(self.entities, self.last_seq, batch)
         records = [_encode(one.record) for one in batch]
         owed = self._new_effects(batch)
         self.entities.update(entities)
@@ -129,7 +129,7 @@ class MemoryJournal:
         return [row for row in rows if not (live_only and row.ended)]
 
     async def ids(self) -> set[str]:
-        return {row.id for row in self._reading().entities.values() if row.kind not in MADE}
+        return {row.id for row in self._reading().entities.values() if row.kind not in DERIVED_ID_KINDS}
 
     async def close(self) -> None:
         self._closed = True

@@ -19,24 +19,24 @@ from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.integrity import ChecksumState, check_all
 from supervisor.journal.schema import (
     check_version,
-    explaining,
     read_entities,
     read_events,
     read_last_seq,
     read_meta,
     read_named,
+    translate_errors,
 )
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalError
 
-__all__ = ["Changed", "JournalReader", "last_seq_of"]
+__all__ = ["Damage", "JournalReader", "last_seq_of"]
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
 _ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) FROM gaps WHERE last_seq > ?1"
 
 
-class Changed(NamedTuple):
+class Damage(NamedTuple):
     """What is not as it was written: the first such record, and an entity that is not as its last record left it;
     *problem* is what the check says, which may be neither."""
 
@@ -51,7 +51,7 @@ def last_seq_of(path: Path) -> int:
     Raises:
         JournalError: of another schema, damaged, or no journal.
     """
-    with explaining(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+    with translate_errors(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         db.set_busy_timeout(_BUSY_MS)
         check_version(db, path)
         return read_last_seq(db)
@@ -68,10 +68,10 @@ class JournalReader:
         if not path.is_file():
             raise JournalError(f"no journal at {path}: run `supervisor run` there first, or give --state-dir")
         self._path = path
-        with explaining(self._path):
+        with translate_errors(self._path):
             self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            with explaining(self._path):
+            with translate_errors(self._path):
                 self._db.set_busy_timeout(_BUSY_MS)
                 check_version(self._db, path)
         except BaseException:
@@ -81,28 +81,28 @@ class JournalReader:
     @property
     def generation(self) -> int:
         """How many supervisors have owned this journal."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return read_meta(self._db, "generation")
 
     @property
     def last_seq(self) -> int:
-        with explaining(self._path):
+        with translate_errors(self._path):
             return read_last_seq(self._db)
 
     @property
     def gaps(self) -> int:
         """How many ranges of records are elsewhere."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return int(self._db.execute("SELECT count(*) FROM gaps").get)
 
     def elsewhere(self, after_seq: int = 0) -> int:
         """How many records after *after_seq* are in those."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return int(self._db.execute(_ELSEWHERE, (after_seq,)).get)
 
     def archives(self) -> dict[str, bytes]:
         """The names of the archives that have records of this journal, oldest first, and the digests of their files."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
 
     def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
@@ -112,36 +112,36 @@ class JournalReader:
             after_seq = page[-1].seq
 
     def _page(self, entity_id: str | None, after_seq: int) -> list[LifecycleEvent]:
-        with explaining(self._path):
+        with translate_errors(self._path):
             return read_events(self._db, entity_id, after_seq, _PAGE)
 
     def named(self, *names: str) -> Iterator[LifecycleEvent]:
         """The records of events with one of these names, in order."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             yield from read_named(self._db, names)
 
     def entities(self, *, live_only: bool = False) -> list[EntityRow]:
         """Every entity in the order of birth, or those that have not ended."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return read_entities(self._db, live_only=live_only)
 
     def entity(self, entity_id: str) -> EntityRow | None:
         """One entity, if the journal knows it."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return next(iter(read_entities(self._db, ids=[entity_id])), None)
 
     def effects(self) -> dict[str, bytes]:
         """Every effect that was ever owed, by its id, as JSON; settled ones too."""
-        with explaining(self._path):
+        with translate_errors(self._path):
             return dict(self._db.execute("SELECT effect_id, payload FROM effects"))
 
-    def changed(self) -> Changed | None:
+    def changed(self) -> Damage | None:
         """What :meth:`check` finds, looked at closer; ``None`` if it finds nothing. As of one moment."""
-        with explaining(self._path), self.moment():
+        with translate_errors(self._path), self.moment():
             try:
                 check_all(self._db)
             except apsw.CorruptError as error:
-                return Changed(check_chain(self._db), check_entities(self._db)[0], str(error))
+                return Damage(check_chain(self._db), check_entities(self._db)[0], str(error))
         return None
 
     def check(self) -> ChecksumState:
@@ -150,7 +150,7 @@ class JournalReader:
         Raises:
             JournalError: it is damaged; it says where.
         """
-        with explaining(self._path), self.moment():
+        with translate_errors(self._path), self.moment():
             return check_all(self._db)
 
     @contextmanager

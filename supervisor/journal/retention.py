@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.ports import Retention
 
-__all__ = ["SETTLED_S", "RetentionSelection", "leavers"]
+__all__ = ["SETTLED_S", "RetentionSelection", "select_entities"]
 
 SETTLED_S: Final = 60.0
 """An entity that ended less than this ago stays in any case: late facts about it may be on their way."""
@@ -69,25 +69,25 @@ class RetentionSelection(NamedTuple):
     changed_at: float
 
 
-def leavers(
+def select_entities(
     db: apsw.Connection, retention: Retention, now: float, most: int, living: Collection[str] = ()
 ) -> list[RetentionSelection]:
     """Who leaves next, oldest first: about *most* records, and more only where fewer would part a child from its
     parent. *now* is Unix time, the *living* stay."""
-    until = _until(db, retention, now)
+    until = _cutoff(db, retention, now)
     if until is None:
         return []
     stays = _encode(list(living)).decode()
-    found = _leaving(db, until, stays)
+    found = _select(db, until, stays)
     records = 0
     for one in found:
         records += one.records
         if records >= most:
-            return _leaving(db, one.changed_at, stays) or found
+            return _select(db, one.changed_at, stays) or found
     return found
 
 
-def _until(db: apsw.Connection, retention: Retention, now: float) -> float | None:
+def _cutoff(db: apsw.Connection, retention: Retention, now: float) -> float | None:
     """The youngest that may leave by the retention, by the time of its last record."""
     ages = [] if retention.keep_s is None else [now - max(retention.keep_s, SETTLED_S)]
     if retention.records_max is not None:
@@ -98,5 +98,5 @@ def _until(db: apsw.Connection, retention: Retention, now: float) -> float | Non
     return max(ages, default=None)
 
 
-def _leaving(db: apsw.Connection, until: float, living: str) -> list[RetentionSelection]:
+def _select(db: apsw.Connection, until: float, living: str) -> list[RetentionSelection]:
     return [RetentionSelection(*row) for row in db.execute(_LEAVING, {"until": until, "living": living})]

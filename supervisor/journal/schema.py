@@ -2,7 +2,7 @@
 
 The columns of a table are the fields of its record, in their order, so there is one description of each; an event has
 two columns more, its hashes (``supervisor.journal.chain``). Whether a batch may be written, and what the entities are
-after it, is decided in ``folded``, once for every implementation.
+after it, is decided in ``apply_batch``, once for every implementation.
 Nothing here opens a file or reads a clock.
 """
 
@@ -21,19 +21,18 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
 
 __all__ = [
+    "DERIVED_ID_KINDS",
     "ENTITY_FIELDS",
     "EVENT_FIELDS",
-    "MADE",
     "WRITE_EFFECT",
     "WRITE_ENTITY",
     "WRITE_EVENT",
+    "apply_batch",
     "check_generation",
     "check_version",
     "effect_rows",
     "entity_values",
     "event_values",
-    "explaining",
-    "folded",
     "read_entities",
     "read_events",
     "read_ids",
@@ -41,6 +40,7 @@ __all__ = [
     "read_meta",
     "read_named",
     "transaction",
+    "translate_errors",
 ]
 
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
@@ -61,9 +61,9 @@ _ENTITIES: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
-MADE: Final = (Kind.TURN, Kind.AGENT)
+DERIVED_ID_KINDS: Final = (Kind.TURN, Kind.AGENT)
 """Kinds whose ids are made of their session's: nobody can ask for one of them again."""
-_MADE_JSON: Final = _encode(MADE).decode()
+_MADE_JSON: Final = _encode(DERIVED_ID_KINDS).decode()
 _IDS: Final = """
 SELECT id FROM entities WHERE kind NOT IN (SELECT value FROM json_each(?)) UNION ALL SELECT id FROM ids
 """
@@ -80,7 +80,7 @@ def check_generation(where: object, ours: int, found: int) -> None:
         raise Fenced(f"{where}: generation {found} owns this journal now, ours was {ours}; this supervisor must stop")
 
 
-def folded(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
+def apply_batch(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
     """The entities of *batch* after it, where *rows* are those that exist and *last_seq* is the journal's last record.
 
     Raises:
@@ -94,7 +94,7 @@ def folded(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]
         if record.entity_seq != entity_seq + 1 or record.seq <= last_seq:
             raise _out_of_order(record, entity_seq, last_seq)
         last_seq = record.seq
-        after[record.entity_id] = _advanced(before, one)
+        after[record.entity_id] = _next_row(before, one)
     return after
 
 
@@ -110,7 +110,7 @@ def _out_of_order(record: LifecycleEvent, entity_seq: int, last_seq: int) -> Fen
     )
 
 
-def _advanced(before: EntityRow | None, one: Append) -> EntityRow:
+def _next_row(before: EntityRow | None, one: Append) -> EntityRow:
     # What is only recorded about an entity that has ended (a refusal, a late fact) does not bring it back to life.
     stays_ended = before is not None and before.ended and one.record.outcome != "transition"
     return EntityRow(
@@ -262,20 +262,20 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def explaining(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Errors of the driver and of the system leave as a :class:`JournalError` that names the file; those that may pass
     as a :class:`JournalUnavailable`, those that tell of damage as a :class:`JournalDamaged`."""
     try:
         yield
     except (apsw.Error, OSError, UnicodeDecodeError) as error:
-        raise _kind(error)(f"{path} {_sentence(error)}") from error
+        raise _error_class(error)(f"{path} {_sentence(error)}") from error
     except UnicodeEncodeError as error:
         if error.object != str(path):
             raise
         raise JournalError(f"{path} cannot be opened: its name is not UTF-8; rename it") from error
 
 
-def _kind(error: _Errors) -> type[JournalError]:
+def _error_class(error: _Errors) -> type[JournalError]:
     if isinstance(error, _THE_DISKS):
         return JournalUnavailable
     return JournalDamaged if _is_damage(error) else JournalError

@@ -19,10 +19,10 @@ import anyio
 import anyio.to_thread
 
 from actors.waiting import to_the_end
-from supervisor.journal.archive import WRITING, compacting
+from supervisor.journal.archive import WRITING, compact_pieces
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.possession import Possession
-from supervisor.journal.schema import explaining, read_entities, read_events, read_ids
+from supervisor.journal.schema import read_entities, read_events, read_ids, translate_errors
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
 from supervisor.ports.logs import get_logger
@@ -122,18 +122,18 @@ class SqliteJournal:
         """
         if self.lines_error is not None:
             raise JournalError(f"transitions.jsonl is behind the journal ({self.lines_error}); see to that first")
-        apart, told = anyio.CapacityLimiter(1), Compacted()
-        with closing(compacting(self._opened(), folder, retention, now, living=living)) as pieces:
-            limiter, alone = apart, _NOBODY
-            while (piece := await to_the_end(partial(self._next, pieces, limiter, alone))) is not None:
-                where, told = piece
-                limiter, alone = (self._limiter, self._working) if where == WRITING else (apart, _NOBODY)
+        apart, progress = anyio.CapacityLimiter(1), Compacted()
+        with closing(compact_pieces(self._opened(), folder, retention, now, living=living)) as pieces:
+            limiter, exclusive = apart, _NOBODY
+            while (piece := await to_the_end(partial(self._next, pieces, limiter, exclusive))) is not None:
+                where, progress = piece
+                limiter, exclusive = (self._limiter, self._working) if where == WRITING else (apart, _NOBODY)
                 await anyio.sleep(pause_s)
-        return told
+        return progress
 
-    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, alone: _Alone) -> _T | None:
+    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, exclusive: _Alone) -> _T | None:
         def piece() -> _T | None:
-            with alone:
+            with exclusive:
                 self._opened().check()  # an archive must not be written into a directory that is another's by now
                 return next(pieces, None)
 
@@ -157,7 +157,7 @@ class SqliteJournal:
         with self._working:
             database = self._opened()
             try:
-                with explaining(self._path):
+                with translate_errors(self._path):
                     return work(database)
             finally:
                 self.last_seq, self.lines_error = database.last_seq, database.lines_error
@@ -166,5 +166,5 @@ class SqliteJournal:
         with self._working:
             database, self._database = self._database, None
             if database is not None:
-                with explaining(self._path):
+                with translate_errors(self._path):
                     database.close()

@@ -19,22 +19,22 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote, unquote
 
-from supervisor.journal.ownership import foreign
+from supervisor.journal.ownership import why_untrusted
 from supervisor.journal.possession import Possession
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
-__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
+__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id", "unreadable_error"]
 
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
 
 _TAG: Final = re.compile(r"[0-9a-f]{16}")
 
-_USUAL: Final = 0o777
+_FOLDER_MODE: Final = 0o777
 """The mode of the folders above it, narrowed by the umask."""
 
 
-_HANDED_OVER_S: Final = 2.0
+_LOCK_RELEASE_S: Final = 2.0
 """A holder that has been killed while it started a program holds on until that program has its own image: so long its
 lock is waited for. Found by killing it at random, once in some fifty times on a busy machine."""
 
@@ -144,11 +144,11 @@ class StateDir:
             raise StateDirBusy(self.root, None)
 
     def _take(self, fd: int) -> None:
-        until_s = time.monotonic() + _HANDED_OVER_S
+        until_s = time.monotonic() + _LOCK_RELEASE_S
         try:
-            while not _locked(fd):
-                holder = _pid(os.pread(fd, 64, 0))
-                if holder is None or _runs(holder) or time.monotonic() > until_s:
+            while not _try_lock(fd):
+                holder = _parse_pid(os.pread(fd, 64, 0))
+                if holder is None or _is_running(holder) or time.monotonic() > until_s:
                     raise StateDirBusy(self.root, holder)
                 time.sleep(0.01)
             os.ftruncate(fd, 0)
@@ -157,14 +157,14 @@ class StateDir:
             raise _unusable(self.root, error) from error
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     with suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -174,7 +174,7 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _pid(text: bytes) -> int | None:
+def _parse_pid(text: bytes) -> int | None:
     first = text.split(b" ")[0]
     return int(first) if first.isdigit() else None
 
@@ -205,7 +205,7 @@ def _check_usable(path: Path) -> None:
 def _check_ours(state: StateDir) -> None:
     inside = (state.runtime, state.agents, state.transitions, state.journal, state.lock_file, state.control_socket)
     try:
-        why = foreign(state.root, (*inside, state.fork_server_file, state.tag_file))
+        why = why_untrusted(state.root, (*inside, state.fork_server_file, state.tag_file))
     except OSError as error:
         raise _unusable(state.root, error) from error
     if why is not None:
@@ -224,12 +224,12 @@ def _check_readable(state: StateDir) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise missing from None
     except PermissionError as error:
-        raise not_ours(state.root) from error
+        raise unreadable_error(state.root) from error
     except OSError as error:  # the name is too long
         raise _unusable(state.root, error) from error
 
 
-def not_ours(path: Path) -> StateDirError:
+def unreadable_error(path: Path) -> StateDirError:
     """What to say of a state directory that this user may not read."""
     return StateDirError(
         f"{path} may not be read by this user: run the command as its owner, or give another --state-dir"
@@ -246,20 +246,20 @@ def _make(state: StateDir) -> None:
         _make_folders(state.runtime, made, PRIVATE_FOLDER)
         state.runtime.chmod(PRIVATE_FOLDER)
     except OSError as error:
-        _take_back(made)
+        _undo(made)
         raise _unusable(state.root, error) from error
 
 
 def _make_folders(path: Path, made: list[Path], mode: int) -> None:
     """Make *path* with *mode*, and what is missing above it as any folder is made."""
     if not path.parent.exists():
-        _make_folders(path.parent, made, _USUAL)
+        _make_folders(path.parent, made, _FOLDER_MODE)
     if not path.is_dir():
         path.mkdir(mode, exist_ok=True)
         made.append(path)
 
 
-def _take_back(made: list[Path]) -> None:
+def _undo(made: list[Path]) -> None:
     for path in reversed(made):
         with suppress(OSError):  # the first error is the one to tell; a folder that is in use by now stays
             path.rmdir() if path.is_dir() else path.unlink()

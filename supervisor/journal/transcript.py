@@ -30,10 +30,12 @@ class Transcript:
     Args:
         path: the first file; made, with its folder, when the first text is written.
         cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
-        shelf: where it is put while its file is open; one that has many closes the file of another.
+        open_transcripts: the transcripts whose files are open; it closes the oldest when there are too many.
     """
 
-    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES, shelf: OpenTranscripts | None = None) -> None:
+    def __init__(
+        self, path: Path, *, cap_bytes: int = CAP_BYTES, open_transcripts: OpenTranscripts | None = None
+    ) -> None:
         if cap_bytes < _CAP_LEAST_BYTES:
             raise ValueError(f"cap_bytes: {cap_bytes} is too small for a transcript; give at least {_CAP_LEAST_BYTES}")
         self.path = path
@@ -43,14 +45,14 @@ class Transcript:
         self._start = self._end = 0  # offsets in the whole text: of the open file, and of what comes next
         self._source: str | None = None  # whose line is open
         self._lost_bytes = 0
-        self._shelf = shelf
+        self._open_transcripts = open_transcripts
 
     def write(self, source: str, text: str, *, at: float) -> None:
         """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
         if text:
             self._add(self._rendered(source, text, at))
-            if self._shelf is not None and self._fd is not None:
-                self._shelf.used(self)
+            if self._open_transcripts is not None and self._fd is not None:
+                self._open_transcripts.used(self)
 
     def flush(self) -> None:
         """End the line that is open, so that what comes next begins one of its own."""
@@ -62,8 +64,8 @@ class Transcript:
         """End the line and close the file; a later write opens it again."""
         self.flush()
         self._release()
-        if self._shelf is not None:
-            self._shelf.closed(self)
+        if self._open_transcripts is not None:
+            self._open_transcripts.closed(self)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +120,7 @@ class Transcript:
             self._put(data)
 
     def _check_ours(self) -> None:
-        if self._shelf is not None and not self._shelf.is_ours():
+        if self._open_transcripts is not None and not self._open_transcripts.is_ours():
             raise FileNotFoundError(errno.ENOENT, "its state directory was deleted or replaced", str(self.path))
 
     def _rotate(self) -> None:
@@ -148,8 +150,8 @@ class OpenTranscripts:
     state directory is not another supervisor's by now.
     """
 
-    def __init__(self, most: int, is_ours: Callable[[], bool] = lambda: True) -> None:
-        self._most = most
+    def __init__(self, files_max: int, is_ours: Callable[[], bool] = lambda: True) -> None:
+        self._files_max = files_max
         self.is_ours = is_ours
         self._open: dict[Path, Transcript] = {}
 
@@ -157,7 +159,7 @@ class OpenTranscripts:
         """It is open, and has just been written."""
         self._open.pop(transcript.path, None)
         self._open[transcript.path] = transcript
-        while len(self._open) > self._most:
+        while len(self._open) > self._files_max:
             oldest = self._open.pop(next(iter(self._open)))
             oldest.close()
 

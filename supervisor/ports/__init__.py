@@ -33,6 +33,7 @@ from supervisor.ports.agent import (
 from supervisor.ports.clock import WallClock
 from supervisor.ports.journal import (
     Append,
+    Archiver,
     Compacted,
     EntityRow,
     Fenced,
@@ -42,7 +43,6 @@ from supervisor.ports.journal import (
     JournalLost,
     JournalUnavailable,
     Retention,
-    Upkeep,
 )
 from supervisor.ports.process import (
     SERVER_VARIABLE,
@@ -73,6 +73,7 @@ __all__ = [
     "AgentFiles",
     "AgentOptions",
     "Append",
+    "Archiver",
     "CallNotEnded",
     "Caller",
     "Changes",
@@ -117,7 +118,6 @@ __all__ = [
     "ToolOpened",
     "TranscriptSink",
     "TurnEnded",
-    "Upkeep",
     "Usage",
     "WallClock",
     "Workspace",

@@ -11,6 +11,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = [
     "Append",
+    "Archiver",
     "Compacted",
     "EntityRow",
     "Fenced",
@@ -20,7 +21,6 @@ __all__ = [
     "JournalLost",
     "JournalUnavailable",
     "Retention",
-    "Upkeep",
 ]
 
 
@@ -165,7 +165,7 @@ class Journal(Protocol):
     async def close(self) -> None: ...
 
 
-class Upkeep(Protocol):
+class Archiver(Protocol):
     """Compaction of a journal while it is written, and copies of records in the archive."""
 
     async def compact(self, retention: Retention, living: Callable[[], Collection[str]]) -> Compacted:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import AgentFiles, Caller, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import AgentFiles, Archiver, Caller, Journal, Origin, TranscriptSink, WallClock, Workspace
 from supervisor.runtime.availability import PatientHost
 
 __all__ = ["Dependencies"]
@@ -38,5 +38,5 @@ class Dependencies(NamedTuple):
     caller_at: Callable[[socket.socket, int], Caller] = _operator
     """Who is at the other end of a connection, given the pid that the kernel names; where no program is started,
     nobody is a program of ours."""
-    upkeep: Upkeep | None = None
+    upkeep: Archiver | None = None
     """What keeps the journal small; ``None``: it grows."""

@@ -370,7 +370,12 @@ class JournalWriter:
             try:
                 self._perform(owed)
             except Exception as error:
-                _log.error("an effect failed", entity=owed.entity_id, effect=type(owed.effect).__struct_config__.tag, exc_info=error)
+                _log.error(
+                    "an effect failed",
+                    entity=owed.entity_id,
+                    effect=type(owed.effect).__struct_config__.tag,
+                    exc_info=error,
+                )
         if self._then:
             self._call_waiting(record.seq)
 

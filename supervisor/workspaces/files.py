@@ -50,7 +50,7 @@ _GIT: Final = "it is git's own; use git"
 
 
 class DiskFiles:
-    """``supervisor.ports.Files`` over this machine's.
+    """``supervisor.ports.JournalFiles`` over this machine's.
 
     Args:
         state_dir: the supervisor's own, ``None`` where it has none; agents work nowhere in it but in *worktrees*.

@@ -98,7 +98,7 @@ class SimulatedWorkspace(DirectoryWorkspace):
 
 
 class SimulatedFiles:
-    """``supervisor.ports.Files`` without a disk: the files that were written in this run, in memory."""
+    """``supervisor.ports.JournalFiles`` without a disk: the files that were written in this run, in memory."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -14,9 +14,9 @@ import apsw
 import pytest
 
 from supervisor.journal import archive, sqlite
-from supervisor.journal.archive import APART, WRITING, compacting
+from supervisor.journal.archive import OWN_CONNECTION, WRITING, compact_pieces
 from supervisor.journal.database import Database, open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.history import History
 from supervisor.journal.integrity import check_all
 from supervisor.journal.jsonl import TransitionLog
@@ -90,7 +90,7 @@ def journal_of(folder: Path, seed: int) -> Database:
 
 
 def compact(database: Database, folder: Path, retention: Retention = ALL, now: float = NOW) -> Compacted:
-    return [told for _, told in compacting(database, folder / "archive", retention, now)][-1]
+    return [told for _, told in compact_pieces(database, folder / "archive", retention, now)][-1]
 
 
 def everything(folder: Path) -> list[Any]:
@@ -114,10 +114,10 @@ def test_what_ended_leaves_and_nothing_is_lost(tmp_path: Path, seed: int) -> Non
         before = everything(tmp_path)
         told = compact(database, tmp_path)
         assert told.records > 20
-        assert (told.records_left, told.entities_left) == (database.standing.records, database.standing.entities)
+        assert (told.records_left, told.entities_left) == (database.checksums.records, database.checksums.entities)
         assert told.records + told.records_left == len(before[0])
         assert everything(tmp_path) == before
-        assert check_all(database.db) == database.standing
+        assert check_all(database.db) == database.checksums
         assert {row[0] for row in database.db.execute("SELECT ended FROM entities")} == {0}
         for name in told.archives:
             with JournalReader(tmp_path / "archive" / name) as reader:
@@ -140,7 +140,7 @@ def test_a_compacted_journal_goes_on_and_is_compacted_again(tmp_path: Path, seed
         told = compact(database, tmp_path)
         assert told.entities == len(rows)
         assert everything(tmp_path) == before
-        assert check_all(database.db) == database.standing
+        assert check_all(database.db) == database.checksums
     with closing(open_database(tmp_path / "runtime" / "journal.db", None)) as database:
         assert database.last_seq == before[0][-1].seq
 
@@ -162,12 +162,12 @@ def test_a_slice_is_bounded_and_after_each_the_journal_is_sound(
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", most)
     with closing(journal_of(tmp_path, 1)) as database:
         before = everything(tmp_path)
-        left = database.standing.records
-        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
+        left = database.checksums.records
+        with closing(compact_pieces(database, tmp_path / "archive", ALL, NOW)) as pieces:
             for _ in pieces:
-                assert left - database.standing.records <= most
-                left = database.standing.records
-                assert check_all(database.db) == database.standing
+                assert left - database.checksums.records <= most
+                left = database.checksums.records
+                assert check_all(database.db) == database.checksums
         assert everything(tmp_path) == before
 
 
@@ -191,7 +191,7 @@ def crashes(folder: Path, seed: int) -> Iterator[int]:
     for pieces_done in range(10_000):
         place = folder / str(pieces_done)
         database = journal_of(place, seed)
-        pieces = compacting(database, place / "archive", ALL, NOW)
+        pieces = compact_pieces(database, place / "archive", ALL, NOW)
         done = sum(1 for _ in zip(range(pieces_done), pieces, strict=False))
         pieces.close()
         database.close()
@@ -212,9 +212,9 @@ def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
         before = before or everything(place)
         assert everything(place) == before
         with closing(open_database(place / "runtime" / "journal.db", None)) as database:
-            assert check_all(database.db) == database.standing
+            assert check_all(database.db) == database.checksums
             compact(database, place)
-            assert check_all(database.db) == database.standing
+            assert check_all(database.db) == database.checksums
             named = {name for (name,) in database.db.execute("SELECT file FROM archives WHERE done")}
         assert everything(place) == before
         left = {one.name for one in (place / "archive").iterdir()} - named
@@ -223,7 +223,7 @@ def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
     assert count > 15
 
 
-class Failing(Files):
+class Failing(JournalFiles):
     """Fails at the n-th of its calls that change something."""
 
     def __init__(self, at: int) -> None:
@@ -246,15 +246,15 @@ class Failing(Files):
 def test_a_disk_that_fails_while_an_archive_is_made_costs_nothing(tmp_path: Path) -> None:
     """Whichever sync or rename it is: the error names the archive, the journal is as it was, and nothing is left."""
     with closing(journal_of(tmp_path, 1)) as database:
-        before, standing = everything(tmp_path), database.standing
+        before, checksums = everything(tmp_path), database.checksums
         files, at = Failing(1), 1
-        while database.standing == standing:
+        while database.checksums == checksums:
             with suppress(JournalError):
-                for _ in compacting(database, tmp_path / "archive", ALL, NOW, files):
+                for _ in compact_pieces(database, tmp_path / "archive", ALL, NOW, files):
                     pass
                 assert files.calls < at
             if files.calls >= at:
-                assert database.standing == standing == check_all(database.db)
+                assert database.checksums == checksums == check_all(database.db)
                 at += 1
                 files = Failing(at)
         assert at > 5
@@ -264,7 +264,7 @@ def test_a_disk_that_fails_while_an_archive_is_made_costs_nothing(tmp_path: Path
 def test_the_error_of_such_a_disk_names_the_archive(tmp_path: Path) -> None:
     """And says what to see to."""
     with closing(journal_of(tmp_path, 1)) as database:
-        pieces = compacting(database, tmp_path / "archive", ALL, NOW, Failing(1))
+        pieces = compact_pieces(database, tmp_path / "archive", ALL, NOW, Failing(1))
         with pytest.raises(JournalError, match=r"archive/journal-000001\.db could not be used"):
             list(pieces)
         assert list((tmp_path / "archive").iterdir()) == []
@@ -280,7 +280,7 @@ def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: st
             "SELECT max(seq) FROM events WHERE entity_id IN (SELECT id FROM entities WHERE ended)"
         )
         database.db.execute(f"UPDATE events SET reason = {reason} WHERE seq = ?", seq)
-        records = database.standing.records
+        records = database.checksums.records
         with pytest.raises(JournalError, match=rf"journal\.db is damaged \({words.format(*seq)}"):
             compact(database, tmp_path)
         assert database.db.execute("SELECT count(*) FROM events").get == records
@@ -289,7 +289,7 @@ def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: st
 def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bit that rots in an index: the entity is there, and nobody finds it. It would be archived, and stay, and be
     archived again, until the disk is full. The check finds it."""
-    monkeypatch.setattr(Files, "boot", lambda _: "one boot")  # in which a start does not look at everything
+    monkeypatch.setattr(JournalFiles, "boot", lambda _: "one boot")  # in which a start does not look at everything
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         database.append([entry(1, 1, "leaves", ended=True), entry(2, 1, "stays")])
     _rot_in_index(tmp_path / "journal.db", b"leaves", b"leavet")
@@ -297,7 +297,7 @@ def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path, mon
         reader.check()
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         words = r"journal\.db is damaged \(1 entities are not found by their ids\)"
-        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
+        with closing(compact_pieces(database, tmp_path / "archive", ALL, NOW)) as pieces:
             with pytest.raises(JournalError, match=words):
                 list(islice(pieces, 100))  # a few would do
         assert database.db.execute("SELECT count(*) FROM events").get == 2
@@ -319,19 +319,19 @@ def test_an_archive_that_is_gone_keeps_the_rest_in_the_journal(tmp_path: Path, m
     """Nothing more is deleted for which there is no other copy; the error says to put the file back."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", 5)
     with closing(journal_of(tmp_path, 1)) as database:
-        full = database.standing.records
-        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
-            while database.standing.records == full:
+        full = database.checksums.records
+        with closing(compact_pieces(database, tmp_path / "archive", ALL, NOW)) as pieces:
+            while database.checksums.records == full:
                 next(pieces)
         path = tmp_path / "archive" / "journal-000001.db"
         path.rename(tmp_path / "elsewhere")
-        left = database.standing
+        left = database.checksums
         with pytest.raises(JournalError, match="put the file back"):
             compact(database, tmp_path)
-        assert database.standing == left
+        assert database.checksums == left
         (tmp_path / "elsewhere").rename(path)
         compact(database, tmp_path)
-        assert database.standing.records < left.records
+        assert database.checksums.records < left.records
 
 
 # ---------------------------------------------------------------------------------------------------- retention
@@ -459,16 +459,16 @@ async def test_a_compaction_writes_alone(tmp_path: Path, monkeypatch: pytest.Mon
     alone: list[tuple[str, bool]] = []
 
     def watched(*args: Any, **options: Any) -> Iterator[tuple[str, Compacted]]:
-        where = APART
-        for where_next, told in compacting(*args, **options):
+        where = OWN_CONNECTION
+        for where_next, told in compact_pieces(*args, **options):
             alone.append((where, journal._working.locked()))
             where = where_next
             yield where, told
 
-    monkeypatch.setattr(sqlite, "compacting", watched)
+    monkeypatch.setattr(sqlite, "compact_pieces", watched)
     await journal.compact(tmp_path / "archive", ALL, NOW, pause_s=0.0)
     await journal.close()
-    assert {where for where, _ in alone} == {APART, WRITING}
+    assert {where for where, _ in alone} == {OWN_CONNECTION, WRITING}
     assert [where for where, locked in alone if locked is not (where == WRITING)] == []
 
 

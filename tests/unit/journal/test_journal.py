@@ -21,7 +21,7 @@ import pytest
 
 from supervisor.journal.chain import check_chain
 from supervisor.journal.database import open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.reader import JournalReader
@@ -485,7 +485,7 @@ async def test_somebody_elses_database_is_refused_by_name(tmp_path: Path) -> Non
         await OnDisk(tmp_path).open()
 
 
-class Rebooted(Files):
+class Rebooted(JournalFiles):
     """The machine's files, in another boot than that of the last snapshot."""
 
     def boot(self) -> str:

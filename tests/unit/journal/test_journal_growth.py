@@ -12,10 +12,10 @@ import pytest
 
 from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.database import Database, open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.integrity import SNAPSHOT_EVERY, check_all, read_snapshot
 from supervisor.journal.reader import JournalReader
-from supervisor.journal.schema import explaining
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.tables import VERSION
 from supervisor.ports import JournalError
 from tests.unit.journal.test_journal import Rebooted, entry
@@ -69,7 +69,7 @@ def abandoned(path: Path, into: Path) -> Path:
     return into / path.name
 
 
-class Counting(Files):
+class Counting(JournalFiles):
     """The machine's files; counts the rows of ``events`` that are read one by one when a journal is opened."""
 
     def __init__(self) -> None:
@@ -102,11 +102,11 @@ def test_after_a_kill_only_what_came_after_the_last_snapshot_is_verified(tmp_pat
     """There is a snapshot every so many records, and none of them before it is read again."""
     with closing(filled(tmp_path / "journal.db", SNAPSHOT_EVERY + 1_200)) as database:
         left = abandoned(tmp_path / "journal.db", tmp_path / "left")
-        expected = database.standing
+        expected = database.checksums
     files = Counting()
     with closing(open_database(left, None, files)) as database:
         assert 0 < files.rows <= 1_200 + 500
-        assert database.standing == expected == check_all(database.db)
+        assert database.checksums == expected == check_all(database.db)
 
 
 def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_the_snapshot_is_what_the_records_fold_to(tmp_path: Path) -> None:
     filled(path, 90).close()
     with closing(open_database(path, None)) as database:
         database.append([entry(91, 1, "s/x", ended=True), entry(92, 31, "s/1"), entry(93, 32, "s/1")])
-        assert database.standing == check_all(database.db)
-        digest = database.standing.digest
+        assert database.checksums == check_all(database.db)
+        digest = database.checksums.digest
     with closing(open_database(path, None)) as database:
         found = read_snapshot(database.db)
         assert found is not None
@@ -199,7 +199,7 @@ def test_a_fenced_owner_leaves_the_snapshot_alone(tmp_path: Path) -> None:
     later = open_database(path, None)
     later.append([entry(11, 4, "s/2")])
     before = read_snapshot(later.db)
-    with explaining(path):
+    with translate_errors(path):
         earlier.close()
     assert read_snapshot(later.db) == before
     later.close()

@@ -261,7 +261,7 @@ async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> Non
             await gone(pid)
             collect(pid)
         if not ALLOWED:
-            assert [pid for pid in everybody if shim.lives(pid)]
+            assert [pid for pid in everybody if shim.is_alive(pid)]
             end_our_own()
             return
         await gone(*inits)

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.lifecycles.task_run import Run as RunState
+from supervisor.lifecycles.task_run import TaskRun as RunState
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan
 from supervisor.work.plan_runner import run_plan
