@@ -114,7 +114,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
+    async def begin(self, session_id: str, workspace_spec: WorkspaceSpec) -> None:
         """Before it is prepared: have the place of a session as *place* says. Asked again it changes nothing.
 
         Raises:
@@ -122,7 +122,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
+    async def save(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
         """The checkpoint that holds what a session has done so far: it is there until :meth:`forget`. ``""`` where the
         work stays in place, or there is none.
 
@@ -131,16 +131,16 @@ class Workspace(Protocol):
         """
         ...
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """Have the place of a session as it was in the beginning, or at ``place.starts_at``; the checkpoint that holds
-        what was done there, ``""`` where nothing was.
+    async def roll_back(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
+        """Have the place of a session as it was in the beginning, or at ``workspace_spec.starts_at``; the checkpoint
+        that holds what was done there, ``""`` where nothing was.
 
         Raises:
             OSError: it could not be; nothing of what was done is lost.
         """
         ...
 
-    async def accept(self, place: WorkspaceSpec) -> None:
+    async def accept(self, workspace_spec: WorkspaceSpec) -> None:
         """What was done there is not taken back any more: others may work there from now on.
 
         Raises:
@@ -148,7 +148,7 @@ class Workspace(Protocol):
         """
         ...
 
-    async def forget(self, place: WorkspaceSpec) -> None:
+    async def forget(self, workspace_spec: WorkspaceSpec) -> None:
         """The task has come to its end: drop what was saved on the way to it and is not needed any more.
 
         Raises:
@@ -156,11 +156,11 @@ class Workspace(Protocol):
         """
         ...
 
-    async def left(self) -> list[str]:
+    async def list_sessions(self) -> list[str]:
         """The sessions whose places were never put away, and are not kept."""
         ...
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         """Nobody works there any more: keep what was done, and remove the rest.
 
         Raises:

@@ -126,7 +126,7 @@ class Takeover:
         policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
         work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         work.requests, work.crashes = past.requests, past.crashes
-        work.directory, work.place = past.directory or work.directory, past.place
+        work.directory, work.workspace_spec = past.directory or work.directory, past.workspace_spec
         self._revived(work, past)
         work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
         return work

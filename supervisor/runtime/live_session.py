@@ -55,7 +55,7 @@ class NoSuchEntity(LookupError):
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor registry` shows the ids")
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,7 +317,7 @@ class LiveSession:
         self.settled: dict[PermissionRequest, Decision] = {}
         """What a human has answered for as long as it lives."""
         self.directory = profile.directory
-        self.place = NO_WORKSPACE
+        self.workspace_spec = NO_WORKSPACE
         """What is asked of the place that it works in."""
         self.children: dict[str, LiveSession] = {}
         """The child sessions that are alive, oldest first."""

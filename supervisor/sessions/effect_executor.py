@@ -269,8 +269,11 @@ class EffectExecutor:
     async def _have_directory(self, work: LiveSession, cause: Cause) -> None:
         try:
             configured = work.profile.directory
-            if work.place != NO_WORKSPACE and self._registry.entity(work.session_id).state is Session.INITIALIZING:
-                await outlast_shortage(partial(self._workspace.begin, work.session_id, work.place))
+            if (
+                work.workspace_spec != NO_WORKSPACE
+                and self._registry.entity(work.session_id).state is Session.INITIALIZING
+            ):
+                await outlast_shortage(partial(self._workspace.begin, work.session_id, work.workspace_spec))
             prepare = partial(self._workspace.prepare, work.session_id, configured, root_id=work.root_id)
             work.directory = await outlast_shortage(prepare)
         except OSError as error:

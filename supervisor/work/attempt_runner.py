@@ -222,12 +222,17 @@ class Execution:
             await self._sup.recovered()
             with suppress(Degraded):  # it went down again in between
                 within, patience = scope_of(self._load, case), patience_of(case)
-                place = place_of(self._sup, self._load.plan.task_lifecycle, case)
-                if place.kept and case.session_id:  # whose session has ended, and nobody cancelled
-                    await self._sup.janitor.put_away(case.session_id, left_at(case))
+                spec = place_of(self._sup, self._load.plan.task_lifecycle, case)
+                if spec.kept and case.session_id:  # whose session has ended, and nobody cancelled
+                    await self._sup.janitor.clean_up(case.session_id, left_at(case))
                 with anyio.CancelScope(shield=True):  # a session that is there is known here
                     return await self._sup.start_session(
-                        case.name, agent=case.agent, cause=case.cause, within=within, patience=patience, place=place
+                        case.name,
+                        agent=case.agent,
+                        cause=case.cause,
+                        within=within,
+                        patience=patience,
+                        workspace_spec=spec,
                     )
 
     # ------------------------------------------------------------------ an attempt

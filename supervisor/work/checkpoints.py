@@ -135,8 +135,8 @@ async def take_back(sup: Supervisor, case: TaskExecution) -> None:
 
 
 async def _roll_back(sup: Supervisor, case: TaskExecution) -> None:
-    place = owned(sup, case, case.run_data.resumed_at if case.has_run else "")
-    saved = await sup.janitor.roll_back(case.session_id, place, left_at(case))
+    workspace_spec = owned(sup, case, case.run_data.resumed_at if case.has_run else "")
+    saved = await sup.janitor.roll_back(case.session_id, workspace_spec, left_at(case))
     case.taken_back = True
     if saved and case.has_run:
         case.note_run(ROLLED_BACK, {"session": case.session_id, "saved_as": saved}, "the plan says rollback")

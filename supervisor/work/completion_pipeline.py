@@ -224,7 +224,7 @@ class CompletionPipeline:
         stays on its branch. Its session has ended, so that nobody writes there any more."""
         if not case.session_id or self._sup.janitor.in_place:
             return merge
-        left = await self._sup.janitor.put_away(case.session_id, left_at(case))
+        left = await self._sup.janitor.clean_up(case.session_id, left_at(case))
         if left.branch:
             case.rest = left.branch
             rest = remark_of_rest(left.branch, left.directory)
@@ -423,7 +423,7 @@ class CompletionPipeline:
             return ""
         await self._end_session(case)
         await take_back(self._sup, case)
-        left = await self._sup.janitor.put_away(case.session_id, left_at(case))
+        left = await self._sup.janitor.clean_up(case.session_id, left_at(case))
         return left.branch or ""
 
     async def _end_session(self, case: TaskExecution) -> None:

@@ -113,10 +113,10 @@ class DirectoryWorkspace:
         if self._copies is not None and place.files:
             await self._thread(self._copies.drop_all, _of(place))
 
-    async def left(self) -> list[str]:
+    async def list_sessions(self) -> list[str]:
         return []
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         return Released()
 
     async def _put_back(self, copies: Copies, name: str, place: WorkspaceSpec) -> None:

@@ -44,9 +44,9 @@ from supervisor.workspaces.stale_locks import locks_of_references, locks_of_work
 from supervisor.workspaces.steps import (
     Advance,
     CommitWork,
-    Forget,
+    DropCheckpoints,
     MakeWorktree,
-    PutAway,
+    RemoveWorktree,
     RollBack,
     Step,
     StepFile,
@@ -176,11 +176,11 @@ class GitWorkspaces:
                 await self._forward.recover(step)
             case MakeWorktree(name=name):
                 await self._undo_make(name, found.since_ns)
-            case PutAway(name=name):
-                await self._finish_put_away(name, found.since_ns)
+            case RemoveWorktree(name=name):
+                await self._finish_removal(name, found.since_ns)
             case RollBack(name=name, base=base):
                 await self._finish_roll_back(name, base)
-            case Forget():
+            case DropCheckpoints():
                 await self._drop_checkpoints()
             case CommitWork():
                 pass  # the next commit takes what this one has not
@@ -191,7 +191,7 @@ class GitWorkspaces:
         locks = locks_of_references(common, (f"refs/heads/{BRANCHES}", _SAVED), await self.target())
         if isinstance(step, Advance):
             locks += locks_of_worktree(Path(step.git_dir), index=False)
-        elif not isinstance(step, Forget):
+        elif not isinstance(step, DropCheckpoints):
             for entry in entries_of(common, self._root / step.name, since_ns):
                 locks += locks_of_worktree(entry, index=True)
         if removed := await remove_stale_locks(locks, since_ns):
@@ -211,7 +211,7 @@ class GitWorkspaces:
         if tip and not await self._git.holders(branch) and await self._is_held(branch, tip):
             await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
 
-    async def _finish_put_away(self, name: str, since_ns: int) -> None:
+    async def _finish_removal(self, name: str, since_ns: int) -> None:
         """A worktree that is still there is put away with the others that nobody works in."""
         if not await anyio.to_thread.run_sync(os.path.lexists, self._root / name):
             await self._remove_traces(name, since_ns)
@@ -567,7 +567,7 @@ class GitWorkspaces:
             WorkspaceError: git cannot do it.
         """
         if await self._merged_checkpoints():
-            async with self._step(Forget()):
+            async with self._step(DropCheckpoints()):
                 await self._drop_checkpoints()
 
     async def _merged_checkpoints(self) -> list[str]:
@@ -582,13 +582,13 @@ class GitWorkspaces:
             await self._git.run(self._repository, "update-ref", "-d", name)
 
     # ------------------------------------------------------------------------------------------ clean-up
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         """Commit what a session has not committed, and remove its worktree; its branch too if the target has it all.
 
         Raises:
             WorkspaceError: git cannot do what it must.
         """
-        async with self._step(PutAway(plain_name(session_id))):
+        async with self._step(RemoveWorktree(plain_name(session_id))):
             place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
             commit = await self._saved(session_id, message)
             if not is_worktree(place) and await self._git.holders(branch):
@@ -603,7 +603,7 @@ class GitWorkspaces:
             elsewhere = commit and not await self._git.contains(f"refs/heads/{target}", commit)
             return Released(branch=branch_beside(branch, commit) if elsewhere else "")
 
-    async def left(self) -> list[str]:
+    async def list_sessions(self) -> list[str]:
         """The sessions that have a worktree which is not kept."""
         names = await anyio.to_thread.run_sync(worktree_names, self._root)
         await anyio.to_thread.run_sync(sweep, self._root)

@@ -25,17 +25,17 @@ from supervisor.workspaces.git_command import WorkspaceError
 __all__ = [
     "Advance",
     "CommitWork",
-    "Forget",
+    "DropCheckpoints",
     "MakeWorktree",
     "OpenStep",
-    "PutAway",
+    "RemoveWorktree",
     "RollBack",
     "Step",
     "StepFile",
 ]
 
 
-class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
+class MakeWorktree(msgspec.Struct, frozen=True, tag="MakeWorktree"):
     """A worktree and its branch are made. An interrupted ``MakeWorktree`` is undone.
 
     Attributes:
@@ -47,14 +47,14 @@ class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
     start: str
 
 
-class CommitWork(msgspec.Struct, frozen=True, tag=True):
+class CommitWork(msgspec.Struct, frozen=True, tag="CommitWork"):
     """The work of a session is committed and named by references. After an interrupted ``CommitWork`` stale locks are
     removed; nothing else can be left."""
 
     name: str
 
 
-class RollBack(msgspec.Struct, frozen=True, tag=True):
+class RollBack(msgspec.Struct, frozen=True, tag="RollBack"):
     """A worktree is put back to a commit; a reference holds the work that was done there. An interrupted ``RollBack``
     is completed."""
 
@@ -62,18 +62,18 @@ class RollBack(msgspec.Struct, frozen=True, tag=True):
     base: str
 
 
-class PutAway(msgspec.Struct, frozen=True, tag=True):
-    """A worktree is removed, and its branch if the target has it. An interrupted ``PutAway`` is completed if the
+class RemoveWorktree(msgspec.Struct, frozen=True, tag="PutAway"):
+    """A worktree is removed, and its branch if the target has it. An interrupted ``RemoveWorktree`` is completed if the
     removal had begun."""
 
     name: str
 
 
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """References to checkpoints that the target has are dropped. An interrupted ``Forget`` is completed."""
+class DropCheckpoints(msgspec.Struct, frozen=True, tag="Forget"):
+    """References to checkpoints that the target has are dropped. An interrupted ``DropCheckpoints`` is completed."""
 
 
-class Advance(msgspec.Struct, frozen=True, tag=True):
+class Advance(msgspec.Struct, frozen=True, tag="Advance"):
     """The target is moved on in a directory that has it checked out. An interrupted ``Advance`` is completed if the
     branch has moved, else undone.
 
@@ -96,7 +96,7 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
     begun: bool = False
 
 
-Step = MakeWorktree | CommitWork | RollBack | PutAway | Forget | Advance
+Step = MakeWorktree | CommitWork | RollBack | RemoveWorktree | DropCheckpoints | Advance
 
 
 class OpenStep(msgspec.Struct, frozen=True):

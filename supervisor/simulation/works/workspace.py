@@ -62,14 +62,14 @@ class SimulatedWorkspace(DirectoryWorkspace):
             await self._takes("forget", place.owner)
             self._places.forget(place)
 
-    async def left(self) -> list[str]:
-        return self._places.left()
+    async def list_sessions(self) -> list[str]:
+        return self._places.list_sessions()
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         if self._places.worktrees:
             await self._takes("put away", session_id)
         self._check_alive()
-        return self._places.put_away(session_id)
+        return self._places.clean_up(session_id)
 
     async def _takes(self, *what: str) -> None:
         await self._pass(self._chance.between(0.01, 0.5, *what))

@@ -61,7 +61,7 @@ async def workspaces(repository: Path, target: str = "") -> AsyncIterator[GitWor
 
 async def finished(spaces: GitWorkspaces, session_id: str) -> tuple[Merge, Released]:
     """Merged and put away."""
-    return await spaces.merge(session_id, f"merge {session_id}"), await spaces.put_away(session_id, "put away")
+    return await spaces.merge(session_id, f"merge {session_id}"), await spaces.clean_up(session_id, "put away")
 
 
 async def prepared(spaces: GitWorkspaces, session_id: str, directory: Path) -> Path:
@@ -270,7 +270,7 @@ async def test_a_repository_inside_the_worktree_is_not_removed(repository: Path)
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         inner = committed_inside(place / "inner")
-        released = await spaces.put_away("fix", "with a repository inside")
+        released = await spaces.clean_up("fix", "with a repository inside")
     assert released == Released(branch="supervisor/fix", directory=str(place))
     assert git(inner, "log", "--format=%s") == "inside"
 
@@ -280,9 +280,9 @@ async def test_work_that_nobody_merged_is_kept_on_its_branch(repository: Path) -
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
-        assert await spaces.left() == ["fix"]
-        assert await spaces.put_away("fix", "partial work") == Released(branch="supervisor/fix")
-        assert await spaces.left() == []
+        assert await spaces.list_sessions() == ["fix"]
+        assert await spaces.clean_up("fix", "partial work") == Released(branch="supervisor/fix")
+        assert await spaces.list_sessions() == []
         kept = git(repository, "rev-parse", "supervisor/fix")
         again = await prepared(spaces, "fix", repository)
     assert not (again / "new.txt").exists()
@@ -298,7 +298,7 @@ async def test_what_was_set_aside_before_is_so_still(repository: Path) -> None:
         commit = await spaces.save("fix", WorkspaceSpec(owner="task:fix", directory=str(repository)), "saved")
         at_it = WorkspaceSpec(owner="task:fix", directory=str(repository), starts_at=commit)
         for _ in range(3):
-            await spaces.put_away("fix", "put away")
+            await spaces.clean_up("fix", "put away")
             await spaces.begin("fix", at_it)
             assert (place / "new.txt").exists()
     assert git(repository, "branch", "--list", "--format=%(refname:short)", "supervisor/fix.*").splitlines() == [
@@ -401,7 +401,7 @@ async def test_a_history_of_its_own_is_not_merged(repository: Path) -> None:
         for ask in (spaces.merge, spaces.changes):
             with pytest.raises(WorkspaceError, match=words):
                 await ask("fix", "merge")
-        released = await spaces.put_away("fix", "put away")
+        released = await spaces.clean_up("fix", "put away")
     assert released == Released(branch=f"supervisor/fix.{tip[:12]}")
     assert git(repository, "rev-parse", released.branch) == tip
 
@@ -414,7 +414,7 @@ async def test_an_empty_branch_without_a_commit_is_told(repository: Path) -> Non
         commit_all(place, "new")
         git(place, "checkout", "--quiet", "--orphan", "anew")
         git(place, "rm", "-r", "--quiet", "--force", ".")
-        for ask in (spaces.merge, spaces.put_away):
+        for ask in (spaces.merge, spaces.clean_up):
             with pytest.raises(WorkspaceError, match=f"nothing is left in {place}, .*; check out supervisor/fix,"):
                 await ask("fix", "merge")
     assert git(repository, "show", "supervisor/fix:new.txt") == "new"
@@ -446,7 +446,7 @@ async def test_the_branch_of_another_supervisor_is_not_ours(repository: Path, tm
             WorkspaceError, match=f"the branch supervisor/fix is checked out in {place}; end what works"
         ):
             await prepared(second, "fix", repository)
-        assert await second.put_away("fix", "put away") == Released()
+        assert await second.clean_up("fix", "put away") == Released()
         assert (await finished(spaces, "fix"))[0].outcome == "merged"
 
 
@@ -486,7 +486,7 @@ async def test_a_repository_without_a_commit_is_told(repository: Path) -> None:
         with pytest.raises(WorkspaceError) as told:
             await spaces.merge("fix", "merge")
         with pytest.raises(WorkspaceError):
-            await spaces.put_away("fix", "put away")
+            await spaces.clean_up("fix", "put away")
     assert str(told.value) == (
         f"nothing can be committed in {place}: {place}/inner/ is a repository without a commit;"
         f" remove {place}/inner/.git, or commit there"
@@ -580,7 +580,7 @@ async def test_a_list_that_is_too_long_is_refused(repository: Path, monkeypatch:
         (place / "new.txt").write_text("new\n")
         monkeypatch.setattr("supervisor.workspaces.git_command.LISTED_MAX", 80)
         with pytest.raises(WorkspaceError, match="it lists more than 80 bytes"):
-            await spaces.put_away("fix", "put away")
+            await spaces.clean_up("fix", "put away")
     assert (place / "new.txt").exists()
 
 
@@ -679,7 +679,7 @@ async def test_what_a_rebase_had_stashed_is_kept(repository: Path) -> None:
         place = await three_commits(spaces, repository)
         (place / "a.txt").write_text("stashed\n")
         begin_rebase(place)
-        await spaces.put_away("fix", "put away")
+        await spaces.clean_up("fix", "put away")
     assert not place.exists()
     assert git(repository, "show", "stash@{0}:a.txt") == "stashed"
 
@@ -721,7 +721,7 @@ async def test_other_worktrees_of_the_repository_are_left_alone(repository: Path
     assert git(tmp_path / "away", "branch", "--show-current") == "theirs"
 
 
-@pytest.mark.parametrize("what", ["changes", "merge", "save", "roll_back", "put_away"])
+@pytest.mark.parametrize("what", ["changes", "merge", "save", "roll_back", "clean_up"])
 async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path, what: str) -> None:
     """When nobody works there, it is nobody's."""
     async with workspaces(repository) as spaces:
@@ -763,12 +763,12 @@ async def test_what_an_agent_made_of_its_worktree_is_left(repository: Path, repl
             lambda: spaces.changes("fix", "review"),
             lambda: spaces.save("fix", where, "save"),
             lambda: spaces.roll_back("fix", where, "back"),
-            lambda: spaces.put_away("fix", "away"),
+            lambda: spaces.clean_up("fix", "away"),
             lambda: prepared(spaces, "fix", repository),
         ):
             with pytest.raises(WorkspaceError, match=r"is no worktree any more: its \.git was removed or replaced"):
                 await ask()
-        assert await spaces.left() == ["fix"]
+        assert await spaces.list_sessions() == ["fix"]
     assert (place / "new.txt").exists()
     assert (repository / "a.txt").read_text() == "the user's\n"
     assert git(repository, "rev-parse", "HEAD") == head
@@ -796,7 +796,7 @@ async def test_what_was_set_aside_is_removed_later(repository: Path) -> None:
     async with workspaces(repository) as spaces:
         half = repository.parent / "worktrees" / ".gone-1" / "gone"
         half.mkdir(parents=True)
-        assert await spaces.left() == []
+        assert await spaces.list_sessions() == []
     assert not half.parent.exists()
 
 
