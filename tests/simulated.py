@@ -237,7 +237,7 @@ class _Host:
 
     def _target(self, rng: Random, scope: AbortScope = AbortScope.SESSION) -> str:
         """Something alive that an abort of that scope makes sense for."""
-        nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.registry.nodes().values())
+        nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.registry.abort_tree().values())
         match scope:
             case AbortScope.TOOL:
                 found = [one for one, kind, _ in nodes if kind == "tool"]

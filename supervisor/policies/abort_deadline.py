@@ -1,7 +1,7 @@
 """Deadlines of an abort: when each stage of the escalation is over, from the request to the kill.
 
-The deadline of an abort plan is that of its last kill. For example, of the default ladder (``StageBudgets``: a request,
-a cancel, a terminate and a kill with a budget each) the kill is over 18 s after the abort.
+The deadline of an abort plan is the end of its last kill stage. With the default ``StageBudgets`` (a budget each for
+request, cancel, terminate and kill) the kill is over 18 s after the abort.
 """
 
 from __future__ import annotations

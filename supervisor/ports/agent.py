@@ -296,8 +296,8 @@ class Codec(Protocol):
     def steer(self, text: str) -> Iterable[Out] | None:
         """Say this to the agent within the turn under way; ``None`` where there is no way to, or not now.
 
-        :class:`SteeringAccepted` says that the agent has taken it up. What it has not when it is interrupted, or when
-        its turn has ended, it must not take up later by itself: it is then told in a prompt.
+        :class:`SteeringAccepted` says that the agent has taken the message up. A message that the agent has not taken
+        up when it is interrupted, or when its turn ends, must not be taken up later: it is then sent as a prompt.
         """
         ...
 

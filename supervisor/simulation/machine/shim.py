@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
@@ -75,7 +75,7 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:
-        self._bell.ring()
+        self._bell.set()
 
     def heir(self) -> Parent:
         return self
@@ -112,7 +112,7 @@ class SimulatedShim:
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
-        self._bell.ring()
+        self._bell.set()
 
     # ------------------------------------------------------------------------------------------ its life
     async def run(self, listener: Listener) -> None:
@@ -130,9 +130,9 @@ class SimulatedShim:
         await anyio.sleep(self._chance.between(START_MIN_S, START_MAX_S, "start"))
         self._start(listener)
         while not self._over:
-            await self._bell.heard()
+            await self._bell.wait()
             await self._moment()
-            self._bell.silence()
+            self._bell.clear()
             self._turn(listener)
         outlived = await self._sweep(listener)
         now_s = self._kernel.now()
