@@ -38,7 +38,7 @@ class AbortService:
 
         Raises:
             UnknownTarget: nothing alive has that id.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
         return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now)
@@ -73,7 +73,7 @@ class AbortService:
 
         Raises:
             UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
             Refused: the plan of that id would not be carried out; nothing was ended.
         """

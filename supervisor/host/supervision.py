@@ -700,7 +700,7 @@ class Supervisor:
 
         Raises:
             UnknownTarget: nothing alive has that id.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
         return self._aborts.plan(target, scope, now=now)
@@ -725,7 +725,7 @@ class Supervisor:
 
         Raises:
             UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
             Refused: the plan of that id would not be carried out; nothing was ended.
         """

@@ -72,7 +72,7 @@ class CancelMode(StrEnum):
         """The mode of that name.
 
         Raises:
-            UnknownWord: there is none.
+            UnknownValue: there is none.
         """
         try:
             return cls(word)

@@ -140,7 +140,7 @@ class AgentTurn:
 
         Raises:
             ToolAborted: the call was aborted before the child was born.
-            UnknownWord: there is no such cancel mode.
+            UnknownValue: there is no such cancel mode.
         """
         return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 

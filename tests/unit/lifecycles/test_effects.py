@@ -123,7 +123,7 @@ def test_every_effect_is_tested() -> None:
     """There is no effect but those here, and the module exports each of them."""
     defined = {one for one in vars(effects).values() if isinstance(one, type) and issubclass(one, SupervisorEffect)}
     assert defined == {SupervisorEffect, *KINDS}
-    assert {one.__name__ for one in defined} | {"EFFECTS", "decoded", "encoded"} == set(effects.__all__)
+    assert {one.__name__ for one in defined} | {"EFFECTS", "decode_effect", "encode_effect"} == set(effects.__all__)
 
 
 def test_only_what_ends_things_is_exempt() -> None:
