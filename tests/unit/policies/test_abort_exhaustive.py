@@ -486,7 +486,7 @@ class Stage:
         return "accepted"
 
     def _check_records(self, found: list[LifecycleEvent], expected: Expected) -> None:
-        """One record for the request and one for each crossing precede every end, each with the record it follows."""
+        """Before every end there is a record for the request and for each crossing, each with the record it follows."""
         assert self.receipt is not None
         records = [one for one in found if one.abort_id == self.receipt.abort_id]
         edges = [one.metadata["policy_edge"] for one in records]

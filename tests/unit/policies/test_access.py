@@ -74,7 +74,7 @@ def test_a_violation_decays() -> None:
 
 @given(st.text("+-", max_size=60), st.floats(0.1, 2 * DAY_S))
 def test_no_level_without_its_successes(events: str, every_s: float) -> None:
-    """Whatever the order, no level is held without its successes, and scores survive encoding."""
+    """In any order of successes and violations no level is held without its successes, and scores survive encoding."""
     standing = after(events, every_s)
     assert standing.successes == events.count("+") >= SUCCESSES_NEEDED[standing.level]
     assert decode_scores(encode_scores({"a": standing})) == {"a": standing}
