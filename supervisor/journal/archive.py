@@ -1,8 +1,8 @@
-"""How what has ended long ago leaves the journal: into an archive first, then out of it, in small transactions.
+"""Archive: move ended entities out of the journal, first into an archive file, then out of it, in small transactions.
 
-An archive is a journal itself, with the same tables: its records carry the hashes that they always had, and gaps stand
-for what it has not. It is whole, checked and on the disk before the journal names it, and named before anything is
-deleted. Whatever still stands in the journal is authoritative there; a crash at any point leaves each record in the
+An archive is a journal itself, with the same tables: its records keep their hashes, and gaps stand for the records that
+it does not have. An archive is complete, verified and on the disk before the journal names it, and it is named before
+anything is deleted. What is still in the journal is authoritative there. A crash at any point leaves each record in the
 journal, in a named archive, or in both, and the next compaction first finishes what was begun.
 """
 
@@ -31,13 +31,13 @@ __all__ = ["OWN_CONNECTION", "RECORDS_PER_ARCHIVE", "WRITING", "compact_pieces",
 RECORDS_PER_ARCHIVE: Final = 50_000
 RECORDS_PER_SLICE: Final = 100
 GAPS_PER_SLICE: Final = 1_000
-"""Records that leave in one transaction: what a commit of the supervisor may have to wait for."""
+"""Records that leave in one transaction, which a commit of the supervisor may have to wait for."""
 _PAGE: Final = 500
 _BUSY_MS: Final = 5_000
 OWN_CONNECTION: Final = "apart"
-"""The next piece of work reads the journal by a connection of its own, on any thread."""
+"""The next piece reads the journal with a connection of its own, on any thread."""
 WRITING: Final = "writing"
-"""The next piece of work is a transaction on the journal's own connection: for its thread."""
+"""The next piece is a transaction on the journal's own connection, and must run on the journal's thread."""
 
 _ATTACH: Final = "ATTACH ? AS live"
 _COPY_ENTITIES: Final = """
@@ -87,16 +87,17 @@ def compact_pieces(
     files: JournalFiles = DISK,
     living: Callable[[], Collection[str]] = tuple,
 ) -> Generator[tuple[str, Compacted], None, None]:
-    """Compact the journal piece by piece: each step does one, and says which thread the next one is for, and what was
-    moved so far. Close it where it is not brought to its end.
+    """Compact the journal piece by piece; each step yields the thread for the next piece, and the progress so far.
+
+    Close the generator if it is not exhausted.
 
     Args:
-        folder: where archives are kept; made if it is missing.
+        folder: folder of the archives; made if it is missing.
         now: Unix time.
-        living: ids of those who stay whatever the journal says; asked on another thread.
+        living: returns the ids of entities that must stay; called on another thread.
 
     Raises:
-        JournalError: a record is not what was written, or an archive is missing: nothing more is moved.
+        JournalError: a record is not as it was written, or an archive is missing: nothing more is moved.
     """
     progress = Compacted()
     yield WRITING, progress
@@ -126,7 +127,7 @@ Pieces = Generator[tuple[str, Compacted], None, list[ArchiveName]]
 def _make_archive(
     database: Database, folder: Path, selected: Sequence[RetentionSelection], files: JournalFiles, progress: Compacted
 ) -> Pieces:
-    """Make the next archive; it, or nothing."""
+    """Make the next archive; on an error nothing is left of it."""
     if not selected:
         return []
     with translate_errors(database.path), closing(_open_read_only(database.path)) as live:
@@ -165,7 +166,7 @@ def _open_read_only(path: Path) -> apsw.Connection:
 
 
 def _build(path: Path, live: Path, selected: Sequence[RetentionSelection], files: JournalFiles) -> Iterator[None]:
-    """Copy who is *going*, and check what was copied: each of its records, and each of its entities."""
+    """Copy the *selected* entities, and verify each record and each entity of the copy."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with translate_errors(path), closing(files.connect(path, flags)) as db:
         db.pragma("journal_mode", "off")  # it is synced as a whole, before it has its name
@@ -221,7 +222,7 @@ _BEYOND: Final = (1 << 63) - 1
 
 
 def _insert_gap(db: apsw.Connection, seq: int, earlier: int | None) -> None:
-    """A gap before record *seq*, behind the record *earlier* of the archive, if the journal has others between them."""
+    """Insert a gap between the archive's records *earlier* and *seq*, if the journal has others between them."""
     last_seq, after = link_before(db, seq, schema="live")
     if last_seq == (earlier or 0):
         return
@@ -230,14 +231,14 @@ def _insert_gap(db: apsw.Connection, seq: int, earlier: int | None) -> None:
 
 
 def _archive_row(number: int, path: Path) -> tuple[Any, ...]:
-    """The row that names the archive at *path*."""
+    """Return the row of ``archives`` that names the archive at *path*."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         measures: tuple[int, ...] = db.execute(_MEASURES).fetchone() or ()
         return (number, path.name, digest_of(path), *measures)
 
 
 def digest_of(path: Path) -> bytes:
-    """What the journal keeps of an archive: a hash of all its bytes."""
+    """Return a hash of all bytes of an archive, which the journal keeps."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while data := file.read(1 << 20):

@@ -1,7 +1,7 @@
-"""One slice of what an archive has leaves the journal: a transaction after which everything can still be checked.
+"""Deletion of archived records from the journal, in slices: after each slice the journal can be verified.
 
-Gaps take the place of the records, an effect that a record here settled leaves its name behind, ids stay taken, and the
-snapshot is of what is left.
+A gap takes the place of the records; of an effect that a remaining record settled the name stays (``strays``); ids stay
+reserved; and the snapshot is updated to what is left.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def delete_slice(database: Database, selected: list[tuple[str, int]], most: int) -> tuple[int, int]:
-    """Delete up to *most* records of those who are *going* (id and number of records, children first), and take them
-    off that list; how many records and entities left. Who is not as it was archived stays.
+    """Delete up to *most* records of the *selected* entities (id and number of records, children first).
+
+    Entities that are done are removed from the list. An entity that is not as it was archived stays. Returns the
+    numbers of records and entities that were deleted.
 
     Raises:
         Fenced: a later supervisor owns the journal.
@@ -62,8 +64,8 @@ def delete_slice(database: Database, selected: list[tuple[str, int]], most: int)
 def _next_slice(
     db: apsw.Connection, selected: list[tuple[str, int]], most: int
 ) -> tuple[list[tuple[int, bytes]], list[tuple[Any, ...]], list[tuple[str, int]]]:
-    """Numbers and hashes of the records that leave now, the entities that leave with them, and who goes later. An
-    entity with many records leaves in several slices, its oldest records first."""
+    """Return numbers and hashes of the next records to delete, the rows of entities that go with them, and the entities
+    left for later. An entity with many records goes in several slices, its oldest records first."""
     links: list[tuple[int, bytes]] = []
     rows: list[tuple[Any, ...]] = []
     for number, (who, records) in enumerate(selected):
@@ -102,7 +104,7 @@ def _consecutive_runs(links: Iterable[tuple[int, bytes]]) -> Iterable[list[tuple
 
 
 def _insert_gap(db: apsw.Connection, first: int, last: int, before: bytes, after: bytes) -> None:
-    """A gap from *first* to *last*, grown together with those that no record parts from it."""
+    """Insert a gap from *first* to *last*, merged with the neighbouring gaps if no record lies between them."""
     below, above = db.execute(_BEFORE, (first,)).get, db.execute(_AFTER, (last,)).get
     left, right = db.execute(_LEFT, (first,)).fetchone(), db.execute(_RIGHT, (last,)).fetchone()
     if left is not None and (below is None or left[1] > below):

@@ -1,7 +1,7 @@
-"""Whose a state directory is: it must be this user's, and nobody else may put anything into it.
+"""Ownership of a state directory: it must belong to this user, and no other user may write into it.
 
-Who may write into it could replace the journal, or lay a symbolic link where a file is about to be opened. So it is
-refused before anything in it is touched, and what lies in it may be no link and nobody else's.
+Another user who can write there could replace the journal, or lay a symbolic link where a file is about to be opened.
+Such a directory is refused before anything in it is touched, and the files in it may be no links and no other user's.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def why_untrusted(root: Path, inside: Iterable[Path]) -> str | None:
-    """Why *root* cannot be trusted, and what to do; ``None`` if it can. What is not there is nobody's.
+    """Return why *root* cannot be trusted, and the fix; ``None`` if it can be trusted, or does not exist.
 
-    The root itself may be reached over a link, which its user has laid; what is *inside* may not be one.
+    The root itself may be reached over a link of its user; the paths *inside* must be no links.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: a path cannot be examined.
     """
     if not os.path.lexists(root):
         return None

@@ -1,9 +1,10 @@
-"""What an agent said, as a capped text log for people; the journal does not hold it.
+"""Transcript: what an agent said, as a capped text log for people; the journal does not hold it.
 
-Text is written through at once: it survives the supervisor's death, and a reader can follow it. Offsets count the
-whole text ever written. Its beginning is kept in the file itself and its end in two files beside it, each named by
-the offset it starts at; when both are full the older goes, and a reader is told how many bytes are missing. A disk
-that refuses never fails the session: the log says what it lost when it can be written again. Times are passed in.
+Text is written at once: it survives the supervisor's death, and a reader can follow it. Offsets count the whole text
+ever written. The beginning of the text is kept in the file itself, its end in two files beside it, each named by the
+offset of its first byte; when both are full the older one is removed, and a reader is told how many bytes are missing.
+A disk error never fails the session: once the file can be written again, the log says how much was lost. Times are
+arguments.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Transcript:
                 self._open_transcripts.used(self)
 
     def flush(self) -> None:
-        """End the line that is open, so that what comes next begins one of its own."""
+        """End the open line, so that the next text begins a new one."""
         if self._source is not None:
             self._source = None
             self._add("\n")
@@ -144,10 +145,10 @@ class Transcript:
 
 
 class OpenTranscripts:
-    """The transcripts whose files are open, the one that was written last at the end: *most* of them at once.
+    """The transcripts whose files are open, *files_max* at most, the one written last at the end.
 
-    A session that waits for file descriptors must not hold one for its transcript. *is_ours*: files may be opened, the
-    state directory is not another supervisor's by now.
+    A session that waits for file descriptors must not hold one for its transcript. *is_ours* returns whether files may
+    be opened: the state directory must not be another supervisor's by now.
     """
 
     def __init__(self, files_max: int, is_ours: Callable[[], bool] = lambda: True) -> None:
@@ -156,7 +157,7 @@ class OpenTranscripts:
         self._open: dict[Path, Transcript] = {}
 
     def used(self, transcript: Transcript) -> None:
-        """It is open, and has just been written."""
+        """Record that *transcript* is open and was just written; close the oldest ones above the limit."""
         self._open.pop(transcript.path, None)
         self._open[transcript.path] = transcript
         while len(self._open) > self._files_max:
@@ -164,14 +165,14 @@ class OpenTranscripts:
             oldest.close()
 
     def closed(self, transcript: Transcript) -> None:
-        """It was closed."""
+        """Record that *transcript* was closed."""
         self._open.pop(transcript.path, None)
 
 
 def follow_from(path: Path, offset: int) -> tuple[str, int]:
-    """The text of the transcript at *path* from *offset* on, and the offset to ask for next.
+    """Return the text of the transcript at *path* from *offset* on, and the offset of the next call.
 
-    Text that is gone by now is told in a line of its own; a missing file is an empty transcript.
+    Text that was removed is reported in a line of its own; a missing file is an empty transcript.
     """
     text = ""
     for start, part in _parts(path):
@@ -198,7 +199,7 @@ def _part(path: Path, start: int) -> Path:
 
 
 def _parts(path: Path) -> list[tuple[int, Path]]:
-    """The files of a transcript by the offset that each begins at."""
+    """Return the files of a transcript by the offset of their first byte."""
     tails = ((one.name.removeprefix(f"{path.name}."), one) for one in path.parent.glob(f"{path.name}.*"))
     parts = [(int(start), one) for start, one in tails if start.isdigit()]
     return sorted([(0, path), *parts] if path.exists() else parts)

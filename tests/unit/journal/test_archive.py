@@ -553,5 +553,5 @@ def test_a_changed_archive_is_found_by_the_check(tmp_path: Path) -> None:
         db.execute("UPDATE meta SET value = 7 WHERE key = 'generation'")
     with History(tmp_path / "runtime" / "journal.db", tmp_path / "archive") as history:
         (problem,) = [one for one in history.check() if one.problem]
-        assert history.changed() == [(None, None, f"{path} it is not as it was archived")]
+        assert history.find_damage() == [(None, None, f"{path} it is not as it was archived")]
     assert (problem.file, problem.problem) == (str(path), "it is not as it was archived")

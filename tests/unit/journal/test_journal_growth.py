@@ -185,7 +185,7 @@ def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tm
         db.execute("UPDATE events SET reason = 'no' WHERE seq = 4")
     open_database(path, None).close()
     with JournalReader(path) as reader:
-        assert reader.changed() == (4, None, "record 4 is not what was written there")
+        assert reader.find_damage() == (4, None, "record 4 is not what was written there")
         with pytest.raises(JournalError, match="record 4 is not what was written"):
             reader.check()
     with pytest.raises(JournalError, match="record 4 is not what was written"):

@@ -888,8 +888,8 @@ class Run:
 def test_any_sequence_keeps_the_account(
     ops: list[tuple[str, int, Verdict]], row: int, total: int, stable_after_s: float
 ) -> None:
-    """Whatever comes in whatever order: counters, numbers and messages are those of an independent account, a
-    threshold stops before another launch, each request is answered once by the end, and a fold gives the live state."""
+    """In any sequence of events the counters, numbers and messages are those of an independent account, a threshold
+    stops before another launch, each request is answered once by the end, and a fold gives the live state."""
     limits = SessionLimits(max_consecutive_errors=row, max_total_errors=total, stable_after_s=stable_after_s)
     run = Run(limits)
     for kind, number, verdict in ops:

@@ -307,7 +307,7 @@ def extension_cases() -> Iterator[Case]:
 
 @pytest.mark.parametrize("most_s", [None, 1300.9, 1300.0, 900.0])
 def test_time_at_its_cap_is_not_extended(most_s: float | None) -> None:
-    """Where there is no cap, or the time that is left reaches it, progress changes nothing."""
+    """Progress changes nothing without a cap, or if the time that is left reaches the cap."""
     assert stale(replace(READY, due_s=1300.0, most_s=most_s), ProgressSeen(left_s=20.0, at=1280.0))
 
 
@@ -601,8 +601,8 @@ class Run:
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
 @given(st.lists(OPS, min_size=10, max_size=50))
 def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None:
-    """Whatever comes in whatever order: TOOL_USE holds exactly while calls are open, each call has one result, the
-    session hears how it ended before it is reaped and of the reaping once, and a fold gives the live state."""
+    """In any sequence of events TOOL_USE holds exactly while calls are open, each call has one result, the session
+    learns of the end before the reaping, each once, and a fold gives the live state."""
     run = Run()
     for kind, number, outcome in ops:
         run.take(run.event(kind, number, outcome))
