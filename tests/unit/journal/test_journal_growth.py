@@ -58,11 +58,11 @@ ANOTHERS_PAGE = """
 PRAGMA writable_schema = ON;
 UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'events') WHERE name = 'snapshot'
 """
-"""What a disk that lies about its syncs may leave: no constraint of the table holds for what is read there."""
+"""A page that a disk which lies about its syncs may leave: no constraint of the table holds for it."""
 
 
 def abandoned(path: Path, into: Path) -> Path:
-    """What a kill of its owner would leave of the journal at *path*, in another folder."""
+    """Copy what a kill of its owner would leave of the journal at *path* to another folder."""
     into.mkdir()
     for one in path.parent.glob(f"{path.name}*"):
         shutil.copy(one, into / one.name)
@@ -91,7 +91,7 @@ class Counting(JournalFiles):
 
 
 def test_an_orderly_end_leaves_nothing_to_verify(tmp_path: Path) -> None:
-    """A close writes a snapshot of all there is: the next opening reads no record."""
+    """A close writes a snapshot of everything: the next opening reads no record."""
     filled(tmp_path / "journal.db", 700).close()
     files = Counting()
     with closing(open_database(tmp_path / "journal.db", None, files)) as database:
@@ -99,7 +99,7 @@ def test_an_orderly_end_leaves_nothing_to_verify(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_only_what_came_after_the_last_snapshot_is_verified(tmp_path: Path) -> None:
-    """There is a snapshot every so many records, and none of them before it is read again."""
+    """After a kill an opening reads only the records after the last snapshot."""
     with closing(filled(tmp_path / "journal.db", SNAPSHOT_EVERY + 1_200)) as database:
         left = abandoned(tmp_path / "journal.db", tmp_path / "left")
         expected = database.checksums
@@ -110,7 +110,7 @@ def test_after_a_kill_only_what_came_after_the_last_snapshot_is_verified(tmp_pat
 
 
 def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
-    """What a power cut took can only be missing then, so no snapshot of an earlier boot counts."""
+    """After a boot everything is verified: a snapshot of an earlier boot does not count."""
     filled(tmp_path / "journal.db", 700).close()
 
     class CountingRebooted(Counting, Rebooted):
@@ -122,7 +122,7 @@ def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
 
 
 def test_the_snapshot_is_what_the_records_fold_to(tmp_path: Path) -> None:
-    """The sum that is kept up append by append is that of a full check, over reopenings."""
+    """The sum that appends keep up equals that of a full check, over reopenings."""
     path = tmp_path / "journal.db"
     filled(path, 90).close()
     with closing(open_database(path, None)) as database:
@@ -165,7 +165,7 @@ def test_entities_that_are_not_what_the_snapshot_says_are_named(tmp_path: Path, 
     ],
 )
 def test_what_is_found_in_the_same_boot(tmp_path: Path, change: str, told: str) -> None:
-    """What came after the snapshot, who it is about, and who lives, is verified by each opening."""
+    """Each opening verifies the records after the snapshot, their entities, and the living entities."""
     path = tmp_path / "journal.db"
     filled(path, 30).close()
     with closing(open_database(path, None)) as database:
@@ -178,7 +178,7 @@ def test_what_is_found_in_the_same_boot(tmp_path: Path, change: str, told: str) 
 
 
 def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tmp_path: Path) -> None:
-    """An opening in the same boot does not look there; it says so nowhere, and these do find it."""
+    """Damage in old records is not found by an opening in the same boot, but by the full check and after a boot."""
     path = tmp_path / "journal.db"
     filled(path, 30).close()
     with closing(apsw.Connection(str(path))) as db:
@@ -193,7 +193,7 @@ def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tm
 
 
 def test_a_fenced_owner_leaves_the_snapshot_alone(tmp_path: Path) -> None:
-    """Closing what a later supervisor owns writes nothing."""
+    """Closing a journal that a later supervisor owns writes nothing."""
     path = tmp_path / "journal.db"
     earlier = filled(path, 10)
     later = open_database(path, None)
