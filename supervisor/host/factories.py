@@ -15,7 +15,7 @@ from uuid import UUID
 
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
-from supervisor.agents.protocols.inprocess import FunctionLink
+from supervisor.agents.protocols.inprocess import FunctionConnection
 from supervisor.journal.compaction import JournalArchiver
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -106,7 +106,7 @@ class ConnectionFactory:
     def __call__(self, session: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Connection:
         profile = session.profile
         if profile.function is not None:
-            return FunctionLink(
+            return FunctionConnection(
                 self._registry, session, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
         resume_id, interrupted = session.resume_id, session.interrupted

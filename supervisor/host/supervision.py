@@ -159,7 +159,9 @@ class Supervisor:
             self._endings,
             admit=self._admit,
             ended=self._shutdown.wait_recorded,
-            revived=lambda session, past: self.monitors.restore_monitor(session, self.settings.oversight, past.budget),
+            revived=lambda session, past: self.monitors.restore_monitor(
+                session, self.settings.monitor_settings, past.budget
+            ),
             inherit=self._prompting.track_recovered,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
@@ -336,7 +338,7 @@ class Supervisor:
         inherited = above.policy if above is not None else self.settings.policy.value()
         session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
         session.workspace_spec = workspace_spec
-        self.monitors.start_monitor(session, self.settings.oversight, allowance)
+        self.monitors.start_monitor(session, self.settings.monitor_settings, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.registry.create_entity(

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from actors import ActorStopped, Context
-from supervisor.agent_catalogue import NO_QUIRKS, Quirks
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate

@@ -328,7 +328,7 @@ class Oracle:
         self._durable.add(record.entity_id)
         self._remember(record)
         self.coverage.record(record)
-        for violation in self._invariants.take(record):
+        for violation in self._invariants.check(record):
             self._keep(violation)
 
     def _settle(self, one: Append) -> None:

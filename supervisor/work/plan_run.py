@@ -22,7 +22,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
-from supervisor.plans.task_control import Answer
+from supervisor.plans.task_control import CommandResult
 from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
@@ -74,9 +74,9 @@ class PlanRun:
         """When nothing is begun of it any more."""
         self.on_settled: Callable[[TaskExecution], None] = lambda execution: None
         """Called when a task is settled."""
-        self.split: Callable[..., Awaitable[Answer]] | None = None
+        self.split: Callable[..., Awaitable[CommandResult]] | None = None
         """How a task is split."""
-        self.block: Callable[..., Awaitable[Answer]] | None = None
+        self.block: Callable[..., Awaitable[CommandResult]] | None = None
         """How its own agent has a task blocked."""
         self.on_let_go: Callable[[TaskExecution], None] = lambda execution: None
         """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""

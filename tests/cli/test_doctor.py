@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.processes import shim
 from supervisor.processes.capabilities import Capability, guarantees, probe_capabilities
-from tests.support import said
+from tests.support import stdout_of
 
 NAMES = ("subreaper", "pidfd", "list of children", "control group", "pid namespace", "environments")
 
@@ -62,13 +62,13 @@ def test_each_try_says_how_to_get_it() -> None:
 def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names what is missing, what it is for, and the fix."""
     monkeypatch.setattr("supervisor.cli.doctor.probe_capabilities", lambda: having("subreaper"))
-    told = said("doctor")
+    told = stdout_of("doctor")
     assert "to get it: get control group" in told
     assert any("the fork server too" in line and line.endswith("not (no control group)") for line in told.splitlines())
 
 
 def test_as_json() -> None:
     """The command gives both lists as JSON."""
-    told = json.loads(said("doctor", "--json"))
+    told = json.loads(stdout_of("doctor", "--json"))
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
     assert len(told["guarantees"]) == 6

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from supervisor import AgentConfig, open_supervisor
-from supervisor.agent_catalogue import known
-from supervisor.agent_catalogue.line_rules import Mapping
+from supervisor.agent_catalogue import known_agent
+from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
 from supervisor.agents.protocols.jsonl.paths import amount_at, fits, look, text_at
 from supervisor.lifecycles.types import ModelProblem
@@ -46,8 +46,8 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def mapping(**more: Any) -> Mapping:
-    return Mapping.model_validate({"prompt": "stdin", "kinds": {"sh": "execute"}, "rules": RULES, **more})
+def mapping(**more: Any) -> LineMapping:
+    return LineMapping.model_validate({"prompt": "stdin", "kinds": {"sh": "execute"}, "rules": RULES, **more})
 
 
 def codec(**more: Any) -> JsonlCodec:
@@ -312,7 +312,7 @@ def test_the_parts_of_a_text_are_one_text() -> None:
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "pi", "codex", "claude", "vibe"])
 def test_no_line_of_another_program_is_a_success(name: str) -> None:
     """A mapping takes only its own program's last word for one."""
-    made = JsonlCodec(known(name).way("jsonl").mapping or mapping())
+    made = JsonlCodec(known_agent(name).variant("jsonl").mapping or mapping())
     made.argv(["agent"], "work", "n")
     made.feed(b'{"type": "done"}\n{"status": "success"}\n{"type": "result", "subtype": "success"}\n')
     (*_, ended) = made.exited(0)

@@ -22,7 +22,16 @@ from supervisor.ports import Launch
 from supervisor.processes import fork_server, pid_namespace, shim
 from supervisor.processes.containment import Containment
 from supervisor.processes.host import ShimHost, ShimProcess
-from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
+from tests.support import (
+    DEADLINE_S,
+    OLDER_CHILDREN,
+    HeldPipe,
+    no_leaks,
+    quick_settings,
+    reap,
+    supervising,
+    wait_for_exit,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
 
@@ -38,18 +47,18 @@ PLAIN = Containment()
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
-def zoo(roll: Roll, mode: str, *kinds: str) -> tuple[str, ...]:
+def zoo(roll: HeldPipe, mode: str, *kinds: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", VICTIMS, roll.path, mode, *kinds)
 
 
@@ -59,7 +68,7 @@ def python(code: str) -> Launch:
 
 @asynccontextmanager
 async def running(
-    roll: Roll, mode: str, *kinds: str, containment: Containment = ENCLOSED
+    roll: HeldPipe, mode: str, *kinds: str, containment: Containment = ENCLOSED
 ) -> AsyncIterator[ShimProcess]:
     """Run the victims, all of them started."""
     launch = Launch(argv=zoo(roll, mode, *kinds), cwd="/", env=PATH)
@@ -138,7 +147,7 @@ async def test_a_program_that_does_not_start_leaves_no_init() -> None:
 
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
-async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> None:
+async def test_the_count_is_the_same(roll: HeldPipe, containment: Containment) -> None:
     """A kill counts every descendant but the main process, with a namespace or without, and never the init."""
     async with running(roll, "stay", "child", "session", "daemon", "stubborn", containment=containment) as process:
         process.kill()
@@ -147,7 +156,7 @@ async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> No
 
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
-async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -> None:
+async def test_terminate_reaches_orphans(roll: HeldPipe, containment: Containment) -> None:
     """SIGTERM reaches processes that the init has adopted, too: those that heed it need no kill."""
     async with running(roll, "defy", "child", "session", "daemon", containment=containment) as process:
         victims = [pid for pid in shim.descendants(process.shim_client.pid) if pid != process.pid]
@@ -159,7 +168,7 @@ async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -
         assert (report.ended_by, report.killed, report.survivors) == ("terminate", 0, 0)
 
 
-async def test_list_and_signal_processes_spare_the_init(roll: Roll) -> None:
+async def test_list_and_signal_processes_spare_the_init(roll: HeldPipe) -> None:
     """Listed processes have outer pids and can be signalled; the program and its init go on."""
     async with running(roll, "stay", "daemon") as process:
         inits = inits_of(process.shim_client.pid)
@@ -167,7 +176,7 @@ async def test_list_and_signal_processes_spare_the_init(roll: Roll) -> None:
         assert (main.pid, main.session) == (process.pid, process.pid)
         assert daemon.session not in (process.pid, *inits)
         process.signal_processes([daemon], signal.SIGKILL)
-        await gone(daemon.pid)
+        await wait_for_exit(daemon.pid)
         assert inits_of(process.shim_client.pid) == inits
         process.signal(signal.SIGUSR1)
         assert await process.wait_exit() == -signal.SIGUSR1
@@ -175,7 +184,7 @@ async def test_list_and_signal_processes_spare_the_init(roll: Roll) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- violence
-async def test_a_killed_shim(roll: Roll) -> None:
+async def test_a_killed_shim(roll: HeldPipe) -> None:
     """kill -9 of the shim alone: daemons that ignore SIGTERM are gone, and the host is told."""
     async with running(roll, "defy", *KINDS) as process:
         with held(shim.descendants(process.shim_client.pid)) as fds:
@@ -204,7 +213,7 @@ anyio.run(main, backend=backend)
 
 
 @contextmanager
-def supervisor_of(roll: Roll, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+def supervisor_of(roll: HeldPipe, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [*before, sys.executable, "-c", SUPERVISOR, backend, *zoo(roll, "defy", *KINDS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
         try:
@@ -223,10 +232,10 @@ async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
 
 def end_our_own() -> None:
     """Kill and reap the processes that this one has inherited, until none is left."""
-    while left := set(shim.children(os.getpid())) - FAMILY:
+    while left := set(shim.children(os.getpid())) - OLDER_CHILDREN:
         shim.send(left, signal.SIGKILL)
         for pid in left:
-            collect(pid)
+            reap(pid)
 
 
 def kill_at_once(*pids: int) -> None:
@@ -235,7 +244,7 @@ def kill_at_once(*pids: int) -> None:
         shim.send(pids, number)
 
 
-async def test_the_supervisor_with_its_shim(roll: Roll, anyio_backend: str) -> None:
+async def test_the_supervisor_with_its_shim(roll: HeldPipe, anyio_backend: str) -> None:
     """kill -9 of supervisor and shim at the same moment: no process is left, and the fork server exits after that."""
     with supervisor_of(roll, anyio_backend) as supervisor:
         fork_server_pid, one, _ = await pids_of(supervisor)
@@ -244,11 +253,13 @@ async def test_the_supervisor_with_its_shim(roll: Roll, anyio_backend: str) -> N
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await gone(supervisor.pid, fork_server_pid)  # in this order: we inherit the fork server from the supervisor
-        collect(fork_server_pid)
+        await wait_for_exit(
+            supervisor.pid, fork_server_pid
+        )  # in this order: we inherit the fork server from the supervisor
+        reap(fork_server_pid)
 
 
-async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> None:
+async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) -> None:
     """kill -9 of supervisor, fork server and shim at the same moment: the kernel alone ends their programs, if
     allowed."""
     with supervisor_of(roll, anyio_backend) as supervisor:
@@ -256,18 +267,18 @@ async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> Non
         await roll.here(len(KINDS) + 1)
         inits, everybody = inits_of(one), shim.descendants(one)
         kill_at_once(supervisor.pid, fork_server_pid, one)
-        await gone(supervisor.pid)
+        await wait_for_exit(supervisor.pid)
         for pid in (fork_server_pid, one, main):  # they have fallen to us; an init is dead when we have reaped its own
-            await gone(pid)
-            collect(pid)
+            await wait_for_exit(pid)
+            reap(pid)
         if not ALLOWED:
             assert [pid for pid in everybody if shim.is_alive(pid)]
             end_our_own()
             return
-        await gone(*inits)
+        await wait_for_exit(*inits)
         await roll.all_gone()
         for init in inits:
-            collect(init)
+            reap(init)
 
 
 def test_the_fork_server_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +299,7 @@ DENY = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0); os.exe
 """PR_CAPBSET_DROP of CAP_SYS_ADMIN: what is executed then has it no more, whoever runs it."""
 
 
-async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
+async def test_without_the_right_to(roll: HeldPipe, anyio_backend: str) -> None:
     """A supervisor without CAP_SYS_ADMIN runs its programs without namespaces, and its fork server ends them all."""
     with supervisor_of(roll, anyio_backend, sys.executable, "-c", DENY) as supervisor:
         fork_server_pid, one, main = await pids_of(supervisor)
@@ -298,8 +309,10 @@ async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await gone(supervisor.pid, fork_server_pid)  # in this order: we inherit the fork server from the supervisor
-        collect(fork_server_pid)
+        await wait_for_exit(
+            supervisor.pid, fork_server_pid
+        )  # in this order: we inherit the fork server from the supervisor
+        reap(fork_server_pid)
 
 
 HALF = """
@@ -336,9 +349,9 @@ async def test_it_is_off_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("really", [False, True], ids=["plain", "enclosed"])
-async def test_a_turn_and_an_abort(tmp_path: Path, roll: Roll, really: bool) -> None:
+async def test_a_turn_and_an_abort(tmp_path: Path, roll: HeldPipe, really: bool) -> None:
     """With pid namespaces a turn works, its tool runs inside, and an abort's receipt is as without."""
-    async with supervising(tmp_path, settings=enclosed(quick(), really=really)) as run:
+    async with supervising(tmp_path, settings=enclosed(quick_settings(), really=really)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run(f"@run readlink /proc/self/ns/pid > {tmp_path}/ns")
         assert result.outcome == "completed"

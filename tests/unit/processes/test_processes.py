@@ -29,7 +29,7 @@ from supervisor.processes import descent, fork_server_client, host, shim
 from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.spawn_errors import step_failed
-from tests.support import gone
+from tests.support import wait_for_exit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
 
@@ -531,7 +531,7 @@ async def test_terminate_reaches_the_whole_tree(roll: Roll) -> None:
     async with running(roll, "defy", "child", "session", "daemon", "stopped") as process:
         process.terminate()
         for kind in ("child", "session", "daemon", "stopped"):
-            await gone(roll.seen[kind])
+            await wait_for_exit(roll.seen[kind])
         process.signal(signal.SIGKILL)
         report = await process.wait_ended()
         assert (report.status, report.ended_by, report.killed, report.survivors) == (-9, "terminate", 0, 0)
@@ -662,7 +662,7 @@ async def test_a_killed_fork_server_is_replaced(roll: Roll) -> None:
         await roll.all_here(*ZOO)
         lost = shims.fork_server.pid
         os.kill(lost, signal.SIGKILL)
-        await gone(lost)
+        await wait_for_exit(lost)
         async with shims.spawn(launch("sh", "-c", "exit 3")) as other:
             assert await other.wait_exit() == 3
         assert shims.fork_server.pid != lost
@@ -810,7 +810,7 @@ def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") ->
 async def reap_all() -> None:
     with anyio.fail_after(DEADLINE_S):
         for pid in set(shim.children(os.getpid())) - FAMILY:
-            await gone(pid)
+            await wait_for_exit(pid)
             collect(pid)
 
 

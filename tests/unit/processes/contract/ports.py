@@ -23,7 +23,7 @@ from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.simulated import VirtualLoop
-from tests.support import gone
+from tests.support import wait_for_exit
 from tests.unit.processes.contract.scripts import script_of, simulated
 
 __all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
@@ -140,7 +140,7 @@ class RealPort:
 
     async def orphans_dead(self, process: Process) -> None:
         assert isinstance(process, ShimProcess)
-        await gone(*set(shim.children(process.shim_client.pid)) - {process.pid})
+        await wait_for_exit(*set(shim.children(process.shim_client.pid)) - {process.pid})
 
 
 def adopt(orphans: bool) -> None:
