@@ -19,7 +19,7 @@ from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
-from supervisor.policies.abort_request import AbortState, same_abort
+from supervisor.policies.abort_request import AbortRequest, same_abort
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -135,11 +135,11 @@ class TerminationService:
             climb.rung = first
             self._rest(session)
 
-    def _unasked(self, session: LiveSession, began: float) -> AbortState:
+    def _unasked(self, session: LiveSession, began: float) -> AbortRequest:
         """It ends by itself: its own last error is the first reason."""
         reason = self._registry.entity(session.session_id).data.last_error
         deadline = began + session.policy.ladder.total_s
-        return AbortState(abort_id=None, reason=reason, severity=TerminationStage.REQUEST, deadline=deadline)
+        return AbortRequest(abort_id=None, reason=reason, severity=TerminationStage.REQUEST, deadline=deadline)
 
     def _end_children(self, climb: Termination) -> None:
         """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""

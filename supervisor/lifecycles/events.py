@@ -25,8 +25,8 @@ __all__ = [
     "Ended",
     "FatalError",
     "GraceExceeded",
-    "MessageHeard",
     "MessageReceived",
+    "MessageTakenUp",
     "OperatorStop",
     "PermissionAnswered",
     "PermissionRequested",
@@ -131,7 +131,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
     steer: bool = False
 
 
-class MessageHeard(Event, frozen=True, kw_only=True):
+class MessageTakenUp(Event, frozen=True, kw_only=True):
     """The agent has taken up a message within its turn: the message counts as delivered with the prompt."""
 
     spelled = "MessageHeard"

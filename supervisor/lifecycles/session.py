@@ -40,8 +40,8 @@ from supervisor.lifecycles.events import (
     Ended,
     FatalError,
     GraceExceeded,
-    MessageHeard,
     MessageReceived,
+    MessageTakenUp,
     OperatorStop,
     PromptReady,
     SessionExited,
@@ -442,7 +442,7 @@ def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
     return _change(data, inbox=inbox), (*told, grace)
 
 
-def note_heard(data: SessionData, event: MessageHeard) -> Answered:
+def note_heard(data: SessionData, event: MessageTakenUp) -> Answered:
     """Move the message to those of the prompt, which are removed when the turn has succeeded."""
     known, waiting = data.inbox[: data.offered], data.inbox[data.offered :]
     heard = tuple(one for one in waiting if one.id == event.message_id)
@@ -805,8 +805,8 @@ SESSION: Machine[Session, SessionData] = Machine(
             None,
             extension="nothing waits for it any more, or the turn is being interrupted already",
         ),
-        rule(MessageHeard, ACTIVE, None, do=[note_heard], extension=STEERED),
-        rule(MessageHeard, S.STOPPED, None, extension=STEERED),
+        rule(MessageTakenUp, ACTIVE, None, do=[note_heard], extension=STEERED),
+        rule(MessageTakenUp, S.STOPPED, None, extension=STEERED),
         rule(
             SteerElapsed,
             S.RUNNING,

@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.lifecycles.types import TerminationStage
 
-__all__ = ["CAUSES_MAX", "AbortState", "LaterCause", "MergeOutcome", "merge_request", "same_abort"]
+__all__ = ["CAUSES_MAX", "AbortRequest", "LaterCause", "MergeOutcome", "merge_request", "same_abort"]
 
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is in the journal."""
@@ -36,7 +36,7 @@ class LaterCause(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class AbortState(msgspec.Struct, frozen=True, kw_only=True):
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to end a session, or several merged. ``severity`` is the termination stage at which to start;
     ``deadline`` is monotonic time in seconds."""
 
@@ -49,11 +49,11 @@ class AbortState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Merged(NamedTuple):
-    state: AbortState
+    state: AbortRequest
     joined: MergeOutcome
 
 
-def merge_request(state: AbortState | None, asked: AbortState) -> _Merged:
+def merge_request(state: AbortRequest | None, asked: AbortRequest) -> _Merged:
     """Merge one more request into *state*; return the result and the effect of the request."""
     if state is None:
         return _Merged(asked, MergeOutcome.BEGAN)
@@ -67,6 +67,6 @@ def merge_request(state: AbortState | None, asked: AbortState) -> _Merged:
     return _Merged(changed, MergeOutcome.RAISED if raised else MergeOutcome.JOINED)
 
 
-def same_abort(state: AbortState, abort_id: str | None) -> bool:
+def same_abort(state: AbortRequest, abort_id: str | None) -> bool:
     """Return whether that abort was merged already, or *abort_id* is ``None`` (an end without an abort)."""
     return abort_id is None or abort_id == state.abort_id or any(one.abort_id == abort_id for one in state.later)

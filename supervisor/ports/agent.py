@@ -15,21 +15,21 @@ from supervisor.lifecycles.types import CancelMode, ModelProblem
 __all__ = [
     "AgentOptions",
     "CallNotEnded",
-    "ChildAsked",
+    "ChildRequested",
     "CloseInput",
     "Codec",
     "Compaction",
     "ConversationNamed",
-    "FileAsked",
+    "FileRequested",
     "Malformed",
     "McpServer",
+    "MessageAccepted",
     "ModelErrorReported",
     "Out",
-    "PermissionAsked",
+    "PermissionNeeded",
     "Ready",
     "Send",
     "Signal",
-    "SteeringAccepted",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -68,7 +68,7 @@ class Ready(msgspec.Struct, frozen=True):
     steers: bool = False
 
 
-class SteeringAccepted(msgspec.Struct, frozen=True):
+class MessageAccepted(msgspec.Struct, frozen=True):
     """The agent works on the oldest message sent within the turn (:meth:`Codec.steer`) that it had not taken up yet."""
 
 
@@ -112,7 +112,7 @@ class CallNotEnded(msgspec.Struct, frozen=True):
     why: str
 
 
-class PermissionAsked(msgspec.Struct, frozen=True):
+class PermissionNeeded(msgspec.Struct, frozen=True):
     """The agent waits for an answer: one of ``options`` (option id, kind: ``allow_once``, ``allow_always``,
     ``reject_once``, ``reject_always``).
 
@@ -132,7 +132,7 @@ class PermissionAsked(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
 
 
-class FileAsked(msgspec.Struct, frozen=True):
+class FileRequested(msgspec.Struct, frozen=True):
     """The agent requests that we write *text* to a file, or read one (``None``); answered by
     ``Codec.file_answered``."""
 
@@ -157,7 +157,7 @@ class TerminalKilled(msgspec.Struct, frozen=True):
     terminal_id: str
 
 
-class ChildAsked(msgspec.Struct, frozen=True):
+class ChildRequested(msgspec.Struct, frozen=True):
     """The agent requests a sub-agent: a child session that works on *prompt*; answered by ``Codec.child_ended``."""
 
     request_id: str
@@ -230,16 +230,16 @@ Out = (
     | Signal
     | Ready
     | ConversationNamed
-    | SteeringAccepted
+    | MessageAccepted
     | Text
     | ToolOpened
     | ToolClosed
     | CallNotEnded
-    | PermissionAsked
-    | FileAsked
+    | PermissionNeeded
+    | FileRequested
     | TerminalOpened
     | TerminalKilled
-    | ChildAsked
+    | ChildRequested
     | Usage
     | Compaction
     | ModelErrorReported
@@ -304,7 +304,7 @@ class Codec(Protocol):
     def steer(self, text: str) -> Iterable[Out] | None:
         """Send *text* to the agent within the running turn; return ``None`` if that is impossible now.
 
-        :class:`SteeringAccepted` says that the agent has taken the message up. A message that the agent has not taken
+        :class:`MessageAccepted` says that the agent has taken the message up. A message that the agent has not taken
         up when it is interrupted, or when its turn ends, must not be taken up later: it is then sent as a prompt.
         """
         ...
@@ -333,7 +333,7 @@ class Codec(Protocol):
         ...
 
     def permission(self, request_id: str, option_id: str | None) -> Iterable[Out]:
-        """Answer a :class:`PermissionAsked`; ``None`` is *cancelled*."""
+        """Answer a :class:`PermissionNeeded`; ``None`` is *cancelled*."""
         ...
 
     def terminal_output(self, terminal_id: str, data: bytes) -> Iterable[Out]: ...
@@ -344,10 +344,10 @@ class Codec(Protocol):
         ...
 
     def file_answered(self, request_id: str, text: str, why: str = "") -> Iterable[Out]:
-        """Send the text that a :class:`FileAsked` has read (``""`` for a write), or the reason of the failure
+        """Send the text that a :class:`FileRequested` has read (``""`` for a write), or the reason of the failure
         (*why*)."""
         ...
 
     def child_ended(self, request_id: str, outcome: str, text: str) -> Iterable[Out]:
-        """Report that the child session of a :class:`ChildAsked` ended: ``completed``, ``failed`` or ``aborted``."""
+        """Report the end of the child session of a :class:`ChildRequested`: ``completed``, ``failed`` or ``aborted``."""
         ...

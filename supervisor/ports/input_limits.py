@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     ConversationNamed,
-    FileAsked,
+    FileRequested,
     Malformed,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     TerminalKilled,
     TerminalOpened,
@@ -173,14 +173,14 @@ def _of_usage(usage: Any) -> Out | None:
 
 
 _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
-    PermissionAsked: _of_permission,
-    ChildAsked: _of_child,
-    FileAsked: _of_file,
+    PermissionNeeded: _of_permission,
+    ChildRequested: _of_child,
+    FileRequested: _of_file,
     TerminalOpened: _of_terminal,
     Usage: _of_usage,
 }
 _BOUNDED: Final = (
-    *(ChildAsked, FileAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
+    *(ChildRequested, FileRequested, Malformed, PermissionNeeded, Ready, TerminalKilled, TerminalOpened),
     *(ModelErrorReported, ConversationNamed, ToolClosed, ToolOpened, TurnEnded, Usage),
 )
 

@@ -19,7 +19,7 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
-from supervisor.policies.abort_request import AbortState, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
 from supervisor.runtime.abort_tree_view import AbortTreeView
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
@@ -213,10 +213,10 @@ class EntityRegistry:
             self.on_deadline_shortened(session)
         return joined
 
-    def _wish(self, session: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
+    def _wish(self, session: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortRequest:
         ladder = session.policy.ladder
         bound_s = ladder.kill_s if stop.now else ladder.total_s
-        return AbortState(
+        return AbortRequest(
             abort_id=stop.abort_id,
             reason=stop.reason,
             abort_reason=stop.abort_reason,
@@ -224,7 +224,7 @@ class EntityRegistry:
             deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 
-    def _note_joined(self, session: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
+    def _note_joined(self, session: LiveSession, first: AbortRequest, stop: OperatorStop, cause: Cause) -> None:
         entity = self.entities.get(session.session_id)
         if entity is None or entity.ended:
             return

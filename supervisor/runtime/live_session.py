@@ -17,7 +17,7 @@ from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
-from supervisor.policies.abort_request import AbortState
+from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.access import Rights
 from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import ProcessSeen
@@ -359,7 +359,7 @@ class LiveSession:
         self._reached: dict[SessionPhase, OneShotEvent] = {}
         self.stopped_by_seq: int | None = None
         """Record that requested the stop; ``None`` while nothing has, or if no record did."""
-        self.stop_request: AbortState | None = None
+        self.stop_request: AbortRequest | None = None
         """What it was told, all who said so merged."""
         self.prompted = 0
         """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""

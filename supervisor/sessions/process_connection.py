@@ -20,7 +20,7 @@ from supervisor.lifecycles.events import (
     AgentNamed,
     AgentReady,
     AgentStarted,
-    MessageHeard,
+    MessageTakenUp,
 )
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
@@ -32,24 +32,24 @@ from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
     CallNotEnded,
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Codec,
     Compaction,
     ConversationNamed,
-    FileAsked,
     FileRefused,
+    FileRequested,
     Launch,
     Malformed,
+    MessageAccepted,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Process,
     ProcessReport,
     Ready,
     SpawnError,
     SpawnShortage,
-    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -72,7 +72,7 @@ from supervisor.sessions.terminals import Terminals
 
 __all__ = ["MUTE_S", "ProcessConnection"]
 
-_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelErrorReported)
+_SIGNS = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """What only an agent says that works, or tries to, at what it was asked for."""
 PATIENCE_S = 20.0
 """How long a launch waits for descriptors by itself, before its session makes it anew: each time is some records."""
@@ -375,7 +375,7 @@ class ProcessConnection(AgentConnection):
                 await self._ready(out)
             case ConversationNamed(resume_id):
                 await self._named_itself(resume_id)
-            case SteeringAccepted():
+            case MessageAccepted():
                 self._heard_message()
             case Text(kind, text):
                 self._hear_text(kind, text)
@@ -390,12 +390,12 @@ class ProcessConnection(AgentConnection):
                 self._terminals.open(out, self._calls.get(out.call_id))
             case TerminalKilled(terminal_id):
                 self._terminals.kill_terminal(terminal_id)
-            case PermissionAsked():
+            case PermissionNeeded():
                 if why := self._asking.handle_request(out, self.turn_id, self.session.cause):
                     self._malformed(why)
-            case FileAsked():
+            case FileRequested():
                 await self._serve_file(out)
-            case ChildAsked():
+            case ChildRequested():
                 self._serve_child(out)
             case Usage():
                 self._hear_usage(out)
@@ -442,7 +442,7 @@ class ProcessConnection(AgentConnection):
     def _heard_message(self) -> None:
         """It has taken up the oldest of what it was told; after its turn that means nothing any more."""
         if self._steered and self.turn_id is not None:
-            heard = MessageHeard(incarnation=self._incarnation, message_id=self._steered.popleft())
+            heard = MessageTakenUp(incarnation=self._incarnation, message_id=self._steered.popleft())
             self._tell(self.session.session_id, heard)
 
     def _hear_text(self, kind: str, text: str) -> None:
@@ -552,7 +552,7 @@ class ProcessConnection(AgentConnection):
         if turn_id == self.turn_id:
             self._asking.answer(request_id, option)
 
-    async def _serve_file(self, asked: FileAsked) -> None:
+    async def _serve_file(self, asked: FileRequested) -> None:
         """Read or write a file of its workspace for the agent. It says nothing else meanwhile that is heard, but where
         a human is asked first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
@@ -568,7 +568,7 @@ class ProcessConnection(AgentConnection):
         if why is not None:
             await self._do_with_file(asked, why)
 
-    async def _do_with_file(self, asked: FileAsked, why: str) -> None:
+    async def _do_with_file(self, asked: FileRequested, why: str) -> None:
         """Read or write it, or say *why* not."""
         text = ""
         try:
@@ -587,7 +587,7 @@ class ProcessConnection(AgentConnection):
         await self._files.write(path, text, self._launch.cwd)
         return ""
 
-    def _serve_child(self, asked: ChildAsked) -> None:
+    def _serve_child(self, asked: ChildRequested) -> None:
         """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
         wish = PermissionRequest(
             title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run"
@@ -597,7 +597,7 @@ class ProcessConnection(AgentConnection):
         if why is not None:
             start(why)
 
-    def _start_child(self, asked: ChildAsked, why: str) -> None:
+    def _start_child(self, asked: ChildRequested, why: str) -> None:
         call_id = asked.call_id or ""
         started_by = self._named.get(call_id)
 

@@ -43,8 +43,8 @@ from supervisor.lifecycles.events import (
     Ended,
     FatalError,
     GraceExceeded,
-    MessageHeard,
     MessageReceived,
+    MessageTakenUp,
     OperatorStop,
     PromptReady,
     SessionExited,
@@ -94,7 +94,7 @@ EVENTS: dict[str, Event] = {
     "UrgentMessage": UrgentMessage(message_id="m3", sender="cat", text="now"),
     "MessageReceived": MessageReceived(message_id="m3", sender="cat", text="now"),
     "BoundaryReached": BoundaryReached(incarnation=3),
-    "MessageHeard": MessageHeard(incarnation=3, message_id="m2"),
+    "MessageHeard": MessageTakenUp(incarnation=3, message_id="m2"),
     "SteerElapsed": SteerElapsed(incarnation=3, message_id="m2"),
     "GraceExceeded": GraceExceeded(incarnation=3),
     "BackoffElapsed": BackoffElapsed(),
@@ -412,7 +412,7 @@ def steered_cases() -> Iterator[Case]:
     yield case("", S.RUNNING, late, S.INTERRUPTING, interrupt, grace, data=waiting)
     yield case("heard", S.RUNNING, late, S.RUNNING, data=session(inbox=(OLD, kept), offered=2))
     yield case("", S.INTERRUPTING, late, S.INTERRUPTING)
-    heard = MessageHeard(incarnation=3, message_id="m3")
+    heard = MessageTakenUp(incarnation=3, message_id="m3")
     for state in ACTIVE:
         mixed = session(inbox=(OLD, NEW, kept))
         yield case("", state, heard, state, data=mixed, inbox=(OLD, kept, NEW), offered=2)

@@ -18,11 +18,11 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
-from supervisor.policies.abort_request import CAUSES_MAX, AbortState, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import CAUSES_MAX, AbortRequest, MergeOutcome, merge_request, same_abort
 
 
-def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortState:
-    return AbortState(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
+def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortRequest:
+    return AbortRequest(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
 
 
 def test_the_first_request_begins() -> None:
@@ -39,7 +39,7 @@ def test_the_first_request_begins() -> None:
         (asked("b", severity=TerminationStage.KILL, deadline=12.0), MergeOutcome.RAISED),
     ],
 )
-def test_a_later_request_only_tightens(later: AbortState, joined: MergeOutcome) -> None:
+def test_a_later_request_only_tightens(later: AbortRequest, joined: MergeOutcome) -> None:
     """A later request is appended, and makes the end harder or sooner; the first reason stays."""
     state, how = merge_request(asked("a"), later)
     assert (state.abort_id, state.reason, how) == ("a", "because a", joined)
