@@ -349,5 +349,5 @@ class Codec(Protocol):
         ...
 
     def child_ended(self, request_id: str, outcome: str, text: str) -> Iterable[Out]:
-        """Report the end of the child session of a :class:`ChildRequested`: ``completed``, ``failed`` or ``aborted``."""
+        """Report the end of a :class:`ChildRequested`: ``completed``, ``failed`` or ``aborted``."""
         ...
