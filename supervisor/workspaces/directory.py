@@ -42,7 +42,7 @@ class DirectoryWorkspace:
         self._copies = FileCopies(copies) if copies is not None else None
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
-        path, is_there = await self._thread(_found, directory)
+        path, is_there = await self._thread(_resolve, directory)
         if not is_there:
             raise NotADirectoryError(f"the working directory {path} of session {session_id!r} does not exist")
         return str(path)
@@ -51,7 +51,7 @@ class DirectoryWorkspace:
         return ""
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        return Merge(outcome="nothing", why="the session worked in spec")
+        return Merge(outcome="nothing", why="the session worked in place")
 
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         return None
@@ -132,7 +132,7 @@ def _copy_prefix(spec: WorkspaceSpec) -> str:
     return f"{hashlib.sha256(spec.owner.encode()).hexdigest()[:12]}-"
 
 
-def _found(directory: str) -> tuple[Path, bool]:
+def _resolve(directory: str) -> tuple[Path, bool]:
     """Return the absolute path and whether it is a directory, in one thread hop: a session's start waits for it."""
     path = Path(directory).absolute()
     return path, path.is_dir()
