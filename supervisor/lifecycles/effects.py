@@ -116,7 +116,7 @@ class SendPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="SendPrompt"):
 
 
 class SteerAgent(SupervisorEffect, frozen=True, kw_only=True, tag="SteerAgent"):
-    """Send a message to the agent within the running turn; answered by ``MessageHeard``, or ``SteerElapsed``."""
+    """Send a message to the agent within the running turn; answered by ``MessageTakenUp``, or ``SteerElapsed``."""
 
     incarnation: int
     message_id: str
