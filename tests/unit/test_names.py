@@ -29,7 +29,7 @@ NOT_DONE = words(
     """
     actors benchmarks benchmarks/peers examples/plugin supervisor/aborts supervisor/agent_catalogue
     supervisor/cli supervisor/control supervisor/diagnostics supervisor/embedding supervisor/host
-    supervisor/mock_model supervisor/plans supervisor/plugins supervisor/recovery supervisor/runtime
+    supervisor/mock_model supervisor/plans supervisor/plugins supervisor/recovery
     supervisor/sessions supervisor/simulation supervisor/work tests/cli tests/kernel tests/real_agents
     tests/simulation tests/unit/agent_catalogue tests/unit/agents tests/unit/control tests/unit/diagnostics
     tests/unit/mock_model tests/unit/plans tests/unit/plugins tests/unit/recovery tests/unit/runtime
