@@ -49,7 +49,7 @@ from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
-from supervisor.policies.abort_request import AbortState, same_abort
+from supervisor.policies.abort_request import AbortRequest, same_abort
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
@@ -261,7 +261,7 @@ class TerminationService:
         if not session.is_stopping:
             session.stopped_by_seq = cause.seq  # the session stops by itself, or was stopping when its supervisor died
         if session.stop_request is None:  # the session's own last error is the reason
-            session.stop_request = AbortState(
+            session.stop_request = AbortRequest(
                 abort_id=None,
                 reason=self.registry.entity(session.session_id).data.last_error,
                 severity=TerminationStage.REQUEST,

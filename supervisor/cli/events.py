@@ -70,7 +70,9 @@ class _Records:
             for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
                 self._show(event, after)
                 last = max(last, event.seq)
-            archived = reader.live.elsewhere(after) if self._entity is None else 0  # what is lost is no part of it
+            archived = (
+                reader.live.records_in_gaps(after) if self._entity is None else 0
+            )  # what is lost is no part of it
         if archived:
             words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
             warn(f"{archived} records are in an archive: {words}")

@@ -20,12 +20,12 @@ from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import send_request
 from supervisor.cli.validate import journal_at
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, NotRunning, WorkFailed
-from supervisor.journal.archive import compacting
+from supervisor.journal.archive import compact_pieces
 from supervisor.journal.database import open_database
-from supervisor.journal.history import Checked, History, checked
+from supervisor.journal.history import FileCheck, History, check_file
 from supervisor.journal.jsonl import transition_line
 from supervisor.journal.reader import JournalReader
-from supervisor.journal.schema import explaining
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, JournalError, Retention
@@ -61,17 +61,17 @@ def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     return DONE if sound else WORK_FAILED
 
 
-def _checked(path: Path) -> Iterator[Checked]:
+def _checked(path: Path) -> Iterator[FileCheck]:
     journal = journal_at(path)
     if not path.is_dir():
         JournalReader(journal).close()  # there is one, or the error says what there is
-        yield checked(path)
+        yield check_file(path)
         return
     with History(journal) as history:
         yield from history.check()
 
 
-def _checked_text(one: Checked) -> str:
+def _checked_text(one: FileCheck) -> str:
     if one.problem is not None:
         return f"{one.file}: {one.problem}"
     elsewhere = f", {one.gaps} ranges of records are elsewhere" if one.gaps else ""
@@ -112,10 +112,10 @@ def _compacted(state: StateDir, retention: Retention) -> Compacted:
         database = open_database(state.journal, state.transitions)
         told = Compacted()
         try:
-            for _, now_told in compacting(database, state.archive, retention, time.time()):
+            for _, now_told in compact_pieces(database, state.archive, retention, time.time()):
                 told = now_told
             if told.records:
-                with explaining(state.journal):
+                with translate_errors(state.journal):
                     database.db.execute("VACUUM")  # a running supervisor fills the free pages instead
         except JournalError as error:  # it was opened: what is wrong now is no bad input
             raise WorkFailed(str(error)) from error

@@ -131,7 +131,7 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None
 
-    return UsageTotals(reader.named(*USAGE_EVENTS), parent_of).sums()
+    return UsageTotals(reader.events_named(*USAGE_EVENTS), parent_of).sums()
 
 
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:

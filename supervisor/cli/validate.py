@@ -120,7 +120,7 @@ def changed_since(reader: History) -> list[Violation]:
     """What ``journal check`` finds: of each file the first record and an entity that are not as they were written, by
     the hashes that are kept of them, or what it lacks."""
     found = []
-    for seq, entity_id, problem in reader.changed():
+    for seq, entity_id, problem in reader.find_damage():
         if seq is not None:
             words = "it is not what was written"
             found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message=words))

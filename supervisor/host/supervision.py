@@ -192,7 +192,7 @@ class Supervisor:
         budget: Budget | None = None,
         within: BudgetScope | None = None,
         patience: StallProfileName = StallProfileName.DEFAULT,
-        place: WorkspaceSpec = NO_WORKSPACE,
+        workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
@@ -209,7 +209,7 @@ class Supervisor:
             budget: what it may use, with all below it; by default what the settings say of each session.
             within: whose budget that lies in (:meth:`scope`); by default the parent's.
             patience: how long it may be silent before it is taken for stuck.
-            place: what is asked of the place where it works.
+            workspace_spec: the workspace wanted for the session.
 
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
@@ -234,11 +234,11 @@ class Supervisor:
         _check_types(str, directory=directory)
         _check_type("cause", cause, Cause)
         _check_type("patience", patience, StallProfileName)
-        _check_type("place", place, WorkspaceSpec)
+        _check_type("workspace_spec", workspace_spec, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = BudgetGrant(budget, within, patience)
-        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
+        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, workspace_spec)
         try:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
@@ -324,7 +324,7 @@ class Supervisor:
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
         allowance: BudgetGrant = NO_GRANT,
-        place: WorkspaceSpec = NO_WORKSPACE,
+        workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> str:
         _check_name(name)
         above = self.registry.session(parent) if parent is not None else None
@@ -338,7 +338,7 @@ class Supervisor:
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
         session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
-        session.place = place
+        session.workspace_spec = workspace_spec
         self.monitors.start_monitor(session, self.settings.monitor_settings, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
@@ -355,8 +355,12 @@ class Supervisor:
         except ActorError as error:
             self.registry.remove_session(session)
             raise Refused(f"session {name!r} is not started: {error}") from error
-        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_WORKSPACE:
-            placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
+        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or workspace_spec != NO_WORKSPACE:
+            placed = {
+                "mode": mode.value,
+                "policy": msgspec.to_builtins(policy),
+                "place": msgspec.to_builtins(workspace_spec),
+            }
             self.registry.record_fact(session_id, PLACED, cause, placed)
         self.monitors.note_budget(session, allowance, cause)
         return session_id
@@ -699,7 +703,7 @@ class Supervisor:
 
         Raises:
             UnknownTarget: nothing alive has that id.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
         return self.aborts.plan(target, scope, now=now)
@@ -724,7 +728,7 @@ class Supervisor:
 
         Raises:
             UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
             Refused: the plan of that id would not be carried out; nothing was ended.
         """

@@ -110,7 +110,7 @@ class Janitor:
         except (OSError, Refused) as error:
             return f"it could not be looked at: {error}"
         if self._workspace.temporary:
-            await self.put_away(place_id, f"what the tests of {place_id} left")
+            await self.clean_up(place_id, f"what the tests of {place_id} left")
         if not done:
             return "it was stopped before its tests were over"
         last = done[-1]
@@ -177,7 +177,7 @@ class Janitor:
         except OSError as error:
             raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
-    async def begin(self, place: WorkspaceSpec) -> None:
+    async def begin(self, workspace_spec: WorkspaceSpec) -> None:
         """Have what a task owns as an attempt is to begin with it, and be able to take that back.
 
         Raises:
@@ -185,49 +185,49 @@ class Janitor:
         """
         self._check_ours()
         try:
-            await outlast_shortage(partial(self._workspace.begin, "", place))
+            await outlast_shortage(partial(self._workspace.begin, "", workspace_spec))
         except OSError as error:
             raise Refused(f"what the attempt may have to be taken back to could not be saved: {error}") from error
 
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
+    async def save(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
         """The checkpoint that holds what a session did so far.
 
         Raises:
             Refused: it could not be made; the message says why.
         """
-        return await self._within(self._workspace.save, session_id, place, message)
+        return await self._within(self._workspace.save, session_id, workspace_spec, message)
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
+    async def roll_back(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
         """Take back what a session did; the checkpoint that holds it.
 
         Raises:
             Refused: it could not be; the message says why.
         """
-        return await self._within(self._workspace.roll_back, session_id, place, message)
+        return await self._within(self._workspace.roll_back, session_id, workspace_spec, message)
 
     async def _within(
         self,
         do: Callable[[str, WorkspaceSpec, str], Awaitable[str]],
         session_id: str,
-        place: WorkspaceSpec,
+        workspace_spec: WorkspaceSpec,
         message: str,
     ) -> str:
         """What was begun with a place is done to its end, but not for ever."""
         self._check_ours()
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                return await outlast_shortage(partial(do, session_id, place, message))
+                return await outlast_shortage(partial(do, session_id, workspace_spec, message))
             except OSError as error:
                 raise Refused(str(error)) from error
         raise Refused(f"it took longer than {PUT_AWAY_S:g} s")
 
-    async def accept(self, place: WorkspaceSpec) -> None:
+    async def accept(self, workspace_spec: WorkspaceSpec) -> None:
         """What was done there is not taken back any more."""
-        await self._drop(self._workspace.accept, place)
+        await self._drop(self._workspace.accept, workspace_spec)
 
-    async def forget(self, place: WorkspaceSpec) -> None:
+    async def forget(self, workspace_spec: WorkspaceSpec) -> None:
         """Drop what was saved on the way of a task that is over, as far as nobody needs it."""
-        await self._drop(self._workspace.forget, place)
+        await self._drop(self._workspace.forget, workspace_spec)
 
     def _check_ours(self) -> None:
         """What lies in the state directory by now may be another supervisor's, under the very names of our sessions.
@@ -238,28 +238,28 @@ class Janitor:
         if isinstance(self._registry.journal_writer.error, JournalLost):
             raise Refused(str(self._registry.journal_writer.error))
 
-    async def _drop(self, drop: Callable[[WorkspaceSpec], Awaitable[None]], place: WorkspaceSpec) -> None:
+    async def _drop(self, drop: Callable[[WorkspaceSpec], Awaitable[None]], workspace_spec: WorkspaceSpec) -> None:
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                await drop(place)
+                await drop(workspace_spec)
             except OSError as error:
-                _log.warning("what was saved of a task could not be dropped", task=place.owner, why=str(error))
+                _log.warning("what was saved of a task could not be dropped", task=workspace_spec.owner, why=str(error))
 
     @property
     def in_place(self) -> bool:
         """Sessions work where their work stays."""
         return not self._workspace.temporary
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return Released()
         released = Released(problem=f"it was not put away within {PUT_AWAY_S:g} s")
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                released = await outlast_shortage(partial(self._workspace.put_away, session_id, message))
+                released = await outlast_shortage(partial(self._workspace.clean_up, session_id, message))
             except OSError as error:
                 released = Released(problem=str(error))
                 _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
@@ -270,7 +270,7 @@ class Janitor:
     def follow(self, session: LiveSession) -> None:
         """Clear away after that session, when its last record is made."""
         if self._workspace.temporary and session.root_id == session.session_id:
-            session.reached(SessionPhase.RECORDED).then(lambda: self._put_away_later(session))
+            session.reached(SessionPhase.RECORDED).then(lambda: self._clean_up_later(session))
 
     def clear(self) -> None:
         """Clear away what an earlier supervisor left of sessions that do not live any more."""
@@ -281,14 +281,14 @@ class Janitor:
         """Wait until nothing is being cleared away."""
         await self._putting_away.none()
 
-    def _put_away_later(self, session: LiveSession) -> None:
-        if not session.place.kept:  # else it is said when it may go
-            self._start(self.put_away, session.session_id, f"what {session.session_id} left")
+    def _clean_up_later(self, session: LiveSession) -> None:
+        if not session.workspace_spec.kept:  # else it is said when it may go
+            self._start(self.clean_up, session.session_id, f"what {session.session_id} left")
 
     async def _clear(self) -> None:
-        for session_id in await self._workspace.left():
+        for session_id in await self._workspace.list_sessions():
             if session_id not in self._registry.sessions:
-                await self.put_away(session_id, f"what {session_id} left")
+                await self.clean_up(session_id, f"what {session_id} left")
 
     def _start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: str) -> None:
         ctx = self._registry.system.context(self._actor_id)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import AgentFiles, Caller, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import AgentFiles, Archiver, Caller, Journal, Origin, TranscriptSink, WallClock, Workspace
 from supervisor.runtime.availability import RetryingProcessHost
 
 __all__ = ["Dependencies"]
@@ -37,5 +37,5 @@ class Dependencies(NamedTuple):
     caller_at: Callable[[socket.socket, int], Caller] = _operator
     """Identifies the caller at the other end of a control connection, given the pid that the kernel names. By default
     every caller is the operator: a supervisor that starts no program has no agent that could call."""
-    upkeep: Upkeep | None = None
+    upkeep: Archiver | None = None
     """Compaction of the journal; ``None``: the journal grows."""

@@ -34,7 +34,7 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
-from supervisor.policies.abort_request import AbortState, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
 from supervisor.runtime.id_allocator import IdAllocator
@@ -220,7 +220,7 @@ class EntityRegistry:
             return MergeOutcome.JOINED  # its last record is written
         ladder, before = session.policy.ladder, session.stop_request
         bound_s = ladder.kill_s if stop.now else ladder.total_s
-        request = AbortState(
+        request = AbortRequest(
             abort_id=stop.abort_id,
             reason=stop.reason,
             abort_reason=stop.abort_reason,

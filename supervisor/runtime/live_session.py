@@ -17,7 +17,7 @@ from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
-from supervisor.policies.abort_request import AbortState
+from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.access import Rights
 from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import ProcessSeen
@@ -336,7 +336,7 @@ class LiveSession:
         self.standing_decisions: dict[PermissionRequest, Decision] = {}
         """Decisions of a human that hold while the session lives."""
         self.directory = profile.directory
-        self.place = NO_WORKSPACE
+        self.workspace_spec = NO_WORKSPACE
         """Workspace wanted for the session."""
         self.children: dict[str, LiveSession] = {}
         """Child sessions that are alive, oldest first."""
@@ -362,7 +362,7 @@ class LiveSession:
         self._reached: dict[SessionPhase, OneShotEvent] = {}
         self.stopped_by_seq: int | None = None
         """Record that requested the stop; ``None`` while nothing has, or if no record did."""
-        self.stop_request: AbortState | None = None
+        self.stop_request: AbortRequest | None = None
         """Requests to stop, merged into one."""
         self.prompted = 0
         """Incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""

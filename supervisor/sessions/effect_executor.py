@@ -330,10 +330,10 @@ class EffectExecutor:
         try:
             configured = session.profile.directory
             if (
-                session.place != NO_WORKSPACE
+                session.workspace_spec != NO_WORKSPACE
                 and self._registry.entity(session.session_id).state is Session.INITIALIZING
             ):
-                await outlast_shortage(partial(self._workspace.begin, session.session_id, session.place))
+                await outlast_shortage(partial(self._workspace.begin, session.session_id, session.workspace_spec))
             prepare = partial(self._workspace.prepare, session.session_id, configured, root_id=session.root_id)
             session.directory = await outlast_shortage(prepare)
         except OSError as error:

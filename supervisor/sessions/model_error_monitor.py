@@ -13,11 +13,11 @@ from supervisor.lifecycles.events import TaskFailed
 from supervisor.lifecycles.types import ModelFailure, Verdict
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     Compaction,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     TerminalOpened,
     Text,
     ToolClosed,
@@ -36,7 +36,7 @@ IN_VAIN: Final = "ModelAskedInVain"
 RECORDS_MAX: Final = 32
 """Errors of one turn that have a record each; of more, the turn's failure says how many there were."""
 
-_NEW: Final = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction)
+_NEW: Final = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction)
 """Messages that count as progress, whatever they contain; loops of calls are detected elsewhere."""
 
 Note = Callable[[str, dict[str, Any], str], int]

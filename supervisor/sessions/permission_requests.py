@@ -26,7 +26,7 @@ from supervisor.policies.permissions import (
     decide_permission,
     decide_service,
 )
-from supervisor.ports import Codec, PermissionAsked
+from supervisor.ports import Codec, PermissionNeeded
 from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
 from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -60,10 +60,10 @@ class PermissionRequests:
         self._directory = directory
         self._codec, self._agent_io = codec, agent_io
         self._asked = 0
-        self._open: dict[str, tuple[int, PermissionAsked, bool]] = {}
+        self._open: dict[str, tuple[int, PermissionNeeded, bool]] = {}
         self._services: dict[str, ServiceDecided] = {}
         """Open requests for a service, by request id."""
-        self._allowed: dict[str, tuple[PermissionAsked, bool]] = {}
+        self._allowed: dict[str, tuple[PermissionNeeded, bool]] = {}
         """Requests that a human has allowed, by request id, and whether for good."""
 
     def begin_turn(self) -> None:
@@ -71,7 +71,7 @@ class PermissionRequests:
         self._asked = 0
         self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
 
-    def handle_request(self, asked: PermissionAsked, turn_id: str | None, cause: Cause) -> str:
+    def handle_request(self, asked: PermissionNeeded, turn_id: str | None, cause: Cause) -> str:
         """Send the request to the turn, which answers it. Between turns the policy's answer is given at once.
 
         Returns:
@@ -89,7 +89,7 @@ class PermissionRequests:
         return ""
 
     def _await(
-        self, asked: PermissionAsked, turn_id: str, decided: PolicyDecision, choice: OptionChoice, cause: Cause
+        self, asked: PermissionNeeded, turn_id: str, decided: PolicyDecision, choice: OptionChoice, cause: Cause
     ) -> None:
         self._asked += 1
         self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
@@ -119,9 +119,9 @@ class PermissionRequests:
         if len(self._open) >= PERMISSIONS_MAX:
             return f"not permitted: {len(self._open)} permissions wait for a human already, the most there may be"
         request_id = f"supervisor:{self._asked + 1}"
-        asked = PermissionAsked(request_id, wish.title, _CHOICES, wish.kind, wish.tool, detail, wish.paths)
+        asked = PermissionNeeded(request_id, wish.title, _CHOICES, wish.kind, wish.tool, detail, wish.paths)
         cut = bounded(asked)
-        assert isinstance(cut, PermissionAsked), "its ids are ours, and its path has been bounded"
+        assert isinstance(cut, PermissionNeeded), "its ids are ours, and its path has been bounded"
         self._services[request_id] = served
         self._await(cut, turn_id, decided, choose_option(_CHOICES, allow=False), cause)
         return None
@@ -134,7 +134,7 @@ class PermissionRequests:
                 return True
         return False
 
-    def _requested(self, asked: PermissionAsked, decided: PolicyDecision, choice: OptionChoice) -> PermissionRequested:
+    def _requested(self, asked: PermissionNeeded, decided: PolicyDecision, choice: OptionChoice) -> PermissionRequested:
         return PermissionRequested(
             number=self._asked,
             request_id=asked.request_id,
@@ -152,7 +152,7 @@ class PermissionRequests:
             why=decided.why,
         )
 
-    def _note(self, asked: PermissionAsked, choice: OptionChoice, why: str, cause: Cause) -> None:
+    def _note(self, asked: PermissionNeeded, choice: OptionChoice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
         self._registry.record_fact(self._session.session_id, "PermissionAnswered", cause, told)
 
@@ -183,5 +183,5 @@ class PermissionRequests:
             self._say(request_id, None)
 
 
-def _wish_of(asked: PermissionAsked) -> PermissionRequest:
+def _wish_of(asked: PermissionNeeded) -> PermissionRequest:
     return PermissionRequest(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)

@@ -33,7 +33,7 @@ from supervisor.lifecycles.events import (
     AgentNamed,
     AgentReady,
     AgentStarted,
-    MessageHeard,
+    MessageTakenUp,
 )
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
@@ -45,24 +45,24 @@ from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
     CallNotEnded,
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Codec,
     Compaction,
     ConversationNamed,
-    FileAsked,
     FileRefused,
+    FileRequested,
     Launch,
     Malformed,
+    MessageAccepted,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Process,
     ProcessReport,
     Ready,
     SpawnError,
     SpawnShortage,
-    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -85,7 +85,7 @@ from supervisor.sessions.terminals import Terminals
 
 __all__ = ["MUTE_S", "ProcessConnection"]
 
-_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelErrorReported)
+_SIGNS = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages that show that an agent works, or tries to, on its prompt."""
 PATIENCE_S = 20.0
 """Seconds that a launch waits for file descriptors, before its session launches again: each launch costs records."""
@@ -388,7 +388,7 @@ class ProcessConnection(AgentConnection):
                 await self._ready(out)
             case ConversationNamed(resume_id):
                 await self._named_itself(resume_id)
-            case SteeringAccepted():
+            case MessageAccepted():
                 self._on_message_accepted()
             case Text(kind, text):
                 self._on_text(kind, text)
@@ -403,12 +403,12 @@ class ProcessConnection(AgentConnection):
                 self._terminals.open(out, self._calls.get(out.call_id))
             case TerminalKilled(terminal_id):
                 self._terminals.kill_terminal(terminal_id)
-            case PermissionAsked():
+            case PermissionNeeded():
                 if why := self._permissions.handle_request(out, self.turn_id, self.session.cause):
                     self._malformed(why)
-            case FileAsked():
+            case FileRequested():
                 await self._serve_file(out)
-            case ChildAsked():
+            case ChildRequested():
                 self._serve_child(out)
             case Usage():
                 self._on_usage(out)
@@ -456,7 +456,7 @@ class ProcessConnection(AgentConnection):
     def _on_message_accepted(self) -> None:
         """Note that the agent has accepted the oldest message of this turn; after the turn that has no effect."""
         if self._steered and self.turn_id is not None:
-            heard = MessageHeard(incarnation=self._incarnation, message_id=self._steered.popleft())
+            heard = MessageTakenUp(incarnation=self._incarnation, message_id=self._steered.popleft())
             self._tell(self.session.session_id, heard)
 
     def _on_text(self, kind: str, text: str) -> None:
@@ -566,7 +566,7 @@ class ProcessConnection(AgentConnection):
         if turn_id == self.turn_id:
             self._permissions.answer(request_id, option)
 
-    async def _serve_file(self, asked: FileAsked) -> None:
+    async def _serve_file(self, asked: FileRequested) -> None:
         """Read or write a file of the workspace for the agent. No other message is processed meanwhile, unless a human
         has to permit it first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
@@ -582,7 +582,7 @@ class ProcessConnection(AgentConnection):
         if why is not None:
             await self._do_with_file(asked, why)
 
-    async def _do_with_file(self, asked: FileAsked, why: str) -> None:
+    async def _do_with_file(self, asked: FileRequested, why: str) -> None:
         """Read or write the file, and reply; *why*: the refusal, if it is not permitted."""
         text = ""
         try:
@@ -601,7 +601,7 @@ class ProcessConnection(AgentConnection):
         await self._files.write(path, text, self._launch.cwd)
         return ""
 
-    def _serve_child(self, asked: ChildAsked) -> None:
+    def _serve_child(self, asked: ChildRequested) -> None:
         """Start a sub-agent, perhaps another agent of the plan, with other rights than this one."""
         wish = PermissionRequest(
             title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run"
@@ -611,7 +611,7 @@ class ProcessConnection(AgentConnection):
         if why is not None:
             start(why)
 
-    def _start_child(self, asked: ChildAsked, why: str) -> None:
+    def _start_child(self, asked: ChildRequested, why: str) -> None:
         call_id = asked.call_id or ""
         started_by = self._named.get(call_id)
 

@@ -212,7 +212,7 @@ class AttemptRunner:
                 within, patience = scope_of(self._plan_run, execution), patience_of(execution)
                 place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
-                    await self._sup.janitor.put_away(execution.session_id, left_at(execution))
+                    await self._sup.janitor.clean_up(execution.session_id, left_at(execution))
                 with anyio.CancelScope(shield=True):  # a session that exists must be known here
                     return await self._sup.start_session(
                         execution.name,
@@ -220,7 +220,7 @@ class AttemptRunner:
                         cause=execution.cause,
                         within=within,
                         patience=patience,
-                        place=place,
+                        workspace_spec=place,
                     )
 
     async def _ask(self, execution: TaskExecution) -> Outcome:

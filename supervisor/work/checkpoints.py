@@ -137,8 +137,8 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
-    place = workspace_of(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
-    saved = await sup.janitor.roll_back(execution.session_id, place, left_at(execution))
+    spec = workspace_of(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
+    saved = await sup.janitor.roll_back(execution.session_id, spec, left_at(execution))
     execution.is_rolled_back = True
     if saved and execution.has_run:
         execution.note_run(ROLLED_BACK, {"session": execution.session_id, "saved_as": saved}, "the plan says rollback")

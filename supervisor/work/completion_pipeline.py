@@ -230,7 +230,7 @@ class CompletionPipeline:
         tested, and stays on its branch. The session has ended, so nobody writes there any more."""
         if not execution.session_id or self._sup.janitor.in_place:
             return merge
-        left = await self._sup.janitor.put_away(execution.session_id, left_at(execution))
+        left = await self._sup.janitor.clean_up(execution.session_id, left_at(execution))
         if left.branch:
             execution.rest = left.branch
             rest = remark_of_rest(left.branch, left.directory)
@@ -421,7 +421,7 @@ class CompletionPipeline:
             return ""
         await self._end_session(execution)
         await take_back(self._sup, execution)
-        left = await self._sup.janitor.put_away(execution.session_id, left_at(execution))
+        left = await self._sup.janitor.clean_up(execution.session_id, left_at(execution))
         return left.branch or ""
 
     async def _end_session(self, execution: TaskExecution) -> None:

@@ -287,7 +287,7 @@ class PlanRecovery:
     async def _end_session(self, session_id: str) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
-        await self._sup.janitor.put_away(session_id, f"what {session_id} left")
+        await self._sup.janitor.clean_up(session_id, f"what {session_id} left")
 
     def _is_untouched(self, execution: TaskExecution) -> bool:
         """Return whether the run of the task was never begun. (A run that rests in its open circuit is of an earlier

@@ -193,9 +193,9 @@ async def test_a_signal_overtakes_unread_bytes() -> None:
 def test_output_that_is_kept_for_all_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The output of the terminal that exceeds the common limit loses its beginning; other terminals keep theirs."""
     monkeypatch.setattr(acp_terminals, "TERMINALS_BYTES_MAX", 10)
-    terminals = acp_terminals.Terminals(acp_terminals.ToolCalls())
+    terminals = acp_terminals.AcpTerminals(acp_terminals.ToolCallTable())
     for name in "ab":
-        terminals._known[name] = acp_terminals.Terminal(limit_bytes=None, implicit=False)
+        terminals._known[name] = acp_terminals.AcpTerminal(limit_bytes=None, implicit=False)
     terminals.output("a", b"12345678")
     terminals.output("b", b"abcdef")
     assert [terminals._known[name].output()["output"] for name in "ab"] == ["12345678", "ef"]

@@ -37,12 +37,12 @@ from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import (
     Append,
     Caller,
-    ChildAsked,
-    FileAsked,
+    ChildRequested,
+    FileRequested,
     JournalError,
     Origin,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     TerminalOpened,
     ToolOpened,
@@ -108,13 +108,13 @@ def answered(codec: Any, out: Out) -> list[Out]:
     match out:
         case Ready():
             return list(codec.prompt("do it"))
-        case PermissionAsked(request_id=request_id):
+        case PermissionNeeded(request_id=request_id):
             return list(codec.permission(request_id, None))
         case TerminalOpened(terminal_id=terminal_id):
             return [*codec.terminal_output(terminal_id, b"\xffout"), *codec.terminal_exited(terminal_id, 1)]
-        case FileAsked(request_id=request_id, text=text):
+        case FileRequested(request_id=request_id, text=text):
             return list(codec.file_answered(request_id, "a\nb\n", "" if text is None else "it is full"))
-        case ChildAsked(request_id=request_id):
+        case ChildRequested(request_id=request_id):
             return list(codec.child_ended(request_id, "completed", "done"))
         case _:
             return []

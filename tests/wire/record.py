@@ -38,10 +38,10 @@ import msgspec
 
 from supervisor.ports import (
     CloseInput,
-    FileAsked,
+    FileRequested,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Signal,
@@ -107,12 +107,12 @@ class Recording:
                     self._process.send_signal(number)
                 case ToolOpened():
                     self._open.append(out.call_id)
-                case PermissionAsked(request_id, _, options):
+                case PermissionNeeded(request_id, _, options):
                     chosen = next((option for option, kind in options if kind == self._allow), None)
                     self._take(self._ask("permission", request_id, chosen))
                 case TerminalOpened():
                     self._run(out)
-                case FileAsked(request_id, path, content):
+                case FileRequested(request_id, path, content):
                     self._take(self._ask("file_answered", request_id, *self._file(Path(path), content)))
             print("   ", "" if isinstance(out, Send) else next(told_lines([out]))[:200].rstrip(), flush=True)
 

@@ -10,15 +10,15 @@ import pytest
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Compaction,
     Malformed,
+    MessageAccepted,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
-    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -422,7 +422,7 @@ def test_an_agent_that_queues_prompts_is_told_within_the_turn() -> None:
     assert steered is not None
     (message,) = sent(steered)
     assert message["params"]["prompt"] == [{"type": "text", "text": "and mind the gap"}]
-    assert talk.answer(result={"stopReason": "end_turn"}) == [SteeringAccepted()]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [MessageAccepted()]
     assert talk.feed({"id": message["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("end_turn")]
 
 
@@ -433,7 +433,7 @@ def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anythin
     steered = talk.codec.steer("more")
     assert steered is not None
     assert talk.answer(result={"stopReason": "end_turn", "usage": {"inputTokens": 0, "outputTokens": 0}}) == [
-        SteeringAccepted()
+        MessageAccepted()
     ]
     talk.update("agent_message_chunk", content={"type": "text", "text": "done"})
     answer = {"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}
@@ -446,7 +446,7 @@ def test_the_first_failure_among_queued_prompts_is_the_turns() -> None:
     talk.prompt()
     steered = talk.codec.steer("more")
     assert steered is not None
-    assert talk.answer(result={"stopReason": "max_tokens"}) == [SteeringAccepted()]
+    assert talk.answer(result={"stopReason": "max_tokens"}) == [MessageAccepted()]
     assert talk.feed({"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("max_tokens")]
 
 
@@ -617,7 +617,7 @@ def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, opt
     offered = (("yes", "allow_once"), ("no", "reject_once"))
     opened, asked = ask(talk, rpc_id)
     assert opened == ToolOpened("c", "rm -r /")
-    assert asked == PermissionAsked("permission-1", "rm -r /", offered)
+    assert asked == PermissionNeeded("permission-1", "rm -r /", offered)
     answer = talk.codec.permission("permission-1", option)
     assert sent(answer) == [{"id": rpc_id, "result": {"outcome": outcome}}]
 
@@ -635,7 +635,7 @@ def test_a_refused_request_leaves_a_call_to_the_agent_that_told_of_it_before(tal
     """Who has opened a call by itself closes it by itself."""
     talk.update("tool_call", toolCallId="c", title="rm")
     (asked,) = ask(talk)
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert told(talk.codec.permission("permission-1", "no")) == []
     assert talk.update("tool_call_update", toolCallId="c", status="failed") == [ToolClosed("c", "failed")]
 
@@ -659,7 +659,7 @@ def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
         "_meta": {"claudeCode": {"toolName": "Write"}},
     }
     asked = talk.request(7, "session/request_permission", toolCall=call, options=OPTIONS)[1]
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert (asked.tool, asked.tool_kind, asked.paths) == ("Write", "edit", ("/work/a",))
     assert json.loads(asked.detail) == {"path": "/work/a"}
 
@@ -676,7 +676,7 @@ def test_a_request_that_the_agent_withdraws_is_answered_so(talk: Conversation) -
 def test_a_permission_without_title_shows_its_call(talk: Conversation) -> None:
     """The title is optional in ACP: the call's id stands in for it."""
     _, asked = ask(talk, title=None)
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert asked.title == "c"
 
 
@@ -689,7 +689,7 @@ def test_a_permission_shows_what_it_is_about(talk: Conversation) -> None:
     ):
         call = {"toolCallId": "c", "locations": [{"path": "/w/a"}, {"path": "b", "line": 3}], **told}
         asked = talk.request(1, "session/request_permission", toolCall=call, options=OPTIONS)[-1]
-        assert isinstance(asked, PermissionAsked)
+        assert isinstance(asked, PermissionNeeded)
         assert (asked.detail.replace(": ", ":").replace(", ", ","), asked.paths) == (detail, ("/w/a", "b"))
 
 
@@ -705,7 +705,7 @@ def test_an_agent_that_offers_it_is_told_within_its_turn() -> None:
     first, second = (sent(list(talk.codec.steer(text) or ()))[0] for text in ("come", "go"))
     assert first["method"] == "_supervisor/session/steer"
     assert first["params"] == {"sessionId": "s", "prompt": [{"type": "text", "text": "come"}]}
-    assert talk.feed({"id": first["id"], "result": {}}) == [SteeringAccepted()]
+    assert talk.feed({"id": first["id"], "result": {}}) == [MessageAccepted()]
     assert talk.feed({"id": second["id"], "error": {"code": -32800, "message": "over"}}) == []
 
 
@@ -950,7 +950,7 @@ def test_a_child_session_is_asked_for_and_answered(talk: Conversation) -> None:
     talk.update("tool_call", toolCallId="c", title="agent scout")
     run = {"name": "scout", "prompt": "look", "agent": "fast", "_meta": {"toolCallId": "c"}}
     outs = talk.request(5, "_supervisor/session/run", **run)
-    assert outs == [ChildAsked("child-1", "scout", "look", "fast", "c")]
+    assert outs == [ChildRequested("child-1", "scout", "look", "fast", "c")]
     answer = talk.codec.child_ended("child-1", "completed", "found it")
     assert sent(answer) == [{"id": 5, "result": {"outcome": "completed", "text": "found it"}}]
     assert talk.codec.child_ended("child-1", "completed", "found it") == []
@@ -960,7 +960,7 @@ def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
     """Without a call, or with one that is not open, the child belongs to the turn."""
     for meta in (None, {"toolCallId": "unknown"}):
         (asked,) = talk.request(5, "_supervisor/session/run", name="scout", prompt="look", _meta=meta)
-        assert isinstance(asked, ChildAsked)
+        assert isinstance(asked, ChildRequested)
         assert (asked.agent, asked.call_id) == (None, None)
 
 

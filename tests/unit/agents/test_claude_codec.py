@@ -16,7 +16,7 @@ from supervisor.ports import (
     McpServer,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Text,
@@ -203,7 +203,7 @@ def test_leave_that_is_given_for_good_is_given_for_the_conversation() -> None:
     told = Told().prompt()
     opened, asked = told.asks()
     assert opened == ToolOpened("c", "make", "execute")
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert (asked.tool, asked.detail, asked.tool_kind) == ("Bash", "make", "execute")
     told.does(told.codec.permission("p", "allow_always"))
     answer = told.sent[-1]["response"]["response"]
@@ -230,7 +230,7 @@ def test_a_request_that_was_taken_back_gets_no_answer() -> None:
 def test_a_question_to_a_person_is_answered_at_once() -> None:
     """Nobody is there: the agent is told so, and asks for no permission."""
     told = Told().prompt()
-    assert not any(isinstance(out, PermissionAsked) for out in told.asks(tool="AskUserQuestion"))
+    assert not any(isinstance(out, PermissionNeeded) for out in told.asks(tool="AskUserQuestion"))
     assert told.sent[-1]["response"]["response"]["behavior"] == "deny"
 
 

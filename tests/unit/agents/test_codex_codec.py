@@ -16,7 +16,7 @@ from supervisor.ports import (
     Malformed,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Text,
@@ -295,7 +295,7 @@ def test_leave_is_given_for_what_was_asked() -> None:
         start=1,
     ):
         [question] = one.feed({"id": number, **ask})
-        assert isinstance(question, PermissionAsked)
+        assert isinstance(question, PermissionNeeded)
         assert sent(one.codec.permission(question.request_id, option)) == [{"id": number, "result": result}]
 
 

@@ -17,12 +17,12 @@ from supervisor.agents.codecs import scripted_command
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.scripted_agent import STEPS, BadScript, Step, parse, urgent_part
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Compaction,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     TerminalKilled,
@@ -289,9 +289,9 @@ async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
     script = "@agent one\n  @say a\n\n  @say b\n@agent two fast\n  @hang\n@say done\n@agent three"
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt(script))
-        one, two = await client.until(ChildAsked), await client.until(ChildAsked)
-        assert isinstance(one, ChildAsked)
-        assert isinstance(two, ChildAsked)
+        one, two = await client.until(ChildRequested), await client.until(ChildRequested)
+        assert isinstance(one, ChildRequested)
+        assert isinstance(two, ChildRequested)
         assert (one.name, one.prompt, one.agent) == ("one", "  @say a\n\n  @say b", None)
         assert (two.name, two.prompt, two.agent) == ("two", "  @hang", "fast")
         assert [out.call_id for out in client.of(ToolOpened) if isinstance(out, ToolOpened)] == [
@@ -300,8 +300,8 @@ async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
         ]
         await client.do(client.codec.child_ended(two.request_id, "aborted", ""))
         await client.do(client.codec.child_ended(one.request_id, "completed", "a\nb\n"))
-        three = await client.until(ChildAsked)
-        assert isinstance(three, ChildAsked)
+        three = await client.until(ChildRequested)
+        assert isinstance(three, ChildRequested)
         assert client.text() == "two aborted: (no output)\none completed: a\ndone\n"
         await client.do(client.codec.child_ended(three.request_id, "failed", "why"))
         assert await client.until(TurnEnded) == TurnEnded("end_turn")
@@ -314,9 +314,9 @@ async def test_a_permission_decides_how_the_script_goes_on(tmp_path: Path, optio
     """Allowed, it goes on; rejected, it says so and ends."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@ask delete it\n@say deleted"))
-        asked = await client.until(PermissionAsked)
+        asked = await client.until(PermissionNeeded)
         options = (("allow_once", "allow_once"), ("reject_once", "reject_once"))
-        assert asked == PermissionAsked("permission-1", "delete it", options)
+        assert asked == PermissionNeeded("permission-1", "delete it", options)
         await client.do(client.codec.permission("permission-1", option))
         assert await client.until(TurnEnded) == TurnEnded("end_turn")
         assert client.text() == said
@@ -357,7 +357,7 @@ async def test_a_cancel_with_a_permission_open_ends_the_turn(tmp_path: Path) -> 
     """The codec answers the request ``cancelled``; the turn is cancelled, not refused."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@ask may I"))
-        await client.until(PermissionAsked)
+        await client.until(PermissionNeeded)
         await client.do(client.codec.interrupt())
         assert await client.until(TurnEnded) == TurnEnded("cancelled")
         assert client.text() == ""
@@ -367,11 +367,11 @@ async def test_a_cancel_with_children_open_ends_the_turn(tmp_path: Path) -> None
     """The agent does not wait for its children; their late answers do no harm."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@agent a\n@agent b"))
-        children = [await client.until(ChildAsked) for _ in range(2)]
+        children = [await client.until(ChildRequested) for _ in range(2)]
         await client.do(client.codec.interrupt())
         assert await client.until(TurnEnded) == TurnEnded("cancelled")
         for child in children:
-            assert isinstance(child, ChildAsked)
+            assert isinstance(child, ChildRequested)
             await client.do(client.codec.child_ended(child.request_id, "aborted", ""))
         assert await client.play("@say again") == TurnEnded("end_turn")
 

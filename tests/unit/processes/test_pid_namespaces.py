@@ -270,7 +270,7 @@ async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) ->
             await wait_for_exit(pid)
             reap(pid)
         if not ALLOWED:
-            assert [pid for pid in everybody if shim.lives(pid)]
+            assert [pid for pid in everybody if shim.is_alive(pid)]
             end_our_own()
             return
         await wait_for_exit(*inits)

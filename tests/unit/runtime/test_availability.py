@@ -25,7 +25,7 @@ from supervisor.host import shutdown, supervision
 from supervisor.host.verification import Janitor
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.journal.schema import explaining
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.effects import StartTimer, encode_effect
@@ -596,7 +596,7 @@ async def test_a_look_at_the_disk_of_another_owner_is_fenced(tmp_path: Path) -> 
 )
 def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
     """The disk's own trouble is waited for; damage, another's file, and a mistake of ours are not."""
-    with pytest.raises(JournalError) as told, explaining(Path("journal.db")):
+    with pytest.raises(JournalError) as told, translate_errors(Path("journal.db")):
         raise error
     assert isinstance(told.value, JournalUnavailable) is passes
 

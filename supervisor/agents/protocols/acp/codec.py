@@ -12,7 +12,7 @@ ends when the last prompt is answered. Example::
 
     -> session/prompt 1            turn begins, one prompt is open
     -> session/prompt 2            steer(): two prompts are open
-    <- result of 1 (end_turn)      Heard: the agent takes up the second prompt
+    <- result of 1 (end_turn)      MessageAccepted: the agent takes up the second prompt
     <- result of 2 (end_turn)      TurnEnded("end_turn")
 
 Two rules keep the results honest, because agents report more success than there is:
@@ -46,14 +46,14 @@ from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Compaction,
-    FileAsked,
+    FileRequested,
+    MessageAccepted,
     Out,
     Ready,
     Send,
-    SteeringAccepted,
     Text,
     ToolOpened,
     TurnEnded,
@@ -158,7 +158,7 @@ class AcpCodec(Conversation):
 
     def _steered(self, answer: Raw | RpcError) -> list[Out]:
         """Report that the agent took the message. On an error nothing is reported: the caller's time-out handles it."""
-        return [SteeringAccepted()] if isinstance(answer, Raw) else []
+        return [MessageAccepted()] if isinstance(answer, Raw) else []
 
     def end_call(self, call_id: str) -> list[Out] | None:
         """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
@@ -322,7 +322,7 @@ class AcpCodec(Conversation):
         if self._ended is None and ended.stop != "end_turn":
             self._ended = ended
         if self._prompts:
-            return [SteeringAccepted()]
+            return [MessageAccepted()]
         ended = TurnEnded("cancelled") if self._cancelling else self._ended or ended
         # The protocol makes it the client's duty to close what a cancel left unfinished: most agents do not.
         unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_untold()
@@ -398,13 +398,13 @@ class AcpCodec(Conversation):
     def _file(self, rpc_id: RpcId, path: str, text: str | None, lines: tuple[int, int | None] | None) -> list[Out]:
         request_id = self._name("file")
         self._files[request_id] = _FileRequest(rpc_id, lines)
-        return [FileAsked(request_id, path, text)]
+        return [FileRequested(request_id, path, text)]
 
     def _child_asked(self, rpc_id: RpcId, child: messages.ChildRun) -> list[Out]:
         request_id = self._name("child")
         self._children[request_id] = rpc_id
         call_id = child.tool_call_id if self._calls.is_open(child.tool_call_id) else None
-        return [ChildAsked(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
+        return [ChildRequested(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
 
     # ------------------------------------------------------------------------------------------ small parts
     def _ask(self, method: str, params: dict[str, Any], answered: _OnAnswer) -> Send:

@@ -13,7 +13,7 @@ from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.acp.updates import detail_of
-from supervisor.ports import Out, PermissionAsked, Send
+from supervisor.ports import Out, PermissionNeeded, Send
 
 __all__ = ["AcpPermissionRequests"]
 
@@ -46,7 +46,9 @@ class AcpPermissionRequests:
         choices = tuple(options.items())
         return [
             *opened,
-            PermissionAsked(request_id, title, choices, kind, tool=call.tool, detail=detail_of(call), paths=call.paths),
+            PermissionNeeded(
+                request_id, title, choices, kind, tool=call.tool, detail=detail_of(call), paths=call.paths
+            ),
         ]
 
     def answer(self, request_id: str, option_id: str | None) -> list[Out]:

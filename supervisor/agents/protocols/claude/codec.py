@@ -35,11 +35,11 @@ from supervisor.ports import (
     CallNotEnded,
     CloseInput,
     Compaction,
+    MessageAccepted,
     ModelErrorReported,
     Out,
     Ready,
     Send,
-    SteeringAccepted,
     Text,
     TurnEnded,
 )
@@ -228,7 +228,7 @@ class ClaudeCodec(Conversation):
         if told.is_replay:
             known = told.uuid in self._unheard
             self._unheard.pop(told.uuid or "", None)
-            return [SteeringAccepted()] if known else []
+            return [MessageAccepted()] if known else []
         blocks = messages.blocks_of(told.message)
         results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
         return [out for one in results for out in self._calls.returned(one)]

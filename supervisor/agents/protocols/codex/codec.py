@@ -36,11 +36,11 @@ from supervisor.ports import (
     CallNotEnded,
     CloseInput,
     Compaction,
+    MessageAccepted,
     ModelErrorReported,
     Out,
     Ready,
     Send,
-    SteeringAccepted,
     Text,
     TurnEnded,
 )
@@ -329,7 +329,7 @@ class CodexCodec(Conversation):
         if first or not self._told:
             return []
         self._told -= 1
-        return [SteeringAccepted()]
+        return [MessageAccepted()]
 
     def _item_completed(self, told: messages.ItemNotification) -> list[Out]:
         item = self._item(told, "item/completed")
