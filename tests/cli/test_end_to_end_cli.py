@@ -229,7 +229,7 @@ def test_stop_drains(tmp_path: Path, tell: Any) -> None:
     with run(write_plan(tmp_path, tasks)) as one:
         one.until(entity_id="now", event="SessionStarted")
         assert tell(one.state_dir, "stop") == (0, {"stopping": "drain", "outage": None})
-        assert said(one).startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go").touch()
         assert one.failed() == {"now": "completed", "later": "aborted"}
         assert one.process.wait(30) == 1
@@ -289,7 +289,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         one.signal(number)
-        assert said(one).startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         one.signal(number)
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
@@ -309,9 +309,9 @@ def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
         for _ in range(2):
             one.until(entity_type="turn", to_status="RUNNING")
         one.signal(signal.SIGTERM)
-        assert said(one).startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go1").touch()
-        assert said(one).startswith("supervisor: draining: 1 task under way, ")
+        assert said(one).startswith("supervisor: draining: 1 task in progress, ")
         (tmp_path / "go2").touch()
         assert one.result() == {"t1": "completed", "t2": "completed"}
 
@@ -347,7 +347,7 @@ tasks:
         one.until(entity_id="t/child:t1", event="tool_started")
         assert tell(one.state_dir, "abort", "t", "--scope", "session")[0] == 0
         assert said(one) == (
-            "supervisor: closing: somebody is at work for whom no task waits, for 120 s at most; signal to end it now\n"
+            "supervisor: closing: sessions that no task waits for may work for 120 s; signal again to end them now\n"
         )
         one.signal(signal.SIGHUP)
         assert said(one) == "supervisor: not reloaded: the run is ending\n"

@@ -92,7 +92,7 @@ def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, 
     assert exported(state.root, "--out", out) == f"{out}: 91 transitions"
     assert out.read_text() == before + "\n"
     assert not validate_lines(out.read_bytes().splitlines(keepends=True)).problems
-    with pytest.raises(BadInput, match="is there already; name another file"):
+    with pytest.raises(BadInput, match="exists; name another file"):
         exported(state.root, "--out", out)
     with pytest.raises(BadInput, match="cannot be written: No such file or directory"):
         exported(state.root, "--out", tmp_path / "no" / "out")
@@ -148,7 +148,7 @@ def test_the_tree_needs_no_archive(state: StateDir) -> None:
     archive.unlink()
     assert (said(*tree), said(*tree, "--json"), warned(*tree)) == (*before, plain)
     words = f"{archive} is not there: {state.journal} has records in it; put the file back"
-    assert warned(*tree, "--json") == f"supervisor: what was used is told without what is archived: {words}"
+    assert warned(*tree, "--json") == f"supervisor: usage is shown without archived records: {words}"
 
 
 @pytest.mark.parametrize("command", ["check", "export", "compact"])

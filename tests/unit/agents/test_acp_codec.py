@@ -728,7 +728,7 @@ def test_a_permission_is_answered_once(talk: Conversation) -> None:
 def test_an_option_that_was_not_offered_is_refused(talk: Conversation) -> None:
     """The error lists the offered options, and the request can still be answered."""
     ask(talk)
-    with pytest.raises(ValueError, match=r"'maybe' was not offered; choose of: yes, no"):
+    with pytest.raises(ValueError, match=r"'maybe' was not offered; use one of: yes, no"):
         talk.codec.permission("permission-1", "maybe")
     assert len(talk.codec.permission("permission-1", "yes")) == 1
 

@@ -179,19 +179,19 @@ def test_a_mode_may_be_a_setting_too() -> None:
 @pytest.mark.parametrize(
     ("wishes", "offered", "why"),
     [
-        ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent knows no 'yoyo'; choose of: ask, yolo"),
+        ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent knows no 'yoyo'; use one of: ask, yolo"),
         ({"mode": "yolo"}, {}, "mode: the agent robot offers no choice of it; leave it out"),
-        ({"model": "huge"}, {"models": MODELS}, "model: the agent knows no 'huge'; choose of: small, large"),
+        ({"model": "huge"}, {"models": MODELS}, "model: the agent knows no 'huge'; use one of: small, large"),
         ({"model": "huge"}, {}, "model: the agent robot offers no choice of it; leave it out"),
         (
             {"options": {"speed": "1"}},
             {"configOptions": OPTIONS},
-            "options: the agent knows no 'speed'; choose of: m, effort",
+            "options: the agent knows no 'speed'; use one of: m, effort",
         ),
         (
             {"options": {"effort": "max"}},
             {"configOptions": OPTIONS},
-            "options: effort: the agent knows no 'max'; choose of: low, high",
+            "options: effort: the agent knows no 'max'; use one of: low, high",
         ),
     ],
 )

@@ -215,7 +215,7 @@ def test_an_option_that_was_not_offered_is_refused() -> None:
     """The error names those that were."""
     told = Told().prompt()
     told.asks()
-    with pytest.raises(ValueError, match=r"'maybe' was not offered; choose of: allow, allow_always, deny$"):
+    with pytest.raises(ValueError, match=r"'maybe' was not offered; use one of: allow, allow_always, deny$"):
         told.codec.permission("p", "maybe")
 
 

@@ -303,7 +303,7 @@ def test_an_option_that_was_not_offered_is_refused() -> None:
     """That is our mistake, not codex's."""
     one = Conversation()
     one.feed({"id": 9, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
-    with pytest.raises(ValueError, match="choose of: accept, acceptForSession, decline"):
+    with pytest.raises(ValueError, match="use one of: accept, acceptForSession, decline"):
         one.codec.permission("permission-1", "yes")
 
 

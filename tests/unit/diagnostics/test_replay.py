@@ -441,7 +441,7 @@ def test_an_abort_that_would_have_crossed(tell: Tell, ended: Path) -> None:
     assert (found["parts_at"], found["ended"], found["lived"]) == (wish.seq, ["lead/b"], [])
     assert found["aborts"][0]["would_end"] == ["lead/b"]
     text = tell("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
-    assert text.startswith(f"the runs part at record {wish.seq} of ")
+    assert text.startswith(f"the runs differ from record {wish.seq} of ")
     assert "  would have ended lead/b" in text.splitlines()
 
 
@@ -497,7 +497,7 @@ def test_waiting_longer(tell: Tell, ended: Path) -> None:
     """Another backoff moves nobody, and shows what it would have cost."""
     told = tell("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
     assert told.status == 0
-    assert told.out.startswith("the runs do not part")
+    assert told.out.startswith("the runs do not differ")
     assert "backoff: 0.00 s as it was, 5.00 s as it would be" in told.out
 
 

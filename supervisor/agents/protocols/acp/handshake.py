@@ -208,7 +208,7 @@ def _spoken(agent: capabilities.Initialized) -> capabilities.Initialized:
 def _check(field: str, wished: str, offered: Iterable[str]) -> None:
     names = list(offered)
     if wished not in names:
-        raise ProtocolError(f"{field}: the agent knows no {wished!r}; choose of: {', '.join(names) or 'none'}")
+        raise ProtocolError(f"{field}: the agent knows no {wished!r}; use one of: {', '.join(names) or 'none'}")
 
 
 def _pairs(values: dict[str, str]) -> list[dict[str, str]]:

@@ -59,7 +59,7 @@ class AcpPermissionRequests:
             return []
         options = self._open[request_id].options
         if option_id is not None and option_id not in options:
-            raise ValueError(f"acp: permission option {option_id!r} was not offered; choose of: {', '.join(options)}")
+            raise ValueError(f"acp: permission option {option_id!r} was not offered; use one of: {', '.join(options)}")
         one = self._open.pop(request_id)
         granted = option_id is not None and options[option_id].startswith("allow")
         refused = self._calls.closed(one.call_id, "failed") if one.opened and not granted else []
