@@ -19,7 +19,7 @@ from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.agents.protocols.codex.codec import CodexCodec
 from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
-from supervisor.ports import Codec, Wishes
+from supervisor.ports import AgentOptions, Codec
 
 __all__ = ["WISHING", "MakeCodec", "adapters", "codec_for", "scripted_command"]
 
@@ -34,7 +34,7 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
 )
 WISHING: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
 """Adapters whose codec takes the settings that a plan gives for an agent (model, mode, tool servers)."""
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 MAPPED: Final = "jsonl"
 """Adapter that needs a line mapping."""
 
@@ -51,7 +51,7 @@ def codec_for(
     adapter: str,
     more: Mapping[str, MakeCodec] = MappingProxyType({}),
     *,
-    wishes: Wishes = _NO_WISHES,
+    wishes: AgentOptions = _NO_WISHES,
     mapping: LineMapping | None = None,
 ) -> MakeCodec:
     """Return the codec factory of *adapter*, which is one of ours or one of *more*, the plug-ins' adapters.

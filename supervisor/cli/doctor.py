@@ -11,7 +11,7 @@ import json
 import click
 
 from supervisor.cli.options import json_option, say
-from supervisor.processes.capabilities import Ability, Guarantee, abilities, guarantees
+from supervisor.processes.capabilities import Capability, Guarantee, guarantees, probe_capabilities
 
 __all__ = ["doctor"]
 
@@ -20,7 +20,7 @@ __all__ = ["doctor"]
 @json_option
 def doctor(as_json: bool) -> None:
     """Tests what the guarantees need, and prints how to get what is missing. The tests leave nothing behind."""
-    found = abilities()
+    found = probe_capabilities()
     promised = guarantees(found)
     if as_json:
         told = {"abilities": [one._asdict() for one in found], "guarantees": [one._asdict() for one in promised]}
@@ -39,7 +39,7 @@ def _given(guarantee: Guarantee) -> str:
     return guarantee.given + (f" (no {', no '.join(guarantee.missing)})" if guarantee.missing else "")
 
 
-def _sentence(ability: Ability) -> str:
+def _sentence(ability: Capability) -> str:
     if ability.there:
         return f"{ability.name}: yes"
     return f"{ability.name}: NO\n    used for: {ability.used_for}\n    to get it: {ability.fix}"

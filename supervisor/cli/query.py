@@ -36,10 +36,10 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.usage import TOLD_IN, UsageBooks
+from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalDamaged
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _LOOK_AGAIN_S: Final = 0.2
-_RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
+_RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
 """States that only a person, or the run's task, leaves."""
 _NUMBER: Final = re.compile(r"-\d+")
 """Suffix that distinguishes sessions with the same name."""
@@ -129,7 +129,7 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None
 
-    return UsageBooks(reader.named(*TOLD_IN), parent_of).sums()
+    return UsageTotals(reader.named(*USAGE_EVENTS), parent_of).sums()
 
 
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:

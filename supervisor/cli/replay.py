@@ -24,7 +24,7 @@ from supervisor.diagnostics.what_if import LIMITS, Outcome, what_if
 from supervisor.journal.history import History
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
-from supervisor.policies.usage import TOLD_IN, UsageBooks
+from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 
 __all__ = ["replay"]
 
@@ -128,13 +128,13 @@ def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
             raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
         for record in reader.events():
             replay.replay(record)
-            if as_json and record.event in TOLD_IN:
+            if as_json and record.event in USAGE_EVENTS:
                 told.append(record)
             if record.seq >= at:
                 break
     rows = replay.rows()
     parents = {row.id: row.parent_id for row in rows}
-    used = UsageBooks(told, parents.get).sums()
+    used = UsageTotals(told, parents.get).sums()
     nodes = tree([row for row in rows if not row.ended or row.kind in STAYING], used)
     say(tree_json(nodes) if as_json else tree_text(nodes))
 

@@ -25,7 +25,7 @@ from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import AbortPlan, Receipt
-from supervisor.policies.redaction import sound
+from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
 from supervisor.runtime.availability import Outage
 
@@ -38,7 +38,7 @@ _SCOPES = ("tool", "sibling", "session")
 def operator() -> str:
     """Return the actor of a command for the records."""
     try:
-        return sound(f"operator:{getpass.getuser()}")
+        return encodable(f"operator:{getpass.getuser()}")
     except (KeyError, OSError):  # a user without a name, as in a container
         return "operator"
 

@@ -24,11 +24,11 @@ import msgspec
 from actors.machine import Event, IllegalTransition, Machine, Step
 from supervisor.lifecycles import MACHINES, agent, session, turn
 from supervisor.lifecycles.agent import AgentData
-from supervisor.lifecycles.effects import Bury
+from supervisor.lifecycles.effects import FinalizeEntity
 from supervisor.lifecycles.job import JobData
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import TaskData
-from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.worker import WorkerData
@@ -41,7 +41,7 @@ _DATA: Final[Mapping[str, type[msgspec.Struct]]] = {
     Kind.AGENT: AgentData,
     Kind.TURN: TurnData,
     Kind.TASK: TaskData,
-    Kind.RUN: RunData,
+    Kind.RUN: TaskRunData,
     Kind.JOB: JobData,
     Kind.WORKSTREAM: WorkstreamData,
     Kind.WORKER: WorkerData,
@@ -91,7 +91,7 @@ class EntityKind:
         """Return whether this step ends the entity's log."""
         if self.ends_at_terminal:
             return step.state in self.machine.final
-        return Bury in map(type, step.effects)
+        return FinalizeEntity in map(type, step.effects)
 
 
 KINDS: Final[Mapping[str, EntityKind]] = {name: EntityKind(machine) for name, machine in MACHINES.items()}

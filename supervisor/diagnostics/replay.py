@@ -17,7 +17,7 @@ import msgspec
 from actors.machine import Effect, Event, Step
 from supervisor.diagnostics.invariants import RecordChecker, Violation
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow
-from supervisor.lifecycles.effects import StartTimer, SupervisorEffect, Tell, decoded, encoded
+from supervisor.lifecycles.effects import SendEvent, StartTimer, SupervisorEffect, decode_effect, encode_effect
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import EntityRow
 
@@ -115,7 +115,7 @@ class Replay:
         for number, effect in enumerate(step.effects):
             if isinstance(effect, SupervisorEffect) and effect.exempt:
                 continue
-            owed, kept = encoded(effect), self._effects.pop(f"{record.seq}.{number}", None)
+            owed, kept = encode_effect(effect), self._effects.pop(f"{record.seq}.{number}", None)
             if kept is None or not _agree(kept, owed, partial(_read, kept, effect)):
                 recorded = kept.decode(errors="replace") if kept is not None else "nothing"
                 self._differs(record.seq, record.entity_id, "effect", recorded, owed.decode())
@@ -153,8 +153,8 @@ def _agree(kept: bytes, replayed: bytes, read: Callable[[], object]) -> bool:
 
 
 def _read(kept: bytes, effect: Effect) -> SupervisorEffect:
-    event = type(effect.event) if isinstance(effect, Tell | StartTimer) else Event
-    return decoded(kept, lambda name, fields: msgspec.convert(fields, event))
+    event = type(effect.event) if isinstance(effect, SendEvent | StartTimer) else Event
+    return decode_effect(kept, lambda name, fields: msgspec.convert(fields, event))
 
 
 def _holds(kept: Any, now: Any) -> bool:

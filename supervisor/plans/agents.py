@@ -22,7 +22,7 @@ from supervisor.plans.enforcement import Program, enforcement_problems, needs_as
 from supervisor.plans.error_texts import Problem, Problems
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
-from supervisor.ports import SERVER_VARIABLE, McpServer, Wishes
+from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
 
 __all__ = ["ADAPTERS", "AgentConfig", "McpServerConfig", "WorkerConfig", "role_capability"]
 
@@ -104,10 +104,12 @@ class AgentConfig(Model):
     quirks: Quirks = NO_QUIRKS
 
     @property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> AgentOptions:
         """Settings of the agent beyond its command."""
         servers = tuple(server.named(name) for name, server in self.mcp_servers.items())
-        return Wishes(mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers)
+        return AgentOptions(
+            mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers
+        )
 
     @property
     def line_mapping(self) -> LineMapping | None:

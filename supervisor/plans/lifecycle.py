@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
 
 __all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]
 
-_RUN: Final = RunData()
-_SAVED: Final = (Run.COMPLETED, Run.FAILED, Run.TIMEOUT, Run.CIRCUIT_OPEN, Run.CANCELLED)
+_RUN: Final = TaskRunData()
+_SAVED: Final = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.CANCELLED)
 """States of a task run in which an attempt has ended, so that there is work to save."""
 
 
@@ -36,7 +36,7 @@ class CheckpointConfig(Model):
     """States of a task run in which the work so far is saved, so that a later run can continue it."""
 
     enabled: Flag = True
-    save_on_states: tuple[Run, ...] = (Run.COMPLETED, Run.FAILED, Run.CIRCUIT_OPEN)
+    save_on_states: tuple[TaskRun, ...] = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)
 
     def problems(self) -> Iterator[Problem]:
         for number, state in enumerate(self.save_on_states):
@@ -65,11 +65,11 @@ class TaskLifecycle(Model):
             words = f"{self.base_retry_delay:g} is more than max_retry_delay, {self.max_retry_delay:g}; lower it"
             yield ("base_retry_delay",), words
 
-    def value(self) -> RunData:
+    def value(self) -> TaskRunData:
         """Return the limits of a task run. Without a circuit breaker no repeated error ends the run early, and nothing
         probes it."""
         circuit = self.circuit_breaker
-        return RunData(
+        return TaskRunData(
             max_attempts=self.max_attempts,
             base_delay_s=self.base_retry_delay,
             max_delay_s=self.max_retry_delay,

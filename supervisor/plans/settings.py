@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field, Strict
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import AbortPolicy, Ladder
+from supervisor.lifecycles.types import AbortPolicy, StageBudgets
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugin_name
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
@@ -20,7 +20,7 @@ from supervisor.sessions.session_monitor import MonitorSettings
 
 __all__ = ["LadderConfig", "LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings"]
 
-_LADDER, _LIMITS = Ladder(), SessionLimits()
+_LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
 class LadderConfig(Model):
@@ -31,8 +31,8 @@ class LadderConfig(Model):
     terminate_s: Seconds = _LADDER.terminate_s
     kill_s: Seconds = _LADDER.kill_s
 
-    def value(self) -> Ladder:
-        return msgspec.convert(self.model_dump(), Ladder)
+    def value(self) -> StageBudgets:
+        return msgspec.convert(self.model_dump(), StageBudgets)
 
 
 class PolicyConfig(Model):

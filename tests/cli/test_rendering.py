@@ -29,7 +29,7 @@ from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep
 from supervisor.diagnostics.tree_view import EntityLine, Node
 from supervisor.diagnostics.validate import Problem, Report
-from supervisor.lifecycles.types import AbortScope, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import (
     AbortPlan,
     Crossing,
@@ -40,7 +40,7 @@ from supervisor.policies.abort_plan import (
     ProcessFate,
     Receipt,
     SparedNode,
-    rungs_due,
+    stage_deadlines,
 )
 from supervisor.policies.redaction import printable
 from supervisor.work.results import TaskResult
@@ -250,7 +250,7 @@ PLAN = AbortPlan(
             kind="session",
             scope=AbortScope.SESSION,
             edge=None,
-            due=rungs_due(Ladder()),
+            due=stage_deadlines(StageBudgets()),
             processes=(PlannedProcess(owner="lead/docs:a1", pid=7), PlannedProcess(owner="lead/docs:t1:c1", pid=8)),
         ),
         PlannedNode(id="lead", kind="session", scope=AbortScope.SIBLING, edge="tool_to_sibling"),

@@ -23,10 +23,10 @@ from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import (
     CloseInput,
     Codec,
+    ConversationNamed,
     FileAsked,
     Launch,
     Malformed,
-    Named,
     Out,
     PermissionAsked,
     Process,
@@ -165,7 +165,7 @@ class ProbedAgent:
                     self._group.start_soon(self._terminal, out)
                 case TerminalKilled(terminal_id) if terminal_id in self._terminals:
                     self._terminals[terminal_id].kill()
-                case Ready(resume_id) | Named(resume_id):
+                case Ready(resume_id) | ConversationNamed(resume_id):
                     self.resume_id = resume_id or self.resume_id
             self._heard(out)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor.diagnostics.invariants.catalogue import ReportViolation
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShadow, SessionShadow, TurnShadow
-from supervisor.lifecycles.types import LifecycleEvent, Rung
+from supervisor.lifecycles.types import LifecycleEvent, TerminationStage
 
 __all__ = ["ContainmentInvariants"]
 
@@ -87,7 +87,7 @@ class ContainmentInvariants:
             shadow.parent.live.pop(shadow.id, None)
         if not shadow.live:
             return
-        given_up = record.metadata.get("rung") == Rung.ABANDON and record.actor != RECOVERY
+        given_up = record.metadata.get("rung") == TerminationStage.ABANDON and record.actor != RECOVERY
         for one in shadow.live.values():
             if not given_up or (isinstance(one, SessionShadow) and not one.stopping):
                 self._report("containment", shadow.id, f"ended before {one.id}, which is below it and in {one.status}")

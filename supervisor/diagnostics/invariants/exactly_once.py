@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.diagnostics.invariants.catalogue import ReportViolation
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TaskShadow
-from supervisor.lifecycles.effects import Answer
+from supervisor.lifecycles.effects import ReplyToRequest
 from supervisor.lifecycles.types import Exit, LifecycleEvent
 
 __all__ = ["ExactlyOnceInvariants"]
@@ -35,7 +35,7 @@ class ExactlyOnceInvariants:
         """Check the replies of a step. A message that had a turn of its own is replied to as well; nobody requested
         it."""
         for effect in step.effects:
-            if type(effect) is not Answer:
+            if type(effect) is not ReplyToRequest:
                 continue
             known = effect.request_id in self._requests
             if known and effect.request_id not in shadow.unanswered:

@@ -19,9 +19,9 @@ from supervisor.agents.protocols.jsonl.paths import amount_at, fits, look, text_
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CloseInput,
+    ConversationNamed,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
@@ -178,7 +178,7 @@ def test_of_a_total_only_what_it_adds_counts() -> None:
 def test_trouble_with_the_model_is_told_as_such() -> None:
     """Its kind is found by the status, its delay is in seconds."""
     (trouble, _) = told([line("again", code=429, n=2, ms=1500, why="slow down")])
-    assert trouble == ModelTrouble(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
+    assert trouble == ModelErrorReported(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
 
 
 # ------------------------------------------------------------------------------------------------------ conversations
@@ -211,7 +211,7 @@ def test_a_conversation_may_have_the_program_s_own_name() -> None:
     made = JsonlCodec(mapping(resume_arguments="{id}"))
     made.argv(["agent"], "work", "n")
     assert made.start("/") == [Ready()]
-    assert made.feed(line("hello", id="its own") * 2) == [Named("its own")]
+    assert made.feed(line("hello", id="its own") * 2) == [ConversationNamed("its own")]
 
 
 def test_a_conversation_that_cannot_be_gone_on_with_is_begun_anew() -> None:

@@ -44,19 +44,19 @@ from supervisor.agents.protocols.framing import LINE_BYTES_MAX
 from supervisor.agents.protocols.json_rpc import OutgoingRequests
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    CallKept,
+    AgentOptions,
+    CallNotEnded,
     ChildAsked,
     CloseInput,
     Compaction,
     FileAsked,
-    Heard,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     ToolOpened,
     TurnEnded,
-    Wishes,
 )
 from supervisor.ports.input_limits import WORDS_CHARS_MAX
 
@@ -77,7 +77,7 @@ _AGENTS: Final = ("Task", "Agent")
 _QUEUED_MAX: Final = 16
 """Prompts that may wait in the agent while it works on another."""
 
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 _CUT_OFF: Final = "the agent says that it is done, but no answer of its model was whole: it counts no token"
 _SILENT: Final = "the agent says that it is done, but it has said and done nothing: its model may not have answered"
 
@@ -99,7 +99,7 @@ class AcpCodec(Conversation):
     """
 
     def __init__(
-        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: Wishes = _NO_WISHES, silent: bool = False
+        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: AgentOptions = _NO_WISHES, silent: bool = False
     ) -> None:
         super().__init__(line_bytes_max)
         self._wishes = wishes
@@ -158,7 +158,7 @@ class AcpCodec(Conversation):
 
     def _steered(self, answer: Raw | RpcError) -> list[Out]:
         """Report that the agent took the message. On an error nothing is reported: the caller's time-out handles it."""
-        return [Heard()] if isinstance(answer, Raw) else []
+        return [SteeringAccepted()] if isinstance(answer, Raw) else []
 
     def end_call(self, call_id: str) -> list[Out] | None:
         """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
@@ -172,7 +172,7 @@ class AcpCodec(Conversation):
         """Report a refusal. After a success the agent reports the end of the call by an update."""
         if isinstance(answer, Raw) or not self._calls.is_open(call_id):
             return []
-        return [CallKept(call_id, f"{answer.text} (code {answer.code})")]
+        return [CallNotEnded(call_id, f"{answer.text} (code {answer.code})")]
 
     def interrupt(self) -> list[Out]:
         if self._over or not self._prompts:
@@ -322,7 +322,7 @@ class AcpCodec(Conversation):
         if self._ended is None and ended.stop != "end_turn":
             self._ended = ended
         if self._prompts:
-            return [Heard()]
+            return [SteeringAccepted()]
         ended = TurnEnded("cancelled") if self._cancelling else self._ended or ended
         # The protocol makes it the client's duty to close what a cancel left unfinished: most agents do not.
         unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_untold()

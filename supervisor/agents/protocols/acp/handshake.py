@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from supervisor.agents.protocols.acp import capabilities, messages
 from supervisor.agents.protocols.acp.messages import ProtocolError, RpcError
-from supervisor.ports import McpServer, Wishes
+from supervisor.ports import AgentOptions, McpServer
 
 __all__ = ["Handshake", "HandshakeRequest", "HandshakeSteps"]
 
@@ -43,7 +43,7 @@ class Handshake:
     """State of one handshake. ``agent`` is what the agent said of itself; ``loading`` and ``lost`` are about a resumed
     session."""
 
-    def __init__(self, cwd: str, resume_id: str | None, wishes: Wishes) -> None:
+    def __init__(self, cwd: str, resume_id: str | None, wishes: AgentOptions) -> None:
         self.agent = capabilities.Initialized(protocol_version=messages.PROTOCOL_VERSION)
         self.loading = resume_id
         """Conversation that is being opened again; the agent's updates about it repeat what was reported before."""

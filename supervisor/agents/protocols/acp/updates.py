@@ -15,7 +15,7 @@ from msgspec import Raw
 from supervisor.agents.protocols.acp import messages
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.loop_detection import EDITS
-from supervisor.ports import ModelTrouble, Usage
+from supervisor.ports import ModelErrorReported, Usage
 
 __all__ = ["COST_MAX", "AcpUsageMeter", "arguments_and_result_of", "detail_of", "model_trouble_of"]
 
@@ -69,7 +69,7 @@ KINDS: Final = {
 """Kinds of model errors: ours, and the ``errorKind`` words of claude-agent-acp 0.49."""
 
 
-def model_trouble_of(update: messages.InfoUpdate) -> list[ModelTrouble]:
+def model_trouble_of(update: messages.InfoUpdate) -> list[ModelErrorReported]:
     """Return the model error that an update reports in its ``_meta``."""
     told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
     if not isinstance(told, dict):
@@ -79,7 +79,7 @@ def model_trouble_of(update: messages.InfoUpdate) -> list[ModelTrouble]:
         messages.amount(told.get("retryMs")),
         told.get("message"),
     )
-    trouble = ModelTrouble(
+    trouble = ModelErrorReported(
         KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
         status=status if status is not None and 400 <= status < 600 else None,
         attempt=messages.amount(told.get("attempt")) or 0,

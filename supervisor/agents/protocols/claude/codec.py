@@ -31,17 +31,17 @@ from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
 from supervisor.agents.protocols.json_rpc import read
 from supervisor.ports import (
-    CallKept,
+    AgentOptions,
+    CallNotEnded,
     CloseInput,
     Compaction,
-    Heard,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     TurnEnded,
-    Wishes,
 )
 
 __all__ = ["ClaudeCodec"]
@@ -56,7 +56,7 @@ from being taken for a silent one."""
 _STEM: Final = "00000000-0000-4000-8000-"
 """Prefix of message uuids if we were given no id to derive one from."""
 
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 
 _OnAnswer = Callable[[messages.ControlResult], list[Out]]
 
@@ -67,7 +67,7 @@ class ClaudeCodec(Conversation):
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: Wishes = _NO_WISHES) -> None:
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: AgentOptions = _NO_WISHES) -> None:
         self._wishes = wishes
         super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
@@ -228,7 +228,7 @@ class ClaudeCodec(Conversation):
         if told.is_replay:
             known = told.uuid in self._unheard
             self._unheard.pop(told.uuid or "", None)
-            return [Heard()] if known else []
+            return [SteeringAccepted()] if known else []
         blocks = messages.blocks_of(told.message)
         results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
         return [out for one in results for out in self._calls.returned(one)]
@@ -259,7 +259,7 @@ class ClaudeCodec(Conversation):
     def _retried(self, told: messages.ApiRetry) -> list[Out]:
         problem = problem_of(told.error, told.error_status)
         wait_s = told.retry_delay_ms / 1000 if told.retry_delay_ms is not None else None
-        return [ModelTrouble(problem, told.error_status, told.attempt, wait_s, told.error or "")]
+        return [ModelErrorReported(problem, told.error_status, told.attempt, wait_s, told.error or "")]
 
     def _status(self, told: messages.Status) -> list[Out]:
         if told.status == "compacting" and not self._compacting:
@@ -288,7 +288,7 @@ class ClaudeCodec(Conversation):
     def _stop(self, task_id: str, call_id: str) -> Send:
         def kept(answer: messages.ControlResult) -> list[Out]:
             failed = answer.subtype != "success" and self._calls.is_open(call_id)
-            return [CallKept(call_id, answer.error or "the agent does not say why")] if failed else []
+            return [CallNotEnded(call_id, answer.error or "the agent does not say why")] if failed else []
 
         return self._ask(kept, "stop_task", task_id=task_id)
 

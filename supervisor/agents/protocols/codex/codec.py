@@ -33,14 +33,14 @@ from supervisor.agents.protocols.json_rpc import (
 )
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    CallKept,
+    CallNotEnded,
     CloseInput,
     Compaction,
-    Heard,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     TurnEnded,
 )
@@ -309,7 +309,7 @@ class CodexCodec(Conversation):
         return self._ask("thread/backgroundTerminals/list", {"threadId": thread}, found, refused)
 
     def _kept(self, call_id: str, why: str) -> list[Out]:
-        return [CallKept(call_id, why)] if self._calls.running(call_id) is not None else []
+        return [CallNotEnded(call_id, why)] if self._calls.running(call_id) is not None else []
 
     # ------------------------------------------------------------------------------------------ items
     def _item_started(self, told: messages.ItemNotification) -> list[Out]:
@@ -329,7 +329,7 @@ class CodexCodec(Conversation):
         if first or not self._told:
             return []
         self._told -= 1
-        return [Heard()]
+        return [SteeringAccepted()]
 
     def _item_completed(self, told: messages.ItemNotification) -> list[Out]:
         item = self._item(told, "item/completed")
@@ -392,7 +392,7 @@ class CodexCodec(Conversation):
             self._problem = problem
         words = told.error.additional_details or told.error.message
         kind = problem.kind or ModelProblem.UNKNOWN
-        return [ModelTrouble(kind, problem.status, attempt=self._trouble, words=words)]
+        return [ModelErrorReported(kind, problem.status, attempt=self._trouble, words=words)]
 
     def _resolved(self, told: messages.RequestResolved) -> list[Out]:
         self._approvals.resolved(told.request_id)

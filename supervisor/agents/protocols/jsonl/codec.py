@@ -38,9 +38,9 @@ from supervisor.policies.error_classification import problem_of
 from supervisor.ports import (
     CloseInput,
     Compaction,
+    ConversationNamed,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
@@ -178,7 +178,7 @@ class JsonlCodec(CodecDefaults):
         name = text_at(item, rule.id)
         if name and not self._confirmed and self._mapping.resume_arguments:
             self._confirmed = True
-            yield Named(name)
+            yield ConversationNamed(name)
 
     def _text(self, rule: TextRule, item: Any) -> Iterator[Out]:
         kind = "message" if rule.says == "text" else rule.says
@@ -219,7 +219,7 @@ class JsonlCodec(CodecDefaults):
         code = int(status) if status else None
         problem = problem_of(words, code) or ModelProblem.UNKNOWN
         retry_s = None if retry_ms is None else retry_ms / _MS
-        yield ModelTrouble(problem, code, int(attempt or 0), retry_s, words)
+        yield ModelErrorReported(problem, code, int(attempt or 0), retry_s, words)
 
     def _compacted(self, rule: CompactionRule, item: Any) -> Iterator[Out]:
         if rule.active != self._compacting:
