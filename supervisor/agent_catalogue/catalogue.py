@@ -110,7 +110,7 @@ class AgentVariant(Data):
     @model_validator(mode="after")
     def _asks_as_said(self) -> AgentVariant:
         if (self.asks == "with flags") is not (self.asking is not None):
-            raise ValueError("asks: 'with flags' and asking belong together; give both, or none")
+            raise ValueError("asks: 'with flags' needs asking, and asking needs it; give both or neither")
         return self
 
     @field_validator("mapping", mode="before")
@@ -154,7 +154,7 @@ class KnownAgent(Data):
         found = next((one for one in self.ways if adapter in (None, one.adapter)), None)
         if found is None:
             there = ", ".join(one.adapter for one in self.ways)
-            raise UnknownAgent(f"{self.name} is not known to speak to {adapter!r}; it does to: {there}")
+            raise UnknownAgent(f"{self.name} has no variant with the adapter {adapter!r}; use one of: {there}")
         return found
 
 
@@ -184,7 +184,7 @@ def known_agent(name: str) -> KnownAgent:
 
 def _unknown(name: str, there: Iterable[str]) -> str:
     near = get_close_matches(name, list(there), n=1)
-    words = f"did you mean {near[0]!r}?" if near else f"it knows {', '.join(there)}"
+    words = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(there)}"
     return f"{name!r} is not in the catalogue of agents; {words}"
 
 
@@ -197,5 +197,5 @@ def mapping_named(name: str) -> LineMapping:
     """
     path = HERE / "mappings" / f"{name}.toml"
     if not path.is_file():
-        raise BadData(f"mapping: there is no {path.name} beside the catalogue")
+        raise BadData(f"mapping: the catalogue has no {path.name}")
     return read_data(path, LineMapping)

@@ -29,7 +29,7 @@ class Data(BaseModel):
 
 def _sound(word: str) -> str:
     if "\0" in word:
-        raise ValueError("holds a NUL character, which no program can be given; remove it")
+        raise ValueError("contains a NUL character, which cannot be passed to a program; remove it")
     return word
 
 
@@ -63,11 +63,11 @@ def _parsed(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadData(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > BYTES_MAX:
-        raise BadData(f"{path}: is larger than {BYTES_MAX} bytes, the most it may have")
+        raise BadData(f"{path}: is larger than {BYTES_MAX} bytes, the maximum")
     try:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadData(f"{path}: is no TOML: {error}") from None
+        raise BadData(f"{path}: is not TOML: {error}") from None
 
 
 def _complaints(error: ValidationError) -> list[str]:
@@ -89,11 +89,11 @@ def _spelled(path: tuple[int | str, ...]) -> str:
 def _words(one: Any) -> str:
     match one["type"]:
         case "extra_forbidden":
-            return "unknown key; remove it, or look at docs/agents.md for what may stand here"
+            return "unknown key; remove it (docs/agents.md lists the keys)"
         case "missing":
-            return "missing; docs/agents.md says what it is"
+            return "missing; add it (docs/agents.md describes it)"
         case "union_tag_not_found":
-            return "says: missing; say what a line means that the rule fits, for example text"
+            return "says: missing; name the fact that the rule reports, for example text"
         case "union_tag_invalid":
             wanted = one["ctx"]["expected_tags"].replace("'", "")
             return f"says: {one['ctx']['tag']!r} is not one of {wanted}"

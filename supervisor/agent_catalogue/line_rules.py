@@ -43,7 +43,7 @@ Scalar = bool | int | float | str
 def _one_of(given: Any) -> tuple[Scalar, ...]:
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not values or not all(isinstance(one, bool | int | float | str) for one in values):
-        raise ValueError(f"{given!r} is no value to look for; give a text, a number, true, false, or a list of these")
+        raise ValueError(f"{given!r} is not a value to match; give a text, a number, true, false, or a list of these")
     return values
 
 
@@ -54,7 +54,7 @@ present."""
 
 def _path(path: str) -> str:
     if not path or not all(path.split(".")):
-        raise ValueError(f"{path!r} is no path; give keys with dots between them, for example message.content")
+        raise ValueError(f"{path!r} is not a path; give keys with dots between them, for example message.content")
     return path
 
 
@@ -78,7 +78,7 @@ class LineRule(Data):
     @model_validator(mode="after")
     def _items_need_a_list(self) -> LineRule:
         if self.where and self.each is None:
-            raise ValueError("where: is about the items of a list; say with `each` where that stands")
+            raise ValueError("where: needs each, the path of the list whose items it selects; add each")
         return self
 
 
@@ -217,14 +217,14 @@ def _problem(mapping: LineMapping) -> str:
     """Return the contradiction in the mapping, or ``""``."""
     placed = any(PROMPT in word for word in mapping.prompt_arguments)
     if mapping.prompt == "argument" and not placed:
-        return f"prompt_arguments: none of them says {PROMPT}; write it where the prompt shall stand, or use stdin"
+        return f'prompt_arguments: none contains {PROMPT}; put it where the prompt goes, or set prompt = "stdin"'
     if mapping.prompt == "stdin" and placed:
-        return f"prompt_arguments: {PROMPT} stands in them, and the prompt goes to standard input; remove one of both"
+        return f'prompt_arguments: contain {PROMPT}, but prompt = "stdin"; remove one of the two'
     for name, words in (("new_arguments", mapping.new_arguments), ("resume_arguments", mapping.resume_arguments)):
         if words and not any(ID in word for word in words):
-            return f"{name}: none of them says {ID}; write it where the name of the conversation shall stand"
+            return f"{name}: none contains {ID}; put it where the id of the conversation goes"
     if mapping.new_arguments and not mapping.resume_arguments:
-        return "new_arguments: a name is of no use without resume_arguments; give both, or none"
+        return "new_arguments: need resume_arguments, too; give both or neither"
     if not any(isinstance(one, EndRule) and one.stop == "end_turn" for one in mapping.rules):
-        return 'rules: none says = "end" with stop = "end_turn"; without it no turn can ever succeed'
+        return 'rules: no rule has says = "end" and stop = "end_turn"; add one, without it no turn can succeed'
     return ""

@@ -56,7 +56,7 @@ class McpServerConfig(Model):
 
     def problems(self) -> Iterator[Problem]:
         if bool(self.url) == bool(self.command and self.command[0]):
-            wrong = "it has both a command and a url; give one" if self.url else "missing; give the argv, or a url"
+            wrong = "has both a command and a url; give one" if self.url else "missing; give the argv, or a url"
             yield ("command",), wrong
 
     def named(self, name: str) -> McpServer:
@@ -187,7 +187,7 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         )
     if agent.adapter == "scripted" and (agent.command or agent.arguments):
         field = "command" if agent.command else "arguments"
-        yield (field,), "the scripted agent has none; remove it, or use adapter: command or adapter: acp"
+        yield (field,), "the scripted agent takes none; remove it, or use adapter: command or adapter: acp"
     if agent.adapter in ("command", "acp", "claude", "codex", "jsonl") and not (agent.command and agent.command[0]):
         yield ("command",), "missing; give the argv, for example [git, status]"
     for field in _UNSUPPORTED_SETTINGS.get(agent.adapter, ()):
@@ -198,18 +198,18 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         program = Program(agent.adapter, agent.known, (*agent.command, *agent.arguments), agent.env, agent.mode)
         yield from enforcement_problems(program, agent.permissions)
     if agent.adapter == "command" and agent.quirks.exit_status_lies:
-        yield ("adapter",), "'command' goes by the exit status, and this agent's lies; use an adapter that hears it"
+        yield ("adapter",), "'command' relies on the exit status, which this agent does not set; use another adapter"
     for name in (*agent.env, *agent.inherit_env):
         if not name or "=" in name:
             field = "env" if name in agent.env else "inherit_env"
-            yield (field,), f"{name!r} cannot be the name of a variable; it must not be empty or hold '='"
+            yield (field,), f"{name!r} cannot be the name of a variable; it must not be empty or contain '='"
 
 
 def _mapping_problems(agent: AgentConfig) -> Iterator[Problem]:
     if agent.mapping is not None and agent.adapter != "jsonl":
         yield ("mapping",), f"adapter {agent.adapter!r} has none; remove it, or use adapter: jsonl"
     if agent.mapping is None and agent.adapter == "jsonl" and agent.known is None:
-        yield ("mapping",), "missing; give the path of a file that says what its lines mean (docs/agents.md)"
+        yield ("mapping",), "missing; give the path of a mapping of its lines (docs/agents.md)"
 
 
 class WorkerConfig(Model):

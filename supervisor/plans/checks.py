@@ -24,7 +24,7 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
             yield (*one.path, "id"), f"{one.task.id!r} is the id of {spelled(first[one.task.id])} too; give it another"
         first.setdefault(one.task.id, one.path)
         if one.level == SUBTASK_LEVELS_MAX + 1:  # what is deeper still need not be told too
-            yield one.path, f"subtasks go deeper than {SUBTASK_LEVELS_MAX} levels; put them side by side"
+            yield one.path, f"subtasks are nested deeper than {SUBTASK_LEVELS_MAX} levels; make them siblings"
     for one in placed:
         for wanted, path in _named(one):
             if wanted not in first:
@@ -85,7 +85,7 @@ def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
         following = circle[1] if len(circle) > 1 else circle[0]
         path = needs[circle[0]][following]
         told = " -> ".join([*circle, circle[0]])
-        yield path, f"goes round in a circle: {told}; remove one of these dependencies"
+        yield path, f"is part of a cycle: {told}; remove one of these dependencies"
 
 
 def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:

@@ -22,14 +22,14 @@ from supervisor.policies.permissions import Decision
 __all__ = ["Program", "enforcement_problems", "needs_asking"]
 
 _SILENT: Final[Mapping[str, str]] = {
-    "command": "adapter: command gives a program its prompt, and is asked nothing",
-    "jsonl": "adapter: jsonl hears what a program does, and is asked nothing",
+    "command": "adapter: command passes no permission requests",
+    "jsonl": "adapter: jsonl passes no permission requests",
 }
 """Adapters whose agents cannot ask. ``scripted`` can: its script is the user's own. An agent that is a function of the
 embedding program has no entry in a plan. The adapter of a plug-in is unknown: its agents may ask."""
 
 _LAUNCHERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
-_FIX: Final = "or write `unguarded: true` if it may do so unasked"
+_FIX: Final = "or write `unguarded: true` if it may act without asking"
 
 
 def needs_asking(permissions: Any) -> bool:
@@ -72,7 +72,10 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
         return
     agents = [agent] if agent is not None else list(catalogue().values())
     if flag := _flag_in(words, agents, is_known=agent is not None):
-        yield ("command",), f"{flag!r} has it act unasked, and its permissions are {said}; remove the flag, {_FIX}"
+        yield (
+            ("command",),
+            f"{flag!r} makes it act without asking, but its permissions are {said}; remove the flag, {_FIX}",
+        )
     # A mode of that name may mean something else to an agent that is in no catalogue.
     if agent is not None and program.mode.lower() in {mode.lower() for one in agents for mode in one.never_ask_modes}:
         instead = (
@@ -80,7 +83,10 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
             if variant and variant.asking and variant.asking.mode
             else "take another mode"
         )
-        yield ("mode",), f"{program.mode!r} has it act unasked, and its permissions are {said}; {instead}, {_FIX}"
+        yield (
+            ("mode",),
+            f"{program.mode!r} makes it act without asking, but its permissions are {said}; {instead}, {_FIX}",
+        )
 
 
 def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVariant | None) -> str:
@@ -90,7 +96,7 @@ def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVarian
     if agent is None or variant is None:
         return ""
     if variant.asks is False:
-        return f"{agent.title} does it all unasked"
+        return f"{agent.title} never asks for permission"
     if variant.asking is not None and not (variant.asking.env.keys() <= program.env.keys()):
         missing = ", ".join(one for one in variant.asking.env if one not in program.env)
         return f"{agent.title} asks only with the variable {missing}, which known: {agent.name} gives it"

@@ -29,7 +29,7 @@ _WANTED: Final = {
     "tasks": "a list of tasks, for example [{id: hello, agent: helper, prompt: '@say hello'}]",
     "adapter": "one of command, acp, jsonl, scripted, or an adapter of a plug-in",
     "known": "the name of an agent of the catalogue, for example claude (`supervisor agents` lists them)",
-    "mapping": "the path of a file that says what its lines mean, for example agent.toml",
+    "mapping": "the path of a mapping of its lines, for example agent.toml",
     "arguments": "more arguments as a list, for example [--model, small]",
     "quirks": "a mapping, for example {needs_kill: true}",
     "plugins": "a list of names of plug-ins, for example [tidy], or [] for none",

@@ -42,9 +42,9 @@ _PATTERN: Final = frozenset("*?")
 
 def _sound(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no program can be given; remove it")
+        raise ValueError("contains a NUL character, which cannot be passed to a program; remove it")
     if any("\ud800" <= one <= "\udfff" for one in text):
-        raise ValueError("holds half of a surrogate pair, which is no text; write the whole character")
+        raise ValueError("contains half of a surrogate pair, which is not a character; write the whole character")
     return text
 
 

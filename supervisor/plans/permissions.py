@@ -32,7 +32,7 @@ class PermissionRuleConfig(Model):
 
     def problems(self) -> Iterator[Problem]:
         if not any(getattr(self, key) for key in _KEYS):
-            yield ("then",), "the rule fits everything; give kind, title, tool or path, or write default instead"
+            yield ("then",), "the rule matches every request; give kind, title, tool or path, or use default"
 
     def value(self) -> PermissionRule:
         return PermissionRule(

@@ -65,13 +65,13 @@ def _problems(plan: Plan, placed: list[PlacedTask]) -> Iterator[Problem]:
             yield (*one.path, "review"), f"{plan.review.agent!r} may have done the work itself; name another reviewer"
     for one in placed:
         if one.task.rollback and not one.task.files and plan.workspace != "worktree":
-            words = "nobody can tell what it changes in a directory that others work in, too"
+            words = "changes of the task cannot be told from others in a shared directory"
             yield (*one.path, "rollback"), f"{words}; give the files that it owns, or set workspace: worktree"
 
 
 def _access_problems(access: AccessConfig, plan: Plan) -> Iterator[Problem]:
     if plan.workspace != "worktree":
-        yield ("access",), "what a task changes is judged in worktrees only; set workspace: worktree too"
+        yield ("access",), "changes of a task are checked in worktrees only; set workspace: worktree too"
     for name in access.initial:
         if name not in plan.agents:
             known = closest(name, plan.agents, "the agents are")

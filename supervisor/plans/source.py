@@ -103,7 +103,7 @@ def _bytes(path: Path, name: str) -> bytes:
     except (OSError, ValueError) as error:
         raise BadPlan(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > BYTES_MAX:
-        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the most a plan may have; split it")
+        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the maximum; split it")
     return data
 
 
@@ -137,7 +137,7 @@ def parse(text: str, name: str, wanted: str = "a plan needs agents and tasks") -
         raise BadPlan(f"{name}: nested too deeply; a plan has six levels, and two for each level of subtasks") from None
     except ValueError as error:
         why = str(error).partition(";")[0]
-        raise BadPlan(f"{name}: a value that looks like a number or a date is none ({why}); quote it") from None
+        raise BadPlan(f"{name}: a value looks like a number or a date, but is not valid ({why}); quote it") from None
     return Source(name, root, data)
 
 
@@ -178,5 +178,7 @@ def _check_keys(node: yaml.MappingNode, name: str) -> None:
             kind = key.tag.rpartition(":")[2]
             raise BadPlan(f"{name}:{line}: the key {key.value} is read as {kind}; quote it to make it text")
         if key.value in first:
-            raise BadPlan(f"{name}:{line}: {key.value}: is there twice (first in line {first[key.value]}); remove one")
+            raise BadPlan(
+                f"{name}:{line}: {key.value}: is a duplicate key (first in line {first[key.value]}); remove one"
+            )
         first[key.value] = line

@@ -144,11 +144,11 @@ class TaskConfig(Model):
 
 def _contradictions(task: TaskConfig) -> Iterator[Problem]:
     if task.critical and task.optional:
-        yield ("optional",), "it is critical too: the plan cannot both fail and go on without it; remove one"
+        yield ("optional",), "the task is critical, too: the plan cannot both fail and continue without it; remove one"
     if "complexity" in task.model_fields_set and task.scope is None:
-        yield ("complexity",), "says nothing without scope, which its time-out is reckoned from; give scope too"
+        yield ("complexity",), "has no effect without scope, from which the time-out is computed; give scope too"
     if task.scope is not None and task.timeout_s is not None:
-        yield ("timeout_s",), "scope says how long it may take too; remove one"
+        yield ("timeout_s",), "scope sets the time-out, too; remove one"
     yield from _fallback_problems(task)
     yield from _review_problems(task)
     when = task.when
@@ -160,15 +160,15 @@ def _review_problems(task: TaskConfig) -> Iterator[Problem]:
     if task.review is not None and task.review.agent in (task.agent, *task.fallback_agents):
         yield ("review", "agent"), f"{task.review.agent!r} may have done the work itself; name another agent"
     if task.subtasks and task.completion:
-        yield ("completion",), "nobody works on a task with subtasks itself; give them to its subtasks"
+        yield ("completion",), "a task with subtasks is not worked on itself; move them to its subtasks"
     if task.subtasks and task.review is not None:
-        yield ("review",), "nobody works on a task with subtasks itself; give it to its subtasks"
+        yield ("review",), "a task with subtasks is not worked on itself; move it to its subtasks"
 
 
 def _fallback_problems(task: TaskConfig) -> Iterator[Problem]:
     for place, name in enumerate(task.fallback_agents):
         if name in (task.agent, *task.fallback_agents[:place]):
-            yield ("fallback_agents", place), f"{name!r} will have had its turn by then; name another, or remove it"
+            yield ("fallback_agents", place), f"{name!r} has been tried before; name another agent, or remove it"
 
 
 class PlacedTask:

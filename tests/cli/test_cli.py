@@ -159,7 +159,7 @@ BAD_PLANS = {
     "unknown key": (GOOD + "frobs: 1", "plan.yaml:3: frobs: unknown key"),
     "unknown agent": (GOOD.replace("agent: a", "agent: b"), "plan.yaml:2: tasks[0].agent: 'b' is not an agent"),
     "dependency on nothing": (GOOD.replace("agent: a", "agent: a, depends_on: [u]"), "'u' is not a task of this plan"),
-    "cycle": (GOOD.replace("agent: a", "agent: a, depends_on: [t]"), "goes round in a circle: t -> t"),
+    "cycle": (GOOD.replace("agent: a", "agent: a, depends_on: [t]"), "is part of a cycle: t -> t"),
     "negative time": (GOOD + "limits: {grace_s: -1}", "limits.grace_s: -1 is negative; give seconds >= 0"),
     "missing command": (GOOD.replace("scripted", "command"), "agents.a.command: missing; give the argv"),
     "missing program": (GOOD.replace("scripted", "acp, command: [no-such-program]"), "no program 'no-such-program'"),

@@ -135,7 +135,11 @@ def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) ->
     ("agent", "instead", "words"),
     [
         ("{known: gemni}", {}, "agents.w.known: 'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
-        ("{known: pi, adapter: acp}", {}, "agents.w.adapter: pi is not known to speak to 'acp'; it does to: jsonl"),
+        (
+            "{known: pi, adapter: acp}",
+            {},
+            "agents.w.adapter: pi has no variant with the adapter 'acp'; use one of: jsonl",
+        ),
         ("{known: 7}", {}, "agents.w.known: 7 is read as a number; quote it to make it text: '7'"),
         (
             "{known: pi, quirks: {neds_kill: true}}",
@@ -143,16 +147,16 @@ def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) ->
             "agents.w.quirks.neds_kill: unknown key; did you mean 'needs_kill'?",
         ),
         ("{command: [git]}", {}, "agents.w.adapter: missing; give one of command, acp, "),
-        ("{adapter: jsonl, command: [git]}", {}, "agents.w.mapping: missing; give the path of a file"),
+        ("{adapter: jsonl, command: [git]}", {}, "agents.w.mapping: missing; give the path of a mapping"),
         ("{adapter: jsonl, command: [git], mapping: no.toml}", {}, "agents.w.mapping: no.toml: cannot be read"),
         ("{adapter: acp, command: [git], mapping: no.toml}", {}, "agents.w.mapping: adapter 'acp' has none"),
-        ("{adapter: scripted, arguments: [a]}", {}, "agents.w.arguments: the scripted agent has none"),
+        ("{adapter: scripted, arguments: [a]}", {}, "agents.w.arguments: the scripted agent takes none"),
         ("{adapter: scripted}", {"w": "clawde"}, "agents.w.known: 'clawde' is not in the catalogue"),
         ("{adapter: scripted}", {"x": "pi"}, "--agent x=pi: 'x' is not an agent of this plan; the agents are w"),
         (
             "{adapter: command, command: [git], quirks: {exit_status_lies: true}}",
             {},
-            "agents.w.adapter: 'command' goes by the exit status, and this agent's lies",
+            "agents.w.adapter: 'command' relies on the exit status, which this agent does not set",
         ),
     ],
 )
@@ -184,29 +188,29 @@ def test_a_plan_has_a_mapping_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rules = [", "is no TOML: "),
+        ("rules = [", "is not TOML: "),
         ("rules = 3", "rules: 3: input should be a valid tuple"),
-        ("rules = [{}]", "rules[0]: says: missing; say what a line means"),
+        ("rules = [{}]", "rules[0]: says: missing; name the fact that the rule reports"),
         ('rules = [{says = "speak"}]', "rules[0]: says: 'speak' is not one of session, text"),
         ('rules = [{says = "text", when = {a = 1}}]', "rules[0].text: missing"),
         ('rules = [{says = "text", when = {}, text = "a"}]', "rules[0].when: "),
-        ('rules = [{says = "text", when = {"a..b" = 1}, text = "a"}]', "'a..b' is no path"),
+        ('rules = [{says = "text", when = {"a..b" = 1}, text = "a"}]', "'a..b' is not a path"),
         (
             'rules = [{says = "text", when = {a = {b = 1}}, text = "a"}]',
-            "rules[0].when.a: {'b': 1} is no value to look",
+            "rules[0].when.a: {'b': 1} is not a value to match",
         ),
         (
             'rules = [{says = "text", when = {a = 1}, where = {b = 1}, text = "a"}]',
-            "where: is about the items of a list",
+            "where: needs each, the path of the list",
         ),
         (f'prompt = "stdout"\n{MAPPING}', "prompt: 'stdout': input should be 'argument' or 'stdin'"),
-        (f'prompt_arguments = ["-p"]\n{MAPPING}', "prompt_arguments: none of them says {prompt}"),
-        (f'prompt = "stdin"\nprompt_arguments = "{{prompt}}"\n{MAPPING}', "and the prompt goes to standard input"),
-        (f'resume_arguments = ["-r"]\n{MAPPING}', "resume_arguments: none of them says {id}"),
-        (f'new_arguments = "{{id}}"\n{MAPPING}', "a name is of no use without resume_arguments"),
-        ('rules = [{when = {a = 1}, says = "end", stop = "error"}]', "without it no turn can ever succeed"),
+        (f'prompt_arguments = ["-p"]\n{MAPPING}', "prompt_arguments: none contains {prompt}"),
+        (f'prompt = "stdin"\nprompt_arguments = "{{prompt}}"\n{MAPPING}', 'but prompt = "stdin"'),
+        (f'resume_arguments = ["-r"]\n{MAPPING}', "resume_arguments: none contains {id}"),
+        (f'new_arguments = "{{id}}"\n{MAPPING}', "new_arguments: need resume_arguments, too"),
+        ('rules = [{when = {a = 1}, says = "end", stop = "error"}]', "without it no turn can succeed"),
         (f"extra = 1\n{MAPPING}", "extra: unknown key"),
-        (f'prompt_arguments = "{{prompt}}\\u0000"\n{MAPPING}', "holds a NUL character"),
+        (f'prompt_arguments = "{{prompt}}\\u0000"\n{MAPPING}', "contains a NUL character"),
     ],
 )
 def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:

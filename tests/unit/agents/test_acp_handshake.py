@@ -83,7 +83,10 @@ def test_who_is_let_in_does_not_log_in() -> None:
     ("auth", "said"),
     [
         ("", "(`auth:` of the plan's agent may be 'key' (An API key), 'browser' (browser))"),
-        ("kee", "(it knows no 'kee'; `auth:` of the plan's agent may be 'key' (An API key), 'browser' (browser))"),
+        (
+            "kee",
+            "(it does not offer 'kee'; `auth:` of the plan's agent may be 'key' (An API key), 'browser' (browser))",
+        ),
     ],
 )
 def test_a_login_that_the_plan_does_not_know_names_the_ways(auth: str, said: str) -> None:
@@ -91,7 +94,7 @@ def test_a_login_that_the_plan_does_not_know_names_the_ways(auth: str, said: str
     talk = Talk(ways=WAYS, auth=auth).answer(**NEEDS_LOGIN)
     assert talk.why == (
         "the agent needs authentication: Authentication required: log in with the agent's own program,"
-        f" then start it again, or have it log in by itself {said}"
+        f" then start it again, or let the supervisor log in {said}"
     )
 
 
@@ -100,7 +103,7 @@ def test_a_refused_login_is_named() -> None:
     refused = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(error={"code": 1, "message": "no such key"})
     assert refused.why == "the agent refused to log in by 'key': no such key (code 1)"
     in_vain = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(result={}).answer(**NEEDS_LOGIN)
-    assert in_vain.why == "the agent needs authentication, also after a login by 'key': Authentication required"
+    assert in_vain.why == "the agent still needs authentication after a login by 'key': Authentication required"
 
 
 # ------------------------------------------------------------------------------------------------ the past
@@ -179,19 +182,19 @@ def test_a_mode_may_be_a_setting_too() -> None:
 @pytest.mark.parametrize(
     ("wishes", "offered", "why"),
     [
-        ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent knows no 'yoyo'; use one of: ask, yolo"),
-        ({"mode": "yolo"}, {}, "mode: the agent robot offers no choice of it; leave it out"),
-        ({"model": "huge"}, {"models": MODELS}, "model: the agent knows no 'huge'; use one of: small, large"),
-        ({"model": "huge"}, {}, "model: the agent robot offers no choice of it; leave it out"),
+        ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent does not offer 'yoyo'; use one of: ask, yolo"),
+        ({"mode": "yolo"}, {}, "mode: the agent robot does not let clients choose it; remove it"),
+        ({"model": "huge"}, {"models": MODELS}, "model: the agent does not offer 'huge'; use one of: small, large"),
+        ({"model": "huge"}, {}, "model: the agent robot does not let clients choose it; remove it"),
         (
             {"options": {"speed": "1"}},
             {"configOptions": OPTIONS},
-            "options: the agent knows no 'speed'; use one of: m, effort",
+            "options: the agent does not offer 'speed'; use one of: m, effort",
         ),
         (
             {"options": {"effort": "max"}},
             {"configOptions": OPTIONS},
-            "options: effort: the agent knows no 'max'; use one of: low, high",
+            "options: effort: the agent does not offer 'max'; use one of: low, high",
         ),
     ],
 )
@@ -230,7 +233,8 @@ def test_servers_of_tools_are_given_to_the_session() -> None:
 def test_a_server_that_the_agent_cannot_reach_is_named() -> None:
     """A tool server with an unsupported transport is an error, and no session is opened."""
     talk = Talk(mcp_servers=(SEARCH,))
-    assert talk.why == "mcp_servers: search: the agent robot takes none over http; give a command, or another transport"
+    expected = "the agent robot does not support the transport http; give a command, or another transport"
+    assert talk.why == f"mcp_servers: search: {expected}"
 
 
 def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:

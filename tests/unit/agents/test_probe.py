@@ -208,7 +208,7 @@ def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None
         (("agents", "probe", "gemni"), "'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
         (
             ("agents", "probe", "pi", "--adapter", "acp"),
-            "--adapter: pi is not known to speak to 'acp'; it does to: jsonl",
+            "--adapter: pi has no variant with the adapter 'acp'; use one of: jsonl",
         ),
         (("agents", "probe", "qwen"), "qwen: no program 'qwen' on PATH; install it: npm install"),
         (("run", "plan.yaml", "--agent", "worker"), "--agent worker: give NAME=KNOWN, for example worker=codex"),

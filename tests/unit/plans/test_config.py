@@ -120,17 +120,17 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "two documents": ("a: 1\n---\nb: 2", "plan.yaml:2:1: not YAML: expected a single document"),
     "a control character": ('a: "\x01"', "plan.yaml:1: not YAML: special characters are not allowed (#x01)"),
     "a Python object": ("a: !!python/object:os.system x", "plan.yaml:1:4: not YAML: could not determine"),
-    "no date": ("a: 2024-13-45", "plan.yaml: a value that looks like a number or a date is none"),
+    "no date": ("a: 2024-13-45", "plan.yaml: a value looks like a number or a date, but is not valid"),
     "not UTF-8": (b"a: 1\nb: \xff", "plan.yaml:2: not UTF-8 (byte 0xff at position 8); save the plan as UTF-8"),
     "empty": ("# nothing\n", "plan.yaml: is empty; a plan needs agents and tasks"),
     "a list": ("\n- a", "plan.yaml:2: a plan is a mapping with the keys agents and tasks"),
     "a key twice": (
         AGENTS + "tasks: []\ntasks: []",
-        "plan.yaml:3: tasks: is there twice (first in line 2); remove one",
+        "plan.yaml:3: tasks: is a duplicate key (first in line 2); remove one",
     ),
     "a key twice below": (
         "agents:\n  a: {adapter: scripted}\n  a: {adapter: scripted}",
-        "plan.yaml:3: a: is there twice (first in line 2); remove one",
+        "plan.yaml:3: a: is a duplicate key (first in line 2); remove one",
     ),
     "a key that is a truth value": (
         "agents:\n  on: {adapter: scripted}",
@@ -181,11 +181,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         AGENTS
         + "tasks:\n - {id: z, agent: build, depends_on: [a]}\n - {id: a, agent: build, depends_on: [b]}\n"
         + " - {id: b, agent: build, depends_on: [a]}",
-        "plan.yaml:4: tasks[1].depends_on: goes round in a circle: a -> b -> a; remove one of these dependencies",
+        "plan.yaml:4: tasks[1].depends_on: is part of a cycle: a -> b -> a; remove one of these dependencies",
     ),
     "a task that waits for itself": (
         AGENTS + "tasks: [{id: a, agent: build, depends_on: [a]}]",
-        "plan.yaml:2: tasks[0].depends_on: goes round in a circle: a -> a",
+        "plan.yaml:2: tasks[0].depends_on: is part of a cycle: a -> a",
     ),
     "a negative time": (
         AGENTS + "tasks: [{id: t, agent: build}]\nlimits:\n  grace_s: -1",
@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "a command for the scripted agent": (
         "agents: {a: {adapter: scripted, command: [sh]}}\ntasks: [{id: t, agent: a}]",
-        "plan.yaml:1: agents.a.command: the scripted agent has none; remove it",
+        "plan.yaml:1: agents.a.command: the scripted agent takes none; remove it",
     ),
     "a program that is not there": (
         "agents:\n  a:\n    adapter: command\n    command: [no-such-program-here]\ntasks: [{id: t, agent: a}]",
@@ -278,11 +278,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "a prompt with a NUL": (
         AGENTS + 'tasks: [{id: t, agent: build, prompt: "a\\0b"}]',
-        "plan.yaml:2: tasks[0].prompt: holds a NUL character",
+        "plan.yaml:2: tasks[0].prompt: contains a NUL character",
     ),
     "a prompt with half a character": (
         AGENTS + 'tasks: [{id: t, agent: build, prompt: "\\ud800"}]',
-        "plan.yaml:2: tasks[0].prompt: holds half of a surrogate pair",
+        "plan.yaml:2: tasks[0].prompt: contains half of a surrogate pair",
     ),
 }
 

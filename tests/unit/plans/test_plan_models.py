@@ -247,15 +247,15 @@ WORKERS = "workers: {one: {roles: [backend], capabilities: [go]}, two: {capabili
 REFUSED: dict[str, tuple[str, str]] = {
     "critical and optional": (
         tasks("{id: t, agent: a, critical: true, optional: true}"),
-        "plan.yaml:3: tasks[0].optional: it is critical too: the plan cannot both fail and go on without it",
+        "plan.yaml:3: tasks[0].optional: the task is critical, too: the plan cannot both fail and continue without it",
     ),
     "complexity of nothing": (
         tasks("{id: t, agent: a, complexity: medium}"),
-        "plan.yaml:3: tasks[0].complexity: says nothing without scope, which its time-out is reckoned from",
+        "plan.yaml:3: tasks[0].complexity: has no effect without scope, from which the time-out is computed",
     ),
     "two time-outs": (
         tasks("{id: t, agent: a, scope: small, timeout_s: 1}"),
-        "plan.yaml:3: tasks[0].timeout_s: scope says how long it may take too; remove one",
+        "plan.yaml:3: tasks[0].timeout_s: scope sets the time-out, too; remove one",
     ),
     "no time at all": (
         tasks("{id: t, agent: a, timeout_s: 0}"),
@@ -279,11 +279,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a fallback to itself": (
         tasks("{id: t, agent: a, fallback_agents: [a]}"),
-        "plan.yaml:3: tasks[0].fallback_agents[0]: 'a' will have had its turn by then; name another, or remove it",
+        "plan.yaml:3: tasks[0].fallback_agents[0]: 'a' has been tried before; name another agent, or remove it",
     ),
     "a fallback twice": (
         tasks("{id: t, agent: a, fallback_agents: [b, b]}"),
-        "plan.yaml:3: tasks[0].fallback_agents[1]: 'b' will have had its turn by then",
+        "plan.yaml:3: tasks[0].fallback_agents[1]: 'b' has been tried before",
     ),
     "a fallback to nobody": (
         tasks("{id: t, agent: a, fallback_agents: [c]}"),
@@ -388,7 +388,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "rollback of nobody knows what": (
         tasks("{id: t, agent: a, rollback: true}"),
-        "plan.yaml:3: tasks[0].rollback: nobody can tell what it changes in a directory that others work in, too; give"
+        "plan.yaml:3: tasks[0].rollback: changes of the task cannot be told from others in a shared directory; give"
         " the files that it owns, or set workspace: worktree",
     ),
     "a checkpoint of what has not ended": (
@@ -434,22 +434,22 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a circle through a condition": (
         tasks("{id: p, agent: a, when: {task: q}}", "{id: q, agent: a, depends_on: [p]}"),
-        "plan.yaml:3: tasks[0].when: goes round in a circle: p -> q -> p; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].when: is part of a cycle: p -> q -> p; remove one of these dependencies",
     ),
     "a circle through a subtask": (
         tasks("{id: p, agent: a, subtasks: [{id: s, depends_on: [p]}]}"),
-        "plan.yaml:3: tasks[0].subtasks[0]: goes round in a circle: p -> s -> p; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].subtasks[0]: is part of a cycle: p -> s -> p; remove one of these dependencies",
     ),
     "a circle through what a parent waits for": (
         tasks("{id: x, agent: a, depends_on: [s]}", "{id: p, agent: a, depends_on: [x], subtasks: [{id: s}]}"),
-        "plan.yaml:3: tasks[0].depends_on: goes round in a circle: x -> s -> x; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].depends_on: is part of a cycle: x -> s -> x; remove one of these dependencies",
     ),
     "a circle through what a grandparent is wanted for": (
         tasks(
             "{id: x, agent: a, depends_on: [s]}",
             "{id: p, agent: a, when: {task: x}, subtasks: [{id: r, subtasks: [{id: s}]}]}",
         ),
-        "plan.yaml:3: tasks[0].depends_on: goes round in a circle: x -> s -> x; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].depends_on: is part of a cycle: x -> s -> x; remove one of these dependencies",
     ),
 }
 
@@ -509,7 +509,7 @@ def test_a_plan_takes_subtasks_in_as_if_they_had_stood_there() -> None:
         ("z", (TaskConfig(id="x"),), "'z' is not a task of this plan"),
         ("p", (TaskConfig(id="o"),), "tasks[1].subtasks[0].id: 'o' is the id of tasks[0] too; give it another"),
         ("p", (TaskConfig(id="x", agent="c"),), "tasks[1].subtasks[0].agent: 'c' is not an agent of this plan"),
-        ("p", (TaskConfig(id="x", depends_on=("p",)),), "tasks[1].subtasks[0]: goes round in a circle: p -> x -> p"),
+        ("p", (TaskConfig(id="x", depends_on=("p",)),), "tasks[1].subtasks[0]: is part of a cycle: p -> x -> p"),
     ],
 )
 def test_subtasks_must_fit_into_the_plan(task: str, subtasks: tuple[TaskConfig, ...], words: str) -> None:

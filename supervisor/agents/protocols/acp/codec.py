@@ -78,8 +78,8 @@ _QUEUED_MAX: Final = 16
 """Prompts that may wait in the agent while it works on another."""
 
 _NO_WISHES: Final = AgentOptions()
-_CUT_OFF: Final = "the agent says that it is done, but no answer of its model was whole: it counts no token"
-_SILENT: Final = "the agent says that it is done, but it has said and done nothing: its model may not have answered"
+_CUT_OFF: Final = "the agent reported success, but no answer of its model was complete: it counted no token"
+_SILENT: Final = "the agent reported success, but no text, tool call or token: its model may not have answered"
 
 _OnAnswer = Callable[[Raw | RpcError], list[Out]]
 
@@ -282,7 +282,7 @@ class AcpCodec(Conversation):
         if self._opening.lost in ("", lost):
             return outs
         self._calls.forget()
-        why = f"the conversation could not be loaded, a new one is begun: {self._opening.lost}\n"
+        why = f"the conversation could not be loaded, a new one was started: {self._opening.lost}\n"
         return [Text("log", why), *outs]
 
     # ------------------------------------------------------------------------------------------ the turn

@@ -109,7 +109,7 @@ class Handshake:
         answer = yield request
         if isinstance(answer, RpcError) and answer.code == messages.AUTHENTICATION_NEEDED:
             raise ProtocolError(
-                f"the agent needs authentication, also after a login by {self._wishes.auth!r}: {answer.text}"
+                f"the agent still needs authentication after a login by {self._wishes.auth!r}: {answer.text}"
             )
         return answer
 
@@ -121,14 +121,16 @@ class Handshake:
         if not methods:
             raise ProtocolError(said)
         ways = ", ".join(f"{method!r} ({name})" for method, name in methods.items())
-        unknown = f"it knows no {self._wishes.auth!r}; " if self._wishes.auth else ""
-        raise ProtocolError(f"{said}, or have it log in by itself ({unknown}`auth:` of the plan's agent may be {ways})")
+        unknown = f"it does not offer {self._wishes.auth!r}; " if self._wishes.auth else ""
+        raise ProtocolError(
+            f"{said}, or let the supervisor log in ({unknown}`auth:` of the plan's agent may be {ways})"
+        )
 
     def _server(self, server: McpServer) -> dict[str, Any]:
         """Return a tool server in the form of the protocol."""
         transport = server.transport if server.url else "stdio"
         if not self.agent.connects(transport):
-            why = f"the agent {self.agent.info or 'in use'} takes none over {transport}"
+            why = f"the agent {self.agent.info or 'in use'} does not support the transport {transport}"
             raise ProtocolError(f"mcp_servers: {server.name}: {why}; give a command, or another transport")
         if server.url:
             return {"type": transport, "name": server.name, "url": server.url, "headers": _pairs(server.headers)}
@@ -177,7 +179,7 @@ class Handshake:
             if one.category == category:
                 return one
         raise ProtocolError(
-            f"{category}: the agent {self.agent.info} offers no choice of it; leave it out".replace("  ", " ")
+            f"{category}: the agent {self.agent.info} does not let clients choose it; remove it".replace("  ", " ")
         )
 
     def _set(self, session: str, option: capabilities.ConfigOption, value: str, field: str) -> HandshakeSteps[None]:
@@ -208,7 +210,7 @@ def _spoken(agent: capabilities.Initialized) -> capabilities.Initialized:
 def _check(field: str, wished: str, offered: Iterable[str]) -> None:
     names = list(offered)
     if wished not in names:
-        raise ProtocolError(f"{field}: the agent knows no {wished!r}; use one of: {', '.join(names) or 'none'}")
+        raise ProtocolError(f"{field}: the agent does not offer {wished!r}; use one of: {', '.join(names) or 'none'}")
 
 
 def _pairs(values: dict[str, str]) -> list[dict[str, str]]:

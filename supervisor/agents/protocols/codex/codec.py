@@ -190,7 +190,7 @@ class CodexCodec(Conversation):
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
         """Report that the conversation is lost, and open a new one."""
-        words = f"the conversation could not be loaded, a new one is begun: {error.text} (code {error.code})\n"
+        words = f"the conversation could not be loaded, a new one was started: {error.text} (code {error.code})\n"
         return [Text("log", words), self._new(cwd)]
 
     def _not_ready(self, error: RpcError) -> list[Out]:

@@ -102,7 +102,7 @@ class JsonlCodec(CodecDefaults):
 
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         lost = resume_id is not None and self._chosen != resume_id
-        words = "supervisor: the conversation is not gone on with: the mapping knows no way\n"
+        words = "supervisor: the conversation cannot be resumed: the mapping has no resume_arguments\n"
         return [*([Text("log", words)] if lost else []), Ready(self._chosen)]
 
     def prompt(self, text: str) -> list[Out]:
