@@ -147,7 +147,7 @@ def test_calls_that_are_over_are_remembered_up_to_a_bound() -> None:
     """A late update opens none of the last 20,000 closed calls again."""
     calls = ToolCallTable()
     for number in range(CLOSED_MAX + 10):
-        calls.opened(f"c{number}", "t", "k")
-        calls.closed(f"c{number}", "completed")
-    assert calls.opened(f"c{CLOSED_MAX + 9}", "t", "k") == []
+        calls.open(f"c{number}", "t", "k")
+        calls.close(f"c{number}", "completed")
+    assert calls.open(f"c{CLOSED_MAX + 9}", "t", "k") == []
     assert len(calls._closed) == CLOSED_MAX
