@@ -152,7 +152,7 @@ class _Link(FunctionConnection):
     """Connection to a function, with agents that do not get ready."""
 
     async def run(self) -> None:
-        if self.work.profile.name != "stillborn":
+        if self.session.profile.name != "stillborn":
             await super().run()
             return
         try:
@@ -162,7 +162,7 @@ class _Link(FunctionConnection):
             self._report_end(AgentExited(reason="no such program", ended_by="exit", abort_reason=AbortReason.UNKNOWN))
 
     def _report_ready(self, info: str) -> None:
-        if self.work.profile.name != "mute":
+        if self.session.profile.name != "mute":
             super()._report_ready(info)
 
 

@@ -1,7 +1,7 @@
 """``supervisor machines``: the lifecycle tables as columns, diagrams, Markdown or JSON, and the reference page.
 
-Everything here is drawn from the tables at the moment of asking, so it cannot be older than the code. The page in
-``docs/`` is the output of ``python -m supervisor.cli.machines``; a test fails when it is stale.
+Everything is drawn from the tables when it is requested, so that it cannot be older than the code. The page in
+``docs/`` is the output of ``python -m supervisor.cli.machines``; a test fails when the page is stale.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["FORMATS", "reference_page", "render"]
 AnyMachine = Machine[Any, Any]
 
 FORMATS: Final = ("table", "mermaid", "markdown", "json")
-"""What ``--format`` takes."""
+"""Values of ``--format``."""
 
 _REGENERATE: Final = "python -m supervisor.cli.machines > docs/machines.md"
 
 
 def render(names: Iterable[str], format: str) -> str:
-    """The machines called *names* (all of them if there is none) as text that ends in a newline.
+    """Return the machines called *names* (all if empty) as text that ends in a newline.
 
     Raises:
         ValueError: a name or the format is unknown; the message lists the known ones.
@@ -46,7 +46,7 @@ def render(names: Iterable[str], format: str) -> str:
 
 
 def reference_page() -> str:
-    """The whole Markdown page: what the tables are, one line for each, then each with its diagram and its rules."""
+    """Return the Markdown page: an introduction, one line per table, then each table with its diagram and its rules."""
     return "\n".join([_INTRODUCTION, _overview(), *(_section(one) for one in MACHINES.values())])
 
 

@@ -1,4 +1,4 @@
-"""What ``supervisor machines`` prints, and that the committed reference page is what the tables say."""
+"""Output of ``supervisor machines``, and the committed reference page, which must equal it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_page_holds_every_machine() -> None:
 
 
 def test_json_of_all_machines() -> None:
-    """Without a name every machine is there, in the house's order, as its own table says."""
+    """Without a name every machine is printed, in the order of the table of machines."""
     assert json.loads(render([], "json")) == {name: as_json(one) for name, one in MACHINES.items()}
     assert list(json.loads(render([], "json"))) == list(MACHINES)
 
@@ -68,7 +68,7 @@ def test_texts_of_some_machines() -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_ends_its_last_line(format: str) -> None:
-    """Whatever the format, the output of all machines is text that ends in one newline."""
+    """In every format the output of all machines ends in one newline."""
     text = render([], format)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")

@@ -234,9 +234,7 @@ async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == 0, done.stderr
-    assert (
-        "going on with the run that was interrupted: first (CLOSED), second (IN_PROGRESS), third (OPEN)" in done.stderr
-    )
+    assert "continuing the interrupted run: first (CLOSED), second (IN_PROGRESS), third (OPEN)" in done.stderr
     events = read_records(tmp_path)
     assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "task"] == [
         "task:first",

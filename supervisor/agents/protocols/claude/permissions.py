@@ -61,7 +61,7 @@ class ClaudePermissionRequests:
         offered = [option for option, _ in options]
         if option_id is not None and option_id not in offered:
             raise ValueError(
-                f"claude: permission option {option_id!r} was not offered; choose of: {', '.join(offered)}"
+                f"claude: permission option {option_id!r} was not offered; use one of: {', '.join(offered)}"
             )
         del self._waiting[request_id]
         if option_id is None:

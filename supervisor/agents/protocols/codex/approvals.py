@@ -72,7 +72,9 @@ class CodexApprovalRequests:
         """
         offered = [option for option, _ in OPTIONS]
         if request_id in self._waiting and option_id is not None and option_id not in offered:
-            raise ValueError(f"codex: permission option {option_id!r} was not offered; choose of: {', '.join(offered)}")
+            raise ValueError(
+                f"codex: permission option {option_id!r} was not offered; use one of: {', '.join(offered)}"
+            )
         return self._waiting.pop(request_id, None)
 
     def take_all(self) -> list[PendingApproval]:
