@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from supervisor.cli.run import _check_resumable as check_resumable
+from supervisor.cli.run import check_resumable
 from supervisor.control.error_messages import BadInput
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
