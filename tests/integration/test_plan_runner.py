@@ -180,20 +180,6 @@ async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
     assert "the supervisor is ending" in results[0].tasks["two"].error
 
 
-async def test_a_cancelled_plan_cancels_its_tasks(tmp_path: Path) -> None:
-    """The sessions of a plan cancelled by its host end, and its tasks are cancelled on record."""
-    plan = plan_of(task("one", "@hang", agent="scripted"), task("two", "true", "one"))
-    with anyio.CancelScope() as scope:
-        async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-            async with anyio.create_task_group() as group:
-                group.start_soon(run_plan, run.sup, plan)
-                await wait_for_record(run.sup, "started", "task:one")
-                scope.cancel()
-    assert scope.cancelled_caught
-    assert states_of(run.events(), "task:one")[-1] == "CANCELLED"
-    assert states_of(run.events(), "task:two") == ["OPEN", "CANCELLED"]
-
-
 async def test_a_second_run_of_a_plan_has_new_ids(tmp_path: Path) -> None:
     """Tasks and sessions of a second run get numbered ids."""
     plan = plan_of(task("t", "true"))
