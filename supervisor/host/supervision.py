@@ -123,7 +123,7 @@ class Supervisor:
         self.journal_writer = JournalWriter(
             journal,
             Clock(parts.wall, from_s),
-            perform=lambda owed: self._effect_executor.perform(owed),
+            perform=lambda owed: self.effect_executor.perform(owed),
             publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
@@ -134,10 +134,10 @@ class Supervisor:
         self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
         self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
-        self._aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
-        self.monitors = MonitorRegistry(self.registry, self._aborts.abort_session)
-        self._endings = TerminationService(self.registry, JANITOR)
-        make_link = ConnectionFactory(
+        self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
+        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
+        self.terminations = TerminationService(self.registry, JANITOR)
+        make_connection = ConnectionFactory(
             self.registry,
             self._delegate,
             parts.processes,
@@ -149,14 +149,14 @@ class Supervisor:
         self.janitor = Janitor(self.registry, JANITOR, parts.processes, parts.workspace, plugins.verified)
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
         answered = self._prompting.complete_request
-        self._effect_executor = EffectExecutor(
-            self.registry, JANITOR, self._endings, make_link, parts.workspace, answered, self._approvals
+        self.effect_executor = EffectExecutor(
+            self.registry, JANITOR, self.terminations, make_connection, parts.workspace, answered, self._approvals
         )
         self._succession = Takeover(
             self.registry,
             journal,
-            self._effect_executor,
-            self._endings,
+            self.effect_executor,
+            self.terminations,
             admit=self._admit,
             ended=self._shutdown.wait_recorded,
             revived=lambda session, past: self.monitors.restore_monitor(
@@ -164,7 +164,7 @@ class Supervisor:
             ),
             inherit=self._prompting.track_recovered,
         )
-        system.spawn(self._endings, JANITOR, shutdown_s=END_S)
+        system.spawn(self.terminations, JANITOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._prompting).heard
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
@@ -701,7 +701,7 @@ class Supervisor:
             UnknownWord: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
-        return self._aborts.plan(target, scope, now=now)
+        return self.aborts.plan(target, scope, now=now)
 
     async def abort(
         self,
@@ -730,7 +730,7 @@ class Supervisor:
         _check_type("reason", reason, str)
         _check_type("actor", actor, str)
         reason = reason or f"aborted by {actor}"
-        return await self._aborts.abort(
+        return await self.aborts.abort(
             target, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
         )
 
@@ -751,7 +751,7 @@ class Supervisor:
         _check_type("plan", plan, AbortPlan)
         _check_type("reason", reason, str)
         _check_type("actor", actor, str)
-        return await self._aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+        return await self.aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
         """End a session in order and wait until everything below it has ended; no error if it already has.
@@ -779,7 +779,7 @@ class Supervisor:
         if self._system.context(JANITOR) is None:  # a command may come as its socket closes
             return
         with suppress(ActorStopped):  # or as the last of its actors end
-            self._shutdown.stop(actor, now=now, give_up_retries=self._effect_executor.give_up_retries)
+            self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.aborts import executor, tool_calls
+from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused
 from supervisor.host.supervision import JANITOR
@@ -169,7 +169,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
     assert (node.outcome, node.rung) == ("ended", "request")
-    assert node.how == f"{executor.NOT_ENDED}: no process of it was found"
+    assert node.how == f"{service.NOT_ENDED}: no process of it was found"
     [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
     assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]
@@ -455,14 +455,12 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
     assert [ends(one) for one in receipts] == [{"s": "ended"}]
 
 
-async def test_a_receipt_does_not_wait_for_ever(
-    tmp_path: Path, roll: HeldPipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: HeldPipe) -> None:
     """A receipt whose records are not durable by its deadline is returned without ``recorded_at``."""
-    monkeypatch.setattr(executor, "SLACK_S", 0.2)
     settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
+            run.sup.aborts.slack_s = 0.4
             journal = run.disk
             session = await run.sup.start_session("s", agent="scripted")
             asked = send_prompt(group, session, f"@run {hold()}")

@@ -30,7 +30,7 @@ NOT_DONE = words(
     actors benchmarks benchmarks/peers examples/plugin supervisor/aborts supervisor/agent_catalogue supervisor/cli
     supervisor/control supervisor/diagnostics supervisor/embedding supervisor/host supervisor/journal
     supervisor/lifecycles supervisor/mock_model supervisor/plans supervisor/plugins supervisor/policies
-    supervisor/ports supervisor/recovery supervisor/runtime supervisor/sessions supervisor/simulation supervisor/work
+    supervisor/ports supervisor/recovery supervisor/sessions supervisor/simulation supervisor/work
     supervisor/workspaces tests/cli tests/kernel tests/real_agents tests/simulation tests/unit/agent_catalogue
     tests/unit/agents tests/unit/control tests/unit/diagnostics tests/unit/journal tests/unit/lifecycles
     tests/unit/mock_model tests/unit/plans tests/unit/plugins tests/unit/policies tests/unit/ports tests/unit/recovery

@@ -13,14 +13,11 @@ import msgspec
 import pytest
 
 from supervisor import Session, Supervisor, open_supervisor
-from supervisor.aborts import executor
-from supervisor.aborts import termination as ladder
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.ports import JournalError
-from supervisor.sessions import effect_executor
 from tests.support import (
     DEADLINE_S,
     data_of,
@@ -45,12 +42,11 @@ def _nothing_left() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loaded machine may add to a ladder, and a clean-up may take: little, so that giving up comes soon."""
-    monkeypatch.setattr(ladder, "SLACK_S", 0.2)
-    monkeypatch.setattr(executor, "SLACK_S", 0.5)
-    monkeypatch.setattr(effect_executor, "CLEANUP_S", 0.2)
+def shorten_slack(sup: Supervisor) -> None:
+    """Give little of the time that a loaded machine may add, so that a stubborn agent is abandoned soon."""
+    sup.terminations.slack_s = 0.2
+    sup.aborts.slack_s = 1.0
+    sup.effect_executor.cleanup_s = 0.2
 
 
 class Stubborn:
@@ -361,7 +357,7 @@ async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- who will not stop
-async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: Path, no_slack: None) -> None:
+async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: Path) -> None:
     """The ladder is climbed to its end, the receipt says abandoned, its request is answered, and others go on."""
     stubborn = Stubborn()
 
@@ -370,6 +366,7 @@ async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: 
         return "fine"
 
     async with supervising(tmp_path, settings=quick_settings(ladder=STRICT)) as run, anyio.create_task_group() as group:
+        shorten_slack(run.sup)
         session = await run.sup.start_session("s", agent=stubborn.work)
         asked = send_prompt(group, session, "")
         await stubborn.begun.wait()
@@ -385,7 +382,7 @@ async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: 
     assert ended.metadata["rung"] == "abandon"
 
 
-async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path, no_slack: None) -> None:
+async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path) -> None:
     """When the grace is over its session goes on with a new agent; the old one cannot answer for it any more."""
     stubborn = Stubborn()
 
@@ -394,6 +391,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path,
 
     settings = quick_settings(grace_s=0.1, ladder=STRICT)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
+        shorten_slack(run.sup)
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "dig")
         await stubborn.begun.wait()
@@ -406,7 +404,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path,
     assert len(run.transitions("GraceExceeded")) == 1
 
 
-async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path, no_slack: None) -> None:
+async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path) -> None:
     """Its agent is told and goes on, the receipt says abandoned, and the turn is reaped as degraded."""
     stubborn = Stubborn()
 
@@ -416,6 +414,7 @@ async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path
         return "without it"
 
     async with supervising(tmp_path, settings=quick_settings(ladder=STRICT)) as run, anyio.create_task_group() as group:
+        shorten_slack(run.sup)
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "")
         await stubborn.begun.wait()

@@ -78,7 +78,7 @@ async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
         busy.set()
         await wire.process_received()
         wire.close()
-    assert heard == ["Ready begins", "Ready ends", "Heard begins", "Heard ends"]
+    assert heard == ["Ready begins", "Ready ends", "SteeringAccepted begins", "SteeringAccepted ends"]
 
 
 async def test_who_is_mid_write_when_it_is_closed_is_cut_off() -> None:
