@@ -116,6 +116,7 @@ def in_loop(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list
     ("how", "owner", "name", "done"),
     [
         (on_thread, sqlite, "open_database", ["open_database", "left"]),
+        # The steps of an end are private: no public call marks the moment at which Ctrl-C is to come.
         (in_loop, runtime, "_end", ["_end", "left"]),
         (in_loop, Supervisor, "_ended", ["_ended", "left"]),
         (in_loop, ForkServerClient, "close", ["close", "left"]),
