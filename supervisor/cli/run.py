@@ -35,7 +35,7 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
 
-__all__ = ["configure_logging", "run_command"]
+__all__ = ["check_resumable", "configure_logging", "run_command"]
 
 
 class _Request(NamedTuple):
@@ -125,7 +125,7 @@ def configure_logging(*, verbose: bool) -> None:
 async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
-        _check_resumable(plan, state)
+        check_resumable(plan, state)
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
@@ -138,11 +138,11 @@ async def _run(request: _Request, plan: Plan) -> int:
     return DONE if result.ok else WORK_FAILED
 
 
-def _check_resumable(plan: Plan, state: StateDir) -> None:
+def check_resumable(plan: Plan, state: StateDir) -> None:
     """Check that the last run of the plan left something to resume.
 
     Raises:
-        BadInput: no run of the plan left anything.
+        BadInput: nothing of the plan was cancelled, given up or interrupted.
     """
     rows: list[EntityRow] = []
     if state.journal.exists():

@@ -16,8 +16,8 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.integration.test_verification import git, repository
-from tests.support import DEADLINE_S, check_records
+from tests.integration.conftest import repository
+from tests.support import DEADLINE_S, check_records, git
 
 __all__ = ["repository"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import anyio
 import msgspec
@@ -11,12 +10,10 @@ import pytest
 
 from supervisor.cli import demo
 from supervisor.diagnostics.invariants import INVARIANTS, WORLD, RecordChecker, Violation
-from supervisor.journal.memory import MemoryStore
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from tests.record_log import ERROR, OK, Log
-from tests.simulated import simulate
 from tests.support import no_leaks
 
 Lie = Callable[[Log], None]
@@ -936,28 +933,6 @@ def test_every_law_has_its_lie() -> None:
     """Every invariant that records can show has a log that violates it."""
     assert {name for name, _ in LIES} == set(INVARIANTS) - WORLD
     assert all("(" in INVARIANTS[name] for name in WORLD), "who checks it, or why nobody does yet"
-
-
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-def check(store: MemoryStore) -> None:
-    assert violations(store.log.after(0, 1_000_000)) == []
-
-
-@pytest.mark.usefixtures("_quiet")
-@pytest.mark.parametrize(("backend", "count"), [("trio", 40), ("asyncio", 20)])
-def test_real_runs_break_none(backend: str, count: int) -> None:
-    """60 seeded runs of the real runtime, with aborts, crashes and recoveries, violate no invariant."""
-    for seed in range(count):
-        ran = simulate(seed, backend)
-        check(ran.store)
-        if ran.crashed is not None:
-            check(ran.crashed)
 
 
 def test_the_demonstration_breaks_none() -> None:

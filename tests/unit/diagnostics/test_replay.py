@@ -34,7 +34,7 @@ from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Sett
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.plan_runner import run_plan
 from tests.record_log import Log
-from tests.simulated import simulate
+from tests.simulated import SCENARIOS, simulated_journal
 from tests.support import supervising
 
 
@@ -215,19 +215,17 @@ async def test_a_supervisor_that_died(tmp_path: Path, tell: Tell) -> None:
     assert tell("validate", dead).status == 0
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_seeded_runs_replay(backend: str) -> None:
-    """The records of seeded runs lead to the journal's rows: state, data, parents and ends."""
-    for seed in range(12):
-        ran = simulate(seed, backend)
-        for store in (ran.store, *([ran.crashed] if ran.crashed is not None else [])):
-            records = store.log.after(0, 1_000_000)
-            replay = Replay(store.entities.values())
-            for record in records:
-                replay.replay(record)
-            replay.finish()
-            assert (replay.differences, replay.violations) == ([], []), seed
-            assert what_if(records).parts_at is None, seed
+@pytest.mark.parametrize("scenario", SCENARIOS[::3])
+def test_simulated_runs_replay(scenario: str) -> None:
+    """The records of a simulated run replay to the rows of its journal: state, data, parents and ends."""
+    store = simulated_journal(scenario, 7)
+    records = store.log.after(0, 1_000_000)
+    replay = Replay(store.entities.values())
+    for record in records:
+        replay.replay(record)
+    replay.finish()
+    assert (replay.differences, replay.violations) == ([], [])
+    assert what_if(records).parts_at is None
 
 
 # ------------------------------------------------------------------------------------------------------- what differs

@@ -556,12 +556,12 @@ async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
             for stage in stages:
                 building.start_soon(stage.build, group)
         await run.sup.journal_writer.flush()
-        await run.sup._system.idle()
+        await run.sup.registry.system.idle()
         for stage in stages:
             await stage.prepare(group)
             await stage.abort()
         await run.sup.journal_writer.flush()
-        await run.sup._system.idle()
+        await run.sup.registry.system.idle()
         records = run.events()
         for stage in stages:
             found[stage.check(records)] += 1

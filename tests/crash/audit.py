@@ -14,7 +14,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from tests.support import check_records
 
-__all__ = ["Books", "Fault", "acknowledgements"]
+__all__ = ["Fault", "JournalAudit", "acknowledgements"]
 
 
 class Fault(NamedTuple):
@@ -29,7 +29,7 @@ def acknowledgements(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.split(b"\n")[:-1]]
 
 
-class Books:
+class JournalAudit:
     """Acknowledgements and journal of one state directory, over all of its supervisors."""
 
     def __init__(self, state_dir: Path, workdir: Path) -> None:
