@@ -88,9 +88,9 @@ def _spelled(path: tuple[int | str, ...]) -> str:
 def _words(one: Any) -> str:
     match one["type"]:
         case "extra_forbidden":
-            return "unknown key; remove it, or look at docs/agents.md for what may stand here"
+            return "unknown key; remove it, or look at docs/how-to/agents.md for what may stand here"
         case "missing":
-            return "missing; docs/agents.md says what it is"
+            return "missing; docs/how-to/agents.md says what it is"
         case "union_tag_not_found":
             return "says: missing; say what a line means that the rule fits, for example text"
         case "union_tag_invalid":

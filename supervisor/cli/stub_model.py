@@ -46,8 +46,8 @@ def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
     """Serve a scripted model on loopback, for agents under test.
 
     It speaks the dialects of Anthropic, OpenAI and Google. The prompt is the script: RUN[[make test]] runs a command
-    with the agent's own tool, SAY[[done]] says something; docs/stub-model.md has all of it. It needs no account and no
-    network. Ctrl-C ends it.
+    with the agent's own tool, SAY[[done]] says something; docs/how-to/stub-model.md lists all of them. The server needs
+    no account and no network. Ctrl-C ends it.
     """
     try:
         import h11  # noqa: F401

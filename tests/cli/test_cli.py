@@ -829,7 +829,7 @@ def test_where_nothing_was_given_up_that_is_said(tell: Tell, ended: Path) -> Non
     assert tell("dead-letters", "--json", "--state-dir", ended).json == []
 
 
-# -------------------------------------------------------------------------------------------------- docs/plans.md
+# --------------------------------------------------------------------------------------- the reference of plan keys
 ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
 """Defaults that are not in the model: what is there when the plan is run."""
 
@@ -863,8 +863,8 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
 
 
 def test_the_page_of_plans_has_every_key_with_its_default() -> None:
-    """docs/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
-    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+    """docs/how-to/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE))
     fields = dict(_fields(Plan, ""))
     assert sorted(rows) == sorted(fields)
@@ -924,7 +924,7 @@ def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
     """The example on the page is accepted, once its program is one of this machine."""
-    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
     text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     plan = tmp_path / "plan.yaml"
     plan.write_text(text.replace("my-agent", "sh"))
