@@ -14,8 +14,8 @@ Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below
     lineage_of(90, see)                                    # [(90, 4100), (80, 4000), (70, 3900), (60, 3890), ...]
     origin_of(lineage, {(60, 3890): "t", (50, 100): ""})   # Caller(Origin.AGENT, 90, "t")
 
-Only Linux tells parents and births (``/proc``). Elsewhere everybody is an operator, and docs/explanation/security.md says
-so.
+Only Linux tells parents and births (``/proc``). Elsewhere everybody is an operator
+(docs/explanation/security.md).
 """
 
 from __future__ import annotations

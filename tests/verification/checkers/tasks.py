@@ -60,7 +60,7 @@ HEARS_S: Final = 0.01
 LONGEST_S: Final = 7200.0
 """No attempt may take longer, whatever its size (docs/how-to/plans.md)."""
 UNHEARD_S: Final = 90.0
-"""From then on an agent that gives no sign may be woken, interrupted or ended for that (docs/explanation/budgets.md)."""
+"""Seconds after which an agent that shows no progress may be woken, interrupted or ended (docs/explanation/budgets.md)."""
 ENDED_S: Final = 30.0
 """What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
 STARTED_S: Final = 1.0
