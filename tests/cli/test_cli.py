@@ -862,10 +862,13 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
             yield from _fields(*inner)
 
 
-def test_the_page_of_plans_has_every_key_with_its_default() -> None:
-    """docs/how-to/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE))
+def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
+    """The two pages of the reference have a row for each key of a plan, with its default, and none for any other."""
+    reference = Path(__file__).parents[2] / "docs" / "reference"
+    pages = [(reference / name).read_text(encoding="utf-8") for name in ("plan-tasks.md", "plan-run.md")]
+    found = [row for page in pages for row in re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE)]
+    rows = dict(found)
+    assert len(rows) == len(found)
     fields = dict(_fields(Plan, ""))
     assert sorted(rows) == sorted(fields)
     for key, default in fields.items():

@@ -139,7 +139,7 @@ class Papers:
 
     def _is_tried(self, task_id: str) -> bool:
         """Its own attempt is under way, which goes on beside its subtasks, or nobody is free to look at what came of
-        that under an earlier supervisor: before it is over they are not given up (docs/how-to/plans.md)."""
+        that under an earlier supervisor: before it is over they are not given up (docs/how-to/operate.md)."""
         run = self._runs.get(self._tasks[task_id].run)
         return run is not None and run.state == "IN_PROGRESS"
 

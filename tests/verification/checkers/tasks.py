@@ -58,9 +58,9 @@ ROUNDING_S: Final = 1e-5
 HEARS_S: Final = 0.01
 """Until whoever gave a command hears what is on record."""
 LONGEST_S: Final = 7200.0
-"""No attempt may take longer, whatever its size (docs/how-to/plans.md)."""
+"""No attempt may take longer, whatever its size (docs/reference/plan-tasks.md)."""
 UNHEARD_S: Final = 90.0
-"""Seconds after which an agent that shows no progress may be woken, interrupted or ended (docs/explanation/budgets.md)."""
+"""Seconds after which a silent agent may be woken, interrupted or ended (docs/explanation/budgets.md)."""
 ENDED_S: Final = 30.0
 """What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
 STARTED_S: Final = 1.0
@@ -232,7 +232,7 @@ class WorkBooks:
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
     def _is_brought(self, book: TaskBook, stream: str) -> bool:
-        """It was closed in a run that this one resumes, for which it counts as done (docs/how-to/plans.md)."""
+        """It was closed in a run that this one resumes, for which it counts as done (docs/how-to/operate.md)."""
         streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
             stream = self._resumed.get(stream, "")
