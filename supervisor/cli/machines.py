@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from actors import views
+from actors import machine_views as views
 from actors.machine import Machine
 from supervisor.lifecycles import MACHINES
 
