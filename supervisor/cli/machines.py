@@ -21,13 +21,13 @@ __all__ = ["FORMATS", "reference_pages", "render"]
 AnyMachine = Machine[Any, Any]
 
 FORMATS: Final = ("table", "mermaid", "markdown", "json")
-"""What ``--format`` takes."""
+"""Values of ``--format``."""
 
 _REGENERATE: Final = "make machines"
 
 
 def render(names: Iterable[str], format: str) -> str:
-    """The machines called *names* (all of them if there is none) as text that ends in a newline.
+    """Render the machines *names* (all machines if it is empty) as text that ends in a newline.
 
     Raises:
         ValueError: a name or the format is unknown; the message lists the known ones.
