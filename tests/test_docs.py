@@ -11,7 +11,8 @@ import pytest
 
 from supervisor.plans import load_plan
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 EMBEDDING = re.findall(r"```python\n(.*?)```", (DOCS / "tutorial/embedding.md").read_text(encoding="utf-8"), re.DOTALL)
 PLANS = re.findall(r"```yaml\n(.*?)```", (DOCS / "tutorial/first-plan.md").read_text(encoding="utf-8"), re.DOTALL)
 WORDS_MAX = 2_500
@@ -66,3 +67,14 @@ def test_no_page_is_long() -> None:
     }
     assert len(words) > 20
     assert {page: count for page, count in words.items() if count > WORDS_MAX} == {}
+
+
+def test_every_path_on_a_page_exists() -> None:
+    """A Python file or a part of tests/ that a page names exists, from the root or from `supervisor/`."""
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = re.compile(r"`([\w./-]+/[\w-]+\.py|tests/[\w./-]+)`")
+    found = {(page.name, path) for page in pages for path in named.findall(page.read_text(encoding="utf-8"))}
+    assert len(found) > 50
+    assert (
+        sorted(one for one in found if not any((base / one[1]).exists() for base in (ROOT, ROOT / "supervisor"))) == []
+    )
