@@ -78,3 +78,17 @@ def test_every_path_on_a_page_exists() -> None:
     assert (
         sorted(one for one in found if not any((base / one[1]).exists() for base in (ROOT, ROOT / "supervisor"))) == []
     )
+
+
+def test_pages_use_the_words_of_the_glossary() -> None:
+    """Words that the glossary replaced are on no page: a term has one name."""
+    replaced = re.compile(
+        r"\b(wardens?|keepers?|ledger|aborter|overseer|dossier|lifeline|heirs?|parked)\b", re.IGNORECASE
+    )
+    pages = [page for page in DOCS.rglob("*.md") if page.parent.name not in ("spec", "machines")]
+    found = {
+        (page.name, word)
+        for page in [*pages, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+        for word in replaced.findall(page.read_text(encoding="utf-8"))
+    }
+    assert found == set()
