@@ -11,6 +11,7 @@ trace, writes the counts to FILE as JSON, and exits with the status of the comma
 
 from __future__ import annotations
 
+import dis
 import inspect
 import json
 import sys
@@ -25,8 +26,9 @@ __all__ = ["ModuleTrace"]
 
 _ROOT: Final = Path(__file__).parents[2]
 _NOT_COUNTED: Final = ("actors", "supervisor.lifecycles")
-_FIRST_RESUME: Final = 0
-"""Low bits of the argument of a RESUME instruction at the start of a function; otherwise a coroutine resumes."""
+_RESUME: Final = dis.opmap["RESUME"]
+_AT_START: Final = 0
+"""Low bits of the argument of RESUME where a function starts; otherwise a coroutine or a generator resumes there."""
 
 
 class ModuleTrace:
@@ -85,7 +87,8 @@ class ModuleTrace:
     def _is_start(self, code: CodeType, instruction: int) -> bool:
         key = (code, instruction)
         if key not in self._starts:
-            self._starts[key] = code.co_code[max(instruction, 0) + 1] & 3 == _FIRST_RESUME
+            operation, argument = code.co_code[instruction : instruction + 2]
+            self._starts[key] = operation == _RESUME and argument & 3 == _AT_START
         return self._starts[key]
 
     def _module_of(self, code: CodeType) -> str | None:
