@@ -89,9 +89,9 @@ def _spelled(path: tuple[int | str, ...]) -> str:
 def _words(one: Any) -> str:
     match one["type"]:
         case "extra_forbidden":
-            return "unknown key; remove it (docs/agents.md lists the keys)"
+            return "unknown key; remove it (docs/how-to/agents.md lists the keys)"
         case "missing":
-            return "missing; add it (docs/agents.md describes it)"
+            return "missing; add it (docs/how-to/agents.md describes it)"
         case "union_tag_not_found":
             return "says: missing; name the fact that the rule reports, for example text"
         case "union_tag_invalid":

@@ -44,8 +44,8 @@ _TITLES = {
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
 def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
     """The server offers the APIs of Anthropic, OpenAI and Google. The prompt is the script: RUN[[make test]] runs a
-    command with the agent's own tool, SAY[[done]] answers with text; docs/stub-model.md describes all of it. It needs
-    no account and no network. Ctrl-C ends it."""
+    command with the agent's own tool, SAY[[done]] answers with text; docs/how-to/stub-model.md lists all of them. The
+    server needs no account and no network. Ctrl-C ends it."""
     try:
         import h11  # noqa: F401
     except ModuleNotFoundError:

@@ -209,7 +209,7 @@ def _mapping_problems(agent: AgentConfig) -> Iterator[Problem]:
     if agent.mapping is not None and agent.adapter != "jsonl":
         yield ("mapping",), f"adapter {agent.adapter!r} has none; remove it, or use adapter: jsonl"
     if agent.mapping is None and agent.adapter == "jsonl" and agent.known is None:
-        yield ("mapping",), "missing; give the path of a mapping of its lines (docs/agents.md)"
+        yield ("mapping",), "missing; give the path of a mapping of its lines (docs/how-to/agents.md)"
 
 
 class WorkerConfig(Model):

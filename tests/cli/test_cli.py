@@ -830,7 +830,7 @@ def test_where_nothing_was_given_up_that_is_said(tell: Tell, ended: Path) -> Non
     assert tell("dead-letters", "--json", "--state-dir", ended).json == []
 
 
-# -------------------------------------------------------------------------------------------------- docs/plans.md
+# --------------------------------------------------------------------------------------- the reference of plan keys
 ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
 """Defaults that are not in the model: what is there when the plan is run."""
 
@@ -863,10 +863,13 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
             yield from _fields(*inner)
 
 
-def test_the_page_of_plans_has_every_key_with_its_default() -> None:
-    """docs/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
-    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE))
+def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
+    """The two pages of the reference have a row for each key of a plan, with its default, and none for any other."""
+    reference = Path(__file__).parents[2] / "docs" / "reference"
+    pages = [(reference / name).read_text(encoding="utf-8") for name in ("plan-tasks.md", "plan-run.md")]
+    found = [row for page in pages for row in re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE)]
+    rows = dict(found)
+    assert len(rows) == len(found)
     fields = dict(_fields(Plan, ""))
     assert sorted(rows) == sorted(fields)
     for key, default in fields.items():
@@ -925,7 +928,7 @@ def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
     """The example on the page is valid, once its program is one of this machine."""
-    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
     text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     plan = tmp_path / "plan.yaml"
     plan.write_text(text.replace("my-agent", "sh"))

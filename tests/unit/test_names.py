@@ -27,7 +27,7 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 
 NOT_DONE = words(
     """
-    actors benchmarks benchmarks/peers examples/plugin supervisor/aborts supervisor/agent_catalogue supervisor/cli
+    actors benchmarks benchmarks/peers supervisor/aborts supervisor/agent_catalogue supervisor/cli
     supervisor/control supervisor/diagnostics supervisor/embedding supervisor/host supervisor/journal
     supervisor/lifecycles supervisor/mock_model supervisor/plans supervisor/plugins supervisor/policies
     supervisor/ports supervisor/recovery supervisor/sessions supervisor/simulation supervisor/work
