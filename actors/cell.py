@@ -55,7 +55,7 @@ _LIVE, _STOPPING, _EXITED, _STOPPED = Phase.LIVE, Phase.STOPPING, Phase.EXITED, 
 
 
 class ActorCell(MessageLoop):
-    """One actor: the :class:`~actors.actor.Context` of its behaviour, and the target of its refs."""
+    """State of one actor: the :class:`~actors.actor.Context` of its behaviour, and the target of its refs."""
 
     __slots__ = ()
 

@@ -122,42 +122,32 @@ class TaskRunner:
         reply: Reply | None,
     ) -> None:
         try:
-            await self._execute(owner, fn, args, name, reply)
+            try:
+                record = TaskRecord(name, fn(*args))
+            except Exception as error:  # such as wrong arguments
+                return owner.task_failed(name, error)
+            tasks = owner.tasks
+            tasks[record] = None
+            CALL.set(Call(owner.id, reply.deadline if reply is not None and not reply.settled else None))
+            try:
+                if reply is None or reply.answered or reply.detached:
+                    await record.coroutine
+                else:
+                    with anyio.CancelScope() as scope:
+                        reply.on_withdrawal(scope.cancel)
+                        await record.coroutine
+            except* Exception as errors:
+                owner.task_failed(record.name, first_error(errors))
+            finally:
+                del tasks[record]
+                if not tasks:
+                    owner.advance()
         except CancelledError as error:
             if is_cancellation(error):
                 raise
             owner.task_failed(name, as_error(error))
         finally:
             self._own -= 1
-
-    async def _execute(
-        self,
-        owner: RunnerOwner,
-        fn: Callable[..., Coroutine[Any, Any, None]],
-        args: tuple[Any, ...],
-        name: str,
-        reply: Reply | None,
-    ) -> None:
-        try:
-            record = TaskRecord(name, fn(*args))
-        except Exception as error:  # such as wrong arguments
-            return owner.task_failed(name, error)
-        tasks = owner.tasks
-        tasks[record] = None
-        CALL.set(Call(owner.id, reply.deadline if reply is not None and not reply.settled else None))
-        try:
-            if reply is None or reply.answered or reply.detached:
-                await record.coroutine
-            else:
-                with anyio.CancelScope() as scope:
-                    reply.on_withdrawal(scope.cancel)
-                    await record.coroutine
-        except* Exception as errors:
-            owner.task_failed(record.name, first_error(errors))
-        finally:
-            del tasks[record]
-            if not tasks:
-                owner.advance()
 
     @property
     def over(self) -> bool:

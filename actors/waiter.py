@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 RAISED = (Exception, asyncio.CancelledError)
-"""What somebody's code may raise and end only itself: see :func:`is_cancellation`."""
+"""Exceptions of other code that end only that code: see :func:`is_cancellation`."""
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -52,7 +52,7 @@ def as_error(error: BaseException) -> Exception:
 
 
 class Waiter(Protocol):
-    """One wait of one task. :meth:`wake` may come before, during, or after it, and more than once."""
+    """Single wait of a task. :meth:`wake` may be called before, during or after the wait, and more than once."""
 
     def wake(self) -> None: ...
 
@@ -87,14 +87,14 @@ async def _wait_until(waiter: Waiter, deadline: float) -> None:
 
 
 class Backend(NamedTuple):
-    """What the kernel needs of an event loop: monotonic seconds, ways to wait, and one to let everybody else go on."""
+    """Parts of an event loop that the kernel needs: a monotonic clock, ways to wait, and a checkpoint."""
 
     name: str
     now: Callable[[], float]
     new_waiter: Callable[[], Waiter]
     checkpoint: Callable[[], Awaitable[None]]
     wait_until: Callable[[Waiter, float], Awaitable[None]]
-    """Wait until it is woken, or for that moment (seconds of ``now``)."""
+    """Wait until the waiter is woken, or until a deadline (seconds of ``now``)."""
 
 
 def current_backend() -> Backend:

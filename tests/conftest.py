@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from zlib import crc32
 
 import pytest
+
+from tests.support import git
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup it would be ignored in every program that a test starts and hangs up; a handler is not inherited.
@@ -17,6 +20,18 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Return the name of the event loop: each test runs on asyncio and on trio."""
     return str(request.param)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Make a git repository with one commit of ``a.txt`` on ``main``."""
+    where = tmp_path / "repository"
+    where.mkdir()
+    (where / "a.txt").write_text("first\n")
+    git(where, "init", "--quiet", "--initial-branch=main")
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", "first")
+    return where
 
 
 @pytest.fixture

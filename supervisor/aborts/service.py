@@ -63,8 +63,8 @@ NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself 
 NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
 
 
-class _AbortRequest(NamedTuple):
-    """One abort that is carried out. ``now`` and ``within_s`` as in :meth:`AbortService.abort`."""
+class _RunningAbort(NamedTuple):
+    """Abort that is being carried out. ``now`` and ``within_s`` are those of :meth:`AbortService.abort`."""
 
     plan: AbortPlan
     abort_id: str
@@ -90,7 +90,7 @@ class _AbortRequest(NamedTuple):
 
 @dataclass
 class _AbortedNode:
-    """One node that was requested to end. ``how`` goes into the receipt."""
+    """Node of the plan that was requested to end. ``how`` goes into the receipt."""
 
     node: PlannedNode
     session: LiveSession
@@ -163,7 +163,7 @@ class AbortService:
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; look at it with --dry-run")
-        return await self._carry_out(_AbortRequest(plan, self._new_id(), reason, actor, now or plan.now, within_s))
+        return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s))
 
     async def execute(
         self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
@@ -172,7 +172,7 @@ class AbortService:
         now = now or plan.now
         if not plan.already_ended and plan.id not in self._plan_ids(plan, now):
             raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
-        return await self._carry_out(_AbortRequest(plan, self._new_id(), reason, actor, now, within_s))
+        return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now, within_s))
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, for the sake of the record *because*.
@@ -183,7 +183,7 @@ class AbortService:
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
                 self._terminate(
-                    _AbortRequest(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed)
+                    _RunningAbort(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed)
                 )
 
     def _new_id(self) -> str:
@@ -203,7 +203,7 @@ class AbortService:
         events = await self._journal.events(entity_id=turn_id)
         return any(event.event == "tool_started" and event.metadata.get("number") == number for event in events)
 
-    async def _carry_out(self, request: _AbortRequest) -> Receipt:
+    async def _carry_out(self, request: _RunningAbort) -> Receipt:
         """Carry out the plan, or join what is under way already. The first await comes after the termination began."""
         plan, timers = request.plan, self._registry.system.timers
         if plan.already_ended:
@@ -242,7 +242,7 @@ class AbortService:
             outage=self._outage if recorded_at is None else None,
         )
 
-    async def _join(self, request: _AbortRequest) -> Receipt:
+    async def _join(self, request: _RunningAbort) -> Receipt:
         """Return the receipt of a target that has ended or is ending, after it has."""
         plan, sessions = request.plan, self._registry.sessions
         causes: dict[str | None, Cause] = {None: Cause(actor=request.actor)}
@@ -276,7 +276,7 @@ class AbortService:
         return self._registry.journal_writer.clock.wall.time()
 
     # ------------------------------------------------------------------ terminate: nothing here awaits
-    def _terminate(self, request: _AbortRequest) -> list[_AbortedNode]:
+    def _terminate(self, request: _RunningAbort) -> list[_AbortedNode]:
         causes = self._record(request)
         ended: list[_AbortedNode] = []
         for node in request.plan.nodes:
@@ -285,7 +285,7 @@ class AbortService:
         self._add_cause(request, causes)
         return ended
 
-    def _record(self, request: _AbortRequest) -> dict[str | None, Cause]:
+    def _record(self, request: _RunningAbort) -> dict[str | None, Cause]:
         """Record the abort, and each policy edge that it crosses, in the order of the crossings."""
         plan, within_s = request.plan, request.within_s
         root = AbortRecord(
@@ -311,7 +311,7 @@ class AbortService:
             causes[crossing.edge] = self._append(record, request, causes[crossing.after].seq)
         return causes
 
-    def _append(self, record: AbortRecord, request: _AbortRequest, because: int | None) -> Cause:
+    def _append(self, record: AbortRecord, request: _RunningAbort, because: int | None) -> Cause:
         is_direct = record.scope is not AbortScope.SIBLING and record.policy_edge is None
         self._registry.record_fact(
             self._log_of(request.plan),
@@ -337,7 +337,7 @@ class AbortService:
         turn = self._registry.entities.get(turn_id)
         return turn_id if turn is None or plan.scope is AbortScope.TOOL else str(turn.data.session_id)
 
-    def _terminate_session(self, node: PlannedNode, request: _AbortRequest, cause: Cause) -> _AbortedNode:
+    def _terminate_session(self, node: PlannedNode, request: _RunningAbort, cause: Cause) -> _AbortedNode:
         session = self._registry.sessions[node.id]
         turn_id = self._registry.entity(node.id).data.turn_id
         turn = self._registry.entities.get(turn_id)
@@ -351,7 +351,7 @@ class AbortService:
         self._registry.request_stop(node.id, stop, cause=cause, within_s=min(bounds, default=None))
         return ended
 
-    def _add_cause(self, request: _AbortRequest, causes: dict[str | None, Cause]) -> None:
+    def _add_cause(self, request: _RunningAbort, causes: dict[str | None, Cause]) -> None:
         """Add a cause to the sessions in the reach that are ending already. A child has it from its parent."""
         ids = {one.id for one in request.plan.ending}
         for one in request.plan.ending:
@@ -360,7 +360,7 @@ class AbortService:
                 stop = request.stop(AbortReason.USER_INTERRUPT, request.plan.scope)
                 self._registry.request_stop(one.id, stop, cause=causes[one.edge], within_s=request.within_s)
 
-    def _terminate_call(self, node: PlannedNode, request: _AbortRequest, cause: Cause) -> _AbortedNode:
+    def _terminate_call(self, node: PlannedNode, request: _RunningAbort, cause: Cause) -> _AbortedNode:
         turn_id, _, number = node.id.rpartition(":c")
         turn = self._registry.entity(turn_id)
         session = self._registry.sessions[turn.data.session_id]
@@ -394,7 +394,7 @@ class AbortService:
             return False
         return any(one.id == f"{turn.id}:c{above.number}" for one in plan.nodes)
 
-    def _interrupt(self, ended: _AbortedNode, call: Call, request: _AbortRequest, cause: Cause, how: str) -> None:
+    def _interrupt(self, ended: _AbortedNode, call: Call, request: _RunningAbort, cause: Cause, how: str) -> None:
         """Interrupt the turn of a call that the agent does not end alone; the next turn goes on without the call."""
         if ended.interrupted or not self._registry.is_open(ended.node.id):
             return

@@ -27,7 +27,7 @@ early as soon as nothing works for the session. Example: a child session, and a 
 Invariants
 ----------
 * A termination is one object and one timer. Ten thousand sessions may be aborted at once, so there is no task.
-* Nothing here awaits: an abort does not depend on the disk (spec 000, RESOLUTIONS 9 to 14). Only ``Ended`` needs the
+* Nothing here awaits: an abort does not depend on the disk (docs/spec, rule 13). Only ``Ended`` needs the
   journal. ``Ended`` comes after the last records of the session's turns and agents, so that no reader of the journal
   sees a session end before its parts; while the journal cannot be written that wait is extended.
 * Stages only advance and deadlines only shrink.
@@ -37,6 +37,7 @@ Invariants
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
@@ -70,8 +71,8 @@ ROUNDING_S = 1e-6
 _log = get_logger()
 
 
-class Termination:
-    """One termination under way. A subclass has the table: the ``stages``, their actions and their deadlines."""
+class Termination(ABC):
+    """Termination under way. A subclass has the table: the ``stages``, their actions and their deadlines."""
 
     __slots__ = ("_timer", "stage", "timers")
 
@@ -83,13 +84,13 @@ class Termination:
         """``None`` before the first stage, and once the termination is over."""
         self._timer: Timer | None = None
 
+    @abstractmethod
     def act(self, stage: TerminationStage) -> None:
         """Do what *stage* does. Must not wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def deadline(self, stage: TerminationStage) -> float | None:
-        """Return when *stage* is over (monotonic seconds); ``None`` for a stage that no other one follows."""
-        raise NotImplementedError
+        """Return when *stage* is over (monotonic seconds); ``None`` for the last stage."""
 
     def enter(self, stage: TerminationStage) -> None:
         """Begin *stage*: act, then set the timer for the stage after it."""
@@ -113,7 +114,6 @@ class Termination:
 
     def call_at(self, moment: float, call: Callable[[], None]) -> None:
         """Call *call* at *moment* (monotonic seconds), by the one timer of this termination."""
-
         self.cancel_timer()
         self.set_timer(max(moment - self.timers.now(), 0.0), call)
 

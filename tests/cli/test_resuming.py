@@ -16,10 +16,7 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.integration.conftest import repository
 from tests.support import DEADLINE_S, check_records, git
-
-__all__ = ["repository"]
 
 ROOT = Path(__file__).parents[2]
 PLAN = """

@@ -524,7 +524,7 @@ async def test_idle_ignores_whoever_only_waits() -> None:
 
 @both
 async def test_a_coroutine_function_is_no_receive() -> None:
-    """What it awaits belongs into a task: such an actor is refused, and nothing is born."""
+    """An actor with an ``async def receive`` is refused, and nothing is started: waiting belongs into a task."""
 
     class Waiting:
         async def receive(self, ctx: Context, message: Any) -> None:

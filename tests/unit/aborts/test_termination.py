@@ -117,8 +117,12 @@ def test_a_finished_termination_does_nothing_more(clock: Clock) -> None:
 
 def test_a_termination_that_its_action_finishes_has_no_timer(clock: Clock) -> None:
     """A request may end what is terminated before it returns."""
-    termination = TwoStages(clock)
-    termination.act = lambda stage: termination.finish()  # type: ignore[method-assign]
+
+    class EndedAtOnce(TwoStages):
+        def act(self, stage: TerminationStage) -> None:
+            self.finish()
+
+    termination = EndedAtOnce(clock)
     termination.enter(TerminationStage.REQUEST)
     assert clock.due == []
 

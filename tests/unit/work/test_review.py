@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,23 +151,6 @@ async def test_the_plan_has_a_reviewer_for_all(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- in a worktree
-def git(where: Path, *words: str) -> str:
-    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
-    done = subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    where = tmp_path / "repository"
-    where.mkdir()
-    (where / "a.txt").write_text("first\n")
-    git(where, "init", "--quiet", "--initial-branch=main")
-    git(where, "add", "--all")
-    git(where, "commit", "--quiet", "--message", "first")
-    return where
-
-
 async def on_disk(plan: Plan, where: Path) -> PlanResult:
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         return await run_plan(sup, plan)
