@@ -34,19 +34,19 @@ __all__ = [
 ]
 
 SHUTDOWN_S = 5.0
-"""How long an actor's tasks may take to end, unless it is spawned with another ``shutdown_s``."""
+"""Seconds that an actor's tasks have to end, unless it is spawned with another ``shutdown_s``."""
 
 
 # ----------------------------------------------------------------------------------------------- why an actor ended
 class Normal(NamedTuple):
-    """It was done, and said so."""
+    """The actor ended by itself."""
 
     def __str__(self) -> str:
         return "done"
 
 
 class Shutdown(NamedTuple):
-    """It was stopped in order."""
+    """The actor was stopped in order."""
 
     cause: object = None
 
@@ -64,7 +64,7 @@ class Crashed(NamedTuple):
 
 
 class Killed(NamedTuple):
-    """It was ended without being asked, and without time to clean up."""
+    """The actor was ended at once, without clean-up."""
 
     cause: object = None
 
@@ -144,7 +144,7 @@ KernelEvent = DeadLetter | ActorCrashed | CancelSwallowed | Abandoned | Paused
 
 # -------------------------------------------------------------------------------------------------------- behaviour
 class Context(Protocol):
-    """What an actor may do, besides answering."""
+    """Operations of an actor on itself and on its surroundings."""
 
     @property
     def id(self) -> str: ...

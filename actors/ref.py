@@ -28,7 +28,7 @@ __all__ = ["CALL", "DEFERRED", "Call", "Deferred", "Ref", "Reply", "Target"]
 _NORMAL = Lane.NORMAL
 _INF = float("inf")
 _SIZED = (str, bytes)
-"""What has a size, and so may find no room though there are few messages."""
+"""Messages with a size, for which the mailbox may have no room."""
 
 
 class Deferred(Enum):
@@ -52,7 +52,7 @@ CALL: ContextVar[Call | None] = ContextVar("actors.call", default=None)
 
 
 class Target(Protocol):
-    """What a ref needs of the actor behind it."""
+    """Part of an actor that a ref needs."""
 
     id: str
     fast: deque[Any] | None
@@ -106,7 +106,7 @@ class Reply:
 
     @property
     def answered(self) -> bool:
-        """It has its answer: what is still done for it is done for nobody."""
+        """True once the ask has its answer."""
         return self._answered
 
     @property
@@ -115,7 +115,7 @@ class Reply:
         return self.detached or not self.settled
 
     def detach(self) -> None:
-        """Who handles the message takes it over: from here on its asker may go."""
+        """Let the asker go: the handler takes the message over."""
         self.detached = True
 
     def resolve(self, value: Any) -> None:

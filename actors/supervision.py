@@ -132,13 +132,13 @@ class _RestartDue(NamedTuple):
 
 
 class _Owner(Protocol):
-    """What a child needs of its supervisor."""
+    """Part of a supervisor that a child needs."""
 
     def hear_down(self, child: Child, reason: object) -> None: ...
 
 
 class Child:
-    """One child of a supervisor: its spec, and what has become of it. It is its actor's ward."""
+    """Child of a supervisor: its spec and its state. It is the :class:`RestartHook` of its actor."""
 
     def __init__(self, owner: _Owner, spec: ChildSpec, actor_id: str) -> None:
         self.owner = owner
@@ -177,7 +177,7 @@ class Child:
 
     @property
     def down(self) -> bool:
-        """It runs no more: gone, or waiting for another start."""
+        """True if the child does not run: ended, or waiting for its restart."""
         return self.cell is None or self.cell.phase in (Phase.EXITED, Phase.STOPPED)
 
     @property
@@ -288,7 +288,7 @@ class Supervisor:
             self._gone(child)
 
     def _gone(self, child: Child) -> None:
-        """It will not be started again by itself."""
+        """Note that the child is not restarted."""
         told, child.cell, child.due = child.told, None, None
         for stopper in child.stoppers:
             stopper.resolve(None)

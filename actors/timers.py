@@ -65,7 +65,7 @@ class TimerService:
         self._lost_s = 0.0
         """By how much this clock is behind the backend's."""
         self._suspect_at = math.inf
-        """Who reads the backend's clock then, or later, finds that nobody ran for a while."""
+        """Backend time from which on a reading shows that the process did not run for a while."""
         self._still: tuple[float, float] | None = None
         """While this clock stands still: at what, and until when by the backend's clock."""
 
@@ -109,7 +109,12 @@ class TimerService:
     def limit(self, seconds: float, *, shield: bool = False) -> Iterator[anyio.CancelScope]:
         """A cancel scope that ends in *seconds* of this clock: ``anyio.move_on_after``, but for pauses."""
         with anyio.CancelScope(shield=shield) as scope:
-            timer = self.set(None, None, max(seconds, 0.0), lambda _: scope.cancel())
+
+            def fire(timer: Timer) -> None:
+                timer.live = False  # it has left the heap: cancelling it again would count it as one that is there
+                scope.cancel()
+
+            timer = self.set(None, None, max(seconds, 0.0), fire)
             try:
                 yield scope
             finally:

@@ -1,4 +1,4 @@
-"""How a task waits on trio; imported only where trio runs."""
+"""Waiter on trio; imported only where trio runs."""
 
 from __future__ import annotations
 

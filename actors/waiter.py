@@ -119,7 +119,7 @@ def new_waiter() -> Waiter:
 
 
 class AutoResetEvent:
-    """Event that is set again and again: :meth:`set` wakes all waiting tasks, :meth:`clear` resets it.
+    """Event that stays set until :meth:`clear`; :meth:`set` wakes every waiting task.
 
     Unlike ``anyio.Event`` it need not be created anew for each occurrence.
     """

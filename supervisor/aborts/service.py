@@ -7,8 +7,8 @@ One abort, in order:
    finds in them what was not carried out.
 3. Every node of the plan is terminated at once. Between the records and this nothing awaits, so nothing can be born or
    end in between, and the abort does not depend on the disk.
-4. The receipt waits for every node, and then for the records, within the plan's deadline. What is missing by then is
-   left open in the receipt; while the journal cannot be written that is said at once.
+4. The receipt waits for every node, and then for the records, until ``slack_s`` after the plan's deadline. What is
+   missing by then is left open in the receipt; while the journal cannot be written that is said at once.
 
 A second abort of a session that is terminating joins the first one: it can shorten the deadline, or skip to the kill.
 """
@@ -268,7 +268,7 @@ class AbortService:
 
     @property
     def _outage(self) -> str | None:
-        """Why the journal cannot be written now."""
+        """Reason for which the journal cannot be written now."""
         outage = self._registry.journal_writer.disk.outage
         return None if outage is None else outage.why
 

@@ -26,7 +26,8 @@ early as soon as nothing works for the session. Example: a child session, and a 
 
 Invariants
 ----------
-* A termination is one object and one timer. Ten thousand sessions may be aborted at once, so there is no task.
+* A termination is one object and one timer. Ten thousand sessions may be aborted at once, so that of a session has
+  no task.
 * Nothing here awaits: an abort does not depend on the disk (docs/spec, rule 13). Only ``Ended`` needs the
   journal. ``Ended`` comes after the last records of the session's turns and agents, so that no reader of the journal
   sees a session end before its parts; while the journal cannot be written that wait is extended.
@@ -103,8 +104,9 @@ class Termination(ABC):
         """Set the timer of the present stage again, after its deadline has changed."""
         assert self.stage is not None, "a termination that is over has no timer"
         ends_at = self.deadline(self.stage)
-        self.cancel_timer()
-        if ends_at is not None:
+        if ends_at is None:
+            self.cancel_timer()
+        else:
             self.call_at(ends_at, self._advance)
 
     def finish(self) -> None:
@@ -122,7 +124,14 @@ class Termination(ABC):
         self.enter(self.stages[self.stages.index(self.stage) + 1])
 
     def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
-        self._timer = self.timers.set(None, None, delay_s, lambda _: call())
+        def fire(_: Timer) -> None:
+            self._timer = None  # a timer that has fired must not be cancelled
+            try:
+                call()
+            except Exception:  # here it would end the task that fires all timers
+                _log.exception("a stage of a termination failed")
+
+        self._timer = self.timers.set(None, None, delay_s, fire)
 
     def cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

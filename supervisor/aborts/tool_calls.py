@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -54,7 +53,7 @@ NAP_S: Final = 0.005
 class CallTermination(Termination):
     """Termination of one call. *on_kill* and *on_abandon* are called when these stages begin."""
 
-    __slots__ = ("_began", "_budget_s", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
+    __slots__ = ("_budget_s", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
 
     stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.ABANDON)
 
@@ -134,12 +133,22 @@ class ToolCallTerminations:
     # ------------------------------------------------------------------ what the agent does
     def begin_turn(self) -> None:
         """Forget the calls of the last turn: no call of the next one is open yet."""
-        for termination in self._terminations.values():
-            termination.finish()
-        self._terminations.clear()
+        self.finish()
         now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
         self._begun.clear()
+
+    def finish(self) -> None:
+        """End the terminations of all calls: the turn, or the agent, has ended."""
+        for termination in self._terminations.values():
+            termination.finish()
+        self._terminations.clear()
+
+    def note_closed(self, call_id: str) -> None:
+        """End the termination of a call that is open no more. The agent may open another call of that name."""
+        termination = self._terminations.pop(call_id, None)
+        if termination is not None:
+            termination.finish()
 
     def note_output(self, written: tuple[int, int]) -> None:
         """Note between which ticks the output was *written* that is processed from now on."""
@@ -185,6 +194,7 @@ class ToolCallTerminations:
         if known is not None and known.tool_id == tool_id:
             known.not_ended.append(not_ended)
             return known.how
+        self.note_closed(call_id)  # of an earlier call of that name
         is_alive = self._registry.system.context(tool_id) is not None
         outs = self._ask(call_id) if is_alive else None
         if not is_alive or (outs is None and not self._alone):
@@ -202,15 +212,17 @@ class ToolCallTerminations:
         termination.not_ended.append(not_ended)
         self._agent_io.put(outs or ())
         termination.enter(TerminationStage.KILL if outs is None else TerminationStage.REQUEST)
-        return how
+        return how if call_id in self._terminations else ""
 
     def _start_strike(self, call_id: str, tool_id: str, *, asked: bool) -> None:
         """Kill the call's processes, in the call's scope. An agent that was asked to end the call may have ended its
         own process, and wait for the processes that this one has started."""
         ctx = self._registry.system.context(tool_id)
         if ctx is not None and self._alone:
-            with suppress(ActorStopped):
+            try:
                 self._session.start(ctx, self._strike, call_id, tool_id, asked)
+            except ActorStopped:
+                self.note_closed(call_id)  # its scope is being cancelled
         elif not asked:
             self.give_up(call_id, "no process of it was found")
 

@@ -2,7 +2,7 @@
 
 Direction of calls: the codec makes values of both kinds, output for the program and messages from it; ``AgentIO`` keeps
 them in order; the connection processes the messages. ``AgentIO`` knows nothing of sessions, and calls back only the one
-``process`` function that it was started with.
+``handle`` function that ``open`` was given.
 
 * Output is written by a task of its own. An interrupt never waits for a message that is being processed, nor for the
   disk. A signal overtakes bytes that the program does not take.
@@ -54,9 +54,9 @@ class AgentIO:
         self._open: tuple[TaskGroup, Callable[[Out], Awaitable[None]]] | None = None
         """Task group, and the function that processes messages; ``None`` before ``open`` and after ``close``."""
 
-    def open(self, group: TaskGroup, process: Process, hear: Callable[[Out], Awaitable[None]]) -> None:
-        """Write to *process*, and call *hear* for each message, in tasks of *group*, until ``close``."""
-        self._open = group, hear
+    def open(self, group: TaskGroup, process: Process, handle: Callable[[Out], Awaitable[None]]) -> None:
+        """Write to *process*, and call *handle* for each message, in tasks of *group*, until ``close``."""
+        self._open = group, handle
         group.start_soon(self._write_to, process)
 
     def close(self) -> None:
@@ -127,8 +127,8 @@ class AgentIO:
         self._is_processing = True
         try:
             while self._received and self._open is not None:
-                _, hear = self._open
-                await hear(self._received.popleft())
+                _, handle = self._open
+                await handle(self._received.popleft())
         finally:
             self._is_processing = False
             self._processed.set()

@@ -16,9 +16,9 @@ This is the only place that calls ``Machine.step``. For each event exactly one r
   turn's deadline) outlasts its states, and stands still while the journal cannot be written.
 * The reply to a caller is the durable record, so ``receive`` always defers it.
 
-Example: a turn in TOOL_USE receives ``task_finished``::
+Example: a turn in RUNNING receives ``verify_requested``::
 
-    entity_seq 7: task_finished  TOOL_USE -> VERIFYING  effects=[Verify()]
+    entity_seq 7: verify_requested  RUNNING -> VERIFYING  effects=[SendEvent(to=session), Verify()]
 """
 
 from __future__ import annotations

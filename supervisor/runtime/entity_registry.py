@@ -209,8 +209,8 @@ class EntityRegistry:
     ) -> MergeOutcome:
         """Request a session to stop, within *within_s* if that is sooner than its stage budgets. Never awaits.
 
-        The first request is sent to the session. A later one is merged into it: it is sent too if it says ``now`` while
-        the session still runs, and recorded otherwise.
+        The first request is sent to the session. A later one is merged into it. The first that says ``now`` is sent
+        too, while the session still runs; any other is recorded, unless it belongs to an abort that was merged before.
 
         Returns:
             What the request did: began the stop, made it harder or sooner, or only joined it.
@@ -284,7 +284,8 @@ class EntityRegistry:
         return record
 
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
-        """Send *event*, wait, and return the number of its durable record; ``None`` if the event was refused."""
+        """Send *event*, wait, and return the number of its durable record; ``None`` if it was refused, or
+        if the entity is gone or does not accept the event."""
         if not self.accepts(entity_id, event):
             return None
         try:

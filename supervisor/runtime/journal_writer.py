@@ -251,9 +251,7 @@ class JournalWriter:
             state=subject.state_name,
             data=data,
             owed=tuple([(one.effect_id or "", encode_effect(one.effect)) for one in later]) if later else (),
-            settled=self._take_acknowledged(draft.cause)
-            if self._acknowledged or draft.cause.effect_id is not None
-            else (),
+            settled=self._take_acknowledged(draft.cause),
             ended=draft.ended,
         )
         if self.error is not None and draft.reply is not None:

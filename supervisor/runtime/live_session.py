@@ -157,10 +157,10 @@ class Connection(Protocol):
         """Have a call that the agent runs by itself end with the result of this abort."""
         ...
 
-    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
         """Terminate one call that the agent runs by itself; its turn goes on.
 
-        *kept* is called with the reason, once, if the call turns out not to end alone.
+        *not_ended* is called with the reason, once, if the call turns out not to end alone.
 
         Returns:
             How the call is terminated, for the receipt; ``""`` if it cannot be terminated alone.

@@ -328,7 +328,7 @@ class AgentConnection:
         """Have a call that the agent runs by itself end with the result of this abort."""
         self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
 
-    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
         """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
         return ""
 

@@ -1,17 +1,20 @@
 """Perform effects: the values that state machines decide become launches, prompts, cancellations and messages.
 
-Theory of operation ------------------- A state machine returns effects and does nothing. The journal writer releases an
-effect when its record is durable (an exempt effect at once), and :meth:`EffectExecutor.perform` carries it out.
-Whatever follows comes back as an event in a mailbox, never as a return value: an agent that is ready, for example, as
-``SessionStarted``.
+Theory of operation
+-------------------
+A state machine returns effects and does nothing. The journal writer releases an effect when its record is durable (an
+exempt effect at once), and :meth:`EffectExecutor.perform` carries it out. Whatever follows comes back as an event in a
+mailbox, never as a return value: an agent that is ready, for example, as ``SessionStarted``.
 
-  * ``perform`` never waits. Work that takes time runs in a task of the actor that it belongs to, counted in the
-  session's ``busy``, and is cancelled with that actor's scope. * There are two tables. Effects in ``_performed_always``
-  end things or only pass something on, and are performed also for a session that is terminating. Effects in
-  ``_performed_while_running`` begin something: a terminating session drops them. An abort may overtake a launch whose
-  record was still on its way to the disk; the launch then must not happen. * Every effect with an id is acknowledged,
-  so that the next supervisor does not perform it again. ``SendEvent`` is acknowledged by the record of the event that
-  it sends: if that event is lost with its receiver, the next supervisor sends it again.
+* ``perform`` never waits. Work that takes time runs in a task of the actor that it belongs to, counted in the session's
+  ``busy``, and is cancelled with that actor's scope.
+* There are two tables. Effects in ``_performed_always`` end things or only pass something on, and are performed also
+  for a session that is terminating. Effects in ``_performed_while_running`` begin something: a terminating session
+  drops them. An abort may overtake a launch whose record was still on its way to the disk; the launch then must not
+  happen.
+* Every effect with an id is acknowledged, so that the next supervisor does not perform it again. ``SendEvent`` is
+  acknowledged by the record of the event that it sends: if that event is lost with its receiver, the next supervisor
+  sends it again.
 
 Example: a record of a session is durable with ``LaunchAgent(incarnation=2)``, and the session's agent is idle::
 
@@ -478,9 +481,11 @@ class EffectExecutor:
             termination = TurnTermination(
                 self._registry.system.timers, connection, turn_id, intent, turn.data.abort_id, grace_s, scope.cancel
             )
-            termination.enter(TerminationStage.REQUEST)
-            await connection.wait_turn_over(turn_id)
-        termination.finish()
+            try:
+                termination.enter(TerminationStage.REQUEST)
+                await connection.wait_turn_over(turn_id)
+            finally:
+                termination.finish()
 
     # ------------------------------------------------------------------ cancellation
     def _terminate_session(self, session: LiveSession, entity_id: str, effect: TerminateSession, cause: Cause) -> None:

@@ -32,7 +32,7 @@ def hosts_scope(scope_id: str) -> str:
 
 
 class RecordedUsage(NamedTuple):
-    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile;
+    """Budget state of a session, read from its log: its own use, its scopes, and its stall profile;
     whether its own limits are those of every session; and how often in a row its model had failed, when that was told
     last and no turn has succeeded since."""
 
@@ -42,7 +42,7 @@ class RecordedUsage(NamedTuple):
     common: bool = False
     troubles: int = 0
     spent: tuple[SpentBudget, int] | None = None
-    """What of it is spent, and the record that says so."""
+    """The spent budget, and the number of its record."""
 
     def apply(self, told: Mapping[str, Any]) -> RecordedUsage:
         """The next fact about its budget, or its use."""
@@ -63,7 +63,7 @@ def _counting(scope: Mapping[str, Any], used: Mapping[str, Amounts]) -> Mapping[
 
 
 class BudgetGrant(NamedTuple):
-    """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
+    """Budget of a new session: its own (``None``: the common one), the scope around it, its stall profile."""
 
     budget: Budget | None = None
     within: BudgetScope | None = None
@@ -76,7 +76,7 @@ LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPA
 
 
 class MonitorRegistry:
-    """The watches of one supervisor's sessions.
+    """Monitors of one supervisor's sessions, and the budget scopes.
 
     Args:
         abort_session: how a session is aborted.
@@ -88,8 +88,7 @@ class MonitorRegistry:
         self._scopes: dict[str, BudgetScope] = {}
         self._running: dict[str, SessionMonitor] = {}
         self._news: dict[float, set[str]] = {}
-        """Who has moved since the last snapshot, by the seconds from one to the next: sessions of other settings have
-        others."""
+        """Sessions with progress since the last snapshot, by the snapshot interval in seconds."""
         self.on_model_failed: list[Callable[[str, ModelFailure], None]] = []
         """Each is called when the model of any session's agent failed once: many plans may run at the same time."""
 
@@ -167,7 +166,7 @@ class MonitorRegistry:
         watch.model.record.in_a_row = recalled.troubles
 
     def left_of(self, session: LiveSession) -> Budget:
-        """What a session may still use."""
+        """Return the budget that is left for a session."""
         scope = self._scope_of(session)
         if scope is None:
             return Budget()
@@ -176,7 +175,7 @@ class MonitorRegistry:
         return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
 
     def used_by(self, session: LiveSession) -> Amounts:
-        """What the agents of a session have used."""
+        """Return the use of a session's agents."""
         return session.monitor.used if session.monitor is not None else Amounts()
 
     def _scope_of(self, session: LiveSession) -> BudgetScope | None:

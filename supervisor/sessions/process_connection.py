@@ -7,13 +7,14 @@ One line of agent output takes this way, in one direction:
     process.receive -> codec.feed -> AgentIO (order) -> _process -> event of the turn, session or agent entity -> record
 
 * ``run`` holds the process from spawn to exit. The process context is left in every case, also by a cancellation, and
-then sends SIGTERM and SIGKILL by its own budgets; ``AgentExited`` is reported after the last process has ended. *
-``_process`` processes one message at a time, and awaits the durable record of a tool call before the next message. So
-an agent is read no faster than its calls are recorded, and no call runs that is not on record. * Commands
-(``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes go through ``AgentIO``. * A turn
-ends when the codec says so, or when the process has exited and its output was read to the end. The output comes first:
-an agent may say "done" and exit at once, and has then succeeded. * A terminated call, and an interrupted turn with an
-open call, have no result before the processes of these calls were killed or named (``aborts.tool_calls``).
+  then sends SIGTERM and SIGKILL by its own budgets; ``AgentExited`` is reported after the last process has ended.
+* ``_process`` processes one message at a time, and awaits the durable record of a tool call before the next message.
+  So an agent is read no faster than its calls are recorded, and no call runs that is not on record.
+* Commands (``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes go through AgentIO.
+* A turn ends when the codec says so, or when the process has exited and its output was read to the end. The output
+  comes first: an agent may say "done" and exit at once, and has then succeeded.
+* A terminated call, and an interrupted turn with an open call, have no result before the processes of these calls were
+  killed or named (``aborts.tool_calls``).
 """
 
 from __future__ import annotations
@@ -199,8 +200,8 @@ class ProcessConnection(AgentConnection):
             self._agent_io.process.kill()
         self._terminals.kill()
 
-    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
-        return self._terminations.terminate(call_id, kept)
+    def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
+        return self._terminations.terminate(call_id, not_ended)
 
     def runs_call(self, call_id: str) -> bool:
         return self._terminals.serves(self._calls.get(call_id))
@@ -255,6 +256,7 @@ class ProcessConnection(AgentConnection):
                     exited = self._fate(await process.wait_ended())
                 self._agent_io.process = None
             self._compacting.finish()
+            self._terminations.finish()
             self._report_end(exited)
 
     def _patience_s(self) -> float:
@@ -505,6 +507,10 @@ class ProcessConnection(AgentConnection):
                 self._terminations.note_all_closed()
         if all(one in self._stopped for one in self._own_calls()):
             await self._close_stopped()
+
+    def _drop_call(self, call_id: str) -> None:
+        super()._drop_call(call_id)
+        self._terminations.note_closed(call_id)
 
     def _own_calls(self) -> list[str]:
         """Return the open calls that the agent runs by itself."""

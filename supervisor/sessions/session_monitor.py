@@ -1,8 +1,8 @@
-"""What is watched of one session: what its agent uses, whether it goes round in a circle, and whether it moves.
+"""Monitor of one session: use against its budget, repeated calls, and signs of life.
 
-It counts, and says what follows; what it may end a session by is the one abort of the house, in the hands of its
-overseer. A session whose budget is spent has one more turn, in which it hands back what it has, and is aborted when
-that is over, or has used up what it may itself use. Every step is a fact in the session's log.
+The monitor counts and decides what follows; it ends a session only by ``MonitorOwner.abort_session``. A session whose
+budget is spent has one more turn, in which it hands back its work. It is aborted when that turn is over, or has used up
+its own budget. Every step is a fact in the session's log.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ EACH_MAX: Final = 32
 """Reports of one turn that have a record each; of more, those that add a part (1/32) to what is on record."""
 
 PROGRESS_S: Final = 120.0
-"""Who was heard of within so many seconds makes progress, and is given more time where that may be (the origin of
-spec 000 asks for a heartbeat within them)."""
+"""Seconds since the last sign of life within which a session counts as making progress and may get more time (spec 000
+asks for a heartbeat)."""
 
 WALL_LEAST_S: Final = 0.01
 """A timer of a turn's time is not set for less."""
@@ -51,7 +51,7 @@ ASKED: Final = (
     " what is done, what is not, and where it is."
 )
 _WISH: Final = "budget of "
-"""How the ids of the messages begin that say so; the turn's follows."""
+"""Prefix of the ids of such messages; the turn's id follows."""
 REPEATS: Final = (
     "You repeat yourself: {words}. Do something else, or say what keeps you. If you go on like that you are ended."
 )
@@ -60,7 +60,7 @@ STOP: Final = "Nothing was heard from you for {silent_s:g} s. Stop what you are 
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is watched, and against which bounds: those of each session and of each of its turns."""
+    """Bounds of the monitor, for each session and each of its turns."""
 
     loops: LoopLimits = LoopLimits()
     liveness: Liveness = Liveness()
@@ -68,11 +68,11 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     session: Budget = Budget()
     turn: Budget = Budget()
     hand_back: Budget = Budget(wall_s=60.0, tool_calls=10)
-    """What the turn may use that hands back; of tokens and money by default a tenth of the limit."""
+    """Budget of the turn that hands back; of tokens and money by default a tenth of the limit."""
 
 
 class MonitorOwner(Protocol):
-    """What a watch needs of who has all of them."""
+    """Part of the :class:`MonitorRegistry` that a monitor needs."""
 
     def turn_began(self, watch: SessionMonitor) -> None: ...
 
@@ -88,7 +88,7 @@ class MonitorOwner(Protocol):
 
 
 class _HandBackPhase(Enum):
-    """How far a session is that has spent its budget."""
+    """Progress of handing back, for a session that has spent its budget."""
 
     NONE = "none"
     ASKED = "asked"
@@ -97,7 +97,7 @@ class _HandBackPhase(Enum):
 
 
 class SessionMonitor:
-    """Watches one session.
+    """Monitor of one session.
 
     Args:
         scope: what its use counts in; ``None``: it has no budget.
@@ -133,7 +133,7 @@ class SessionMonitor:
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[SpentBudget, int] | None = None
-        """What is spent, and the record that says so."""
+        """The spent budget, and the number of its record."""
         self._recalled = False
         """An earlier supervisor's record says so."""
         self._told = False
@@ -146,13 +146,13 @@ class SessionMonitor:
 
     @property
     def used(self) -> Amounts:
-        """What its agent has used, without its child sessions."""
+        """Return the agent's use, without its child sessions."""
         if self._calls:
             self._used, self._calls = self._used + Amounts(tool_calls=self._calls), 0
         return self._used
 
     def recall(self, used: Amounts) -> None:
-        """It has used that under an earlier supervisor."""
+        """Restore the use from an earlier supervisor."""
         self._used = self._recorded = used
 
     def recall_spent(self, spent: SpentBudget, because: int) -> None:
@@ -162,7 +162,7 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ a turn
     def start_request(self) -> None:
-        """It was asked for something: what it did for the last prompt is no measure of this one."""
+        """Begin with a new request: repeats and silence of the last one do not count."""
         self._loops.begin()
         self._stall = Stall()
 
@@ -464,5 +464,5 @@ def _much_more(used: Amounts, before: Amounts) -> bool:
 
 
 def _waits_for_human(turn: Entity) -> bool:
-    """Who waits for an answer of ours says nothing, and is right: that has a deadline of its own."""
+    """Return whether the turn waits for a human: that wait has a deadline of its own."""
     return any(one.asked for one in turn.data.asking)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 
+from actors import ActorStopped
 from actors.timers import Timer, TimerService
+from actors.waiter import current_backend
 from supervisor.aborts.termination import Termination
-from supervisor.aborts.tool_calls import ASKED_S, CallTermination
-from supervisor.lifecycles.types import Exit, TerminationStage, Verdict
+from supervisor.aborts.tool_calls import ASKED_S, CallTermination, ToolCallTerminations
+from supervisor.lifecycles.types import Exit, StageBudgets, TerminationStage, Verdict
 from supervisor.sessions.effect_executor import TurnTermination
 
 
@@ -127,6 +131,36 @@ def test_a_termination_that_its_action_finishes_has_no_timer(clock: Clock) -> No
     assert clock.due == []
 
 
+def test_an_error_in_a_stage_stays_in_its_termination(clock: Clock) -> None:
+    """The task that fires the timers of all terminations goes on, and so does this termination's table."""
+
+    class Broken(TwoStages):
+        def act(self, stage: TerminationStage) -> None:
+            super().act(stage)
+            if stage is TerminationStage.KILL:
+                raise RuntimeError("no such process")
+
+    termination = Broken(clock)
+    termination.enter(TerminationStage.REQUEST)
+    clock.run_until(100.0)
+    assert termination.acted == [TerminationStage.REQUEST, TerminationStage.KILL]
+
+
+@pytest.mark.anyio
+async def test_a_timer_that_has_fired_is_counted_once() -> None:
+    """``pending`` is what the check for leaked timers reads: a stage that ended by its timer leaves it at zero."""
+    timers = TimerService(current_backend(), lambda late_s: None)
+    termination = TwoStages(cast(Clock, timers))
+    termination.request_ends_at = timers.now()
+    async with anyio.create_task_group() as group:
+        group.start_soon(timers.run)
+        termination.enter(TerminationStage.REQUEST)
+        with timers.limit(0.0):
+            await anyio.sleep_forever()
+        group.cancel_scope.cancel()
+    assert (termination.acted[-1], timers.pending) == (TerminationStage.KILL, 0)
+
+
 # ------------------------------------------------------------------------------------------------- turns
 class Agent:
     """Connection that notes what it is asked for."""
@@ -189,3 +223,69 @@ def test_a_call_is_asked_for_then_killed_then_abandoned(
     ).enter(first)
     clock.run_until(100.0)
     assert [(what, pytest.approx(at)) for what, at in seen] == [("kill", kill_at), ("abandon", abandon_at)]
+
+
+class Calls:
+    """Terminations of the calls of an agent that can be asked, with the names and ids of its open calls."""
+
+    def __init__(
+        self, clock: Clock, start: Callable[..., None] = lambda *args: None, asks: Callable[[str], Any] = lambda _: []
+    ) -> None:
+        self.open: dict[str, str] = {}
+        self.why: list[str] = []
+        system = SimpleNamespace(timers=clock, context=lambda tool_id: self)
+        session = SimpleNamespace(start=start, policy=SimpleNamespace(ladder=StageBudgets(request_s=0.5)))
+        agent_io = SimpleNamespace(put=lambda outs: None, process=None)
+        parts: list[Any] = [SimpleNamespace(system=system), session, "a1", self.open, (), asks, agent_io]
+        self.service = ToolCallTerminations(*parts)
+
+    def terminate(self, call_id: str) -> str:
+        return self.service.terminate(call_id, self.why.append)
+
+
+def test_the_termination_of_a_call_ends_with_the_call(clock: Clock) -> None:
+    """An agent may open a second call of the same name: that call has the whole of its budgets."""
+    calls = Calls(clock)
+    calls.open["x"] = "t1:c1"
+    calls.terminate("x")
+    del calls.open["x"]
+    calls.service.note_closed("x")
+    assert clock.due == []
+    clock.run_until(0.8)
+    calls.open["x"] = "t1:c2"
+    calls.terminate("x")
+    clock.run_until(1.79)
+    assert calls.why == []
+    clock.run_until(1.8)
+    assert calls.why == ["it had not ended 0.5 s later"]
+
+
+def test_an_earlier_call_of_the_name_is_forgotten(clock: Clock) -> None:
+    """An earlier call whose result was given up on is not closed; its termination must not end the second call's."""
+    calls = Calls(clock)
+    calls.open["x"] = "t1:c1"
+    calls.terminate("x")
+    calls.open["x"] = "t1:c2"
+    clock.run_until(0.8)
+    calls.terminate("x")
+    clock.run_until(1.79)
+    assert calls.why == []
+
+
+def test_no_timer_outlives_the_agent(clock: Clock) -> None:
+    calls = Calls(clock)
+    calls.open["x"] = "t1:c1"
+    calls.terminate("x")
+    calls.service.finish()
+    assert clock.due == []
+
+
+def test_a_call_whose_scope_is_being_cancelled_cannot_be_terminated_alone(clock: Clock) -> None:
+    """Nothing was killed, so the caller is told at once and can interrupt the turn."""
+
+    def refuse(*args: Any) -> None:
+        raise ActorStopped("t1:c1")
+
+    calls = Calls(clock, start=refuse, asks=lambda call_id: None)
+    calls.open["x"] = "t1:c1"
+    assert (calls.terminate("x"), clock.due) == ("", [])
