@@ -83,7 +83,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
 
 
 class ConnectionFactory:
-    """Makes the link to a session's next agent: a program under a warden, or a function.
+    """Makes the connection to a session's next agent: a program under a shim, or a function.
 
     Args:
         codec_of: what makes a codec for an agent of that profile.

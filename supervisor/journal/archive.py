@@ -30,8 +30,9 @@ __all__ = ["OWN_CONNECTION", "RECORDS_PER_ARCHIVE", "WRITING", "compact_pieces",
 
 RECORDS_PER_ARCHIVE: Final = 50_000
 RECORDS_PER_SLICE: Final = 100
-GAPS_PER_SLICE: Final = 1_000
 """Records that leave in one transaction, which a commit of the supervisor may have to wait for."""
+GAPS_PER_SLICE: Final = 1_000
+"""Gaps that are made between two pauses while an archive is built."""
 _PAGE: Final = 500
 _BUSY_MS: Final = 5_000
 OWN_CONNECTION: Final = "apart"
@@ -127,7 +128,10 @@ Pieces = Generator[tuple[str, Compacted], None, list[ArchiveName]]
 def _make_archive(
     database: Database, folder: Path, selected: Sequence[RetentionSelection], files: JournalFiles, progress: Compacted
 ) -> Pieces:
-    """Make the next archive; on an error nothing is left of it."""
+    """Make the next archive; return its name in a list, empty if nothing is to be moved.
+
+    An error before the rename leaves nothing of the archive.
+    """
     if not selected:
         return []
     with translate_errors(database.path), closing(_open_read_only(database.path)) as live:

@@ -1,10 +1,10 @@
 """Takes over what a dead supervisor left open: every live entity is had again, and goes on by its own table.
 
-Its processes are gone already: their keeper and wardens saw to that. So agents are told dead before anything else can
-happen to them, turns that were under way fail with their supervisor, charged to nobody, and their sessions try again.
-An effect that is owed happens under its own id, once; one that cannot happen again, or of which nobody can tell whether
-it did, is settled, and the session's ``Resumed`` record names it. Times count from where they began. A session that
-nobody continues is stopped, and ends by the ladder like any other.
+Its processes are gone already: their fork server and shims saw to that. So agents are told dead before anything else
+can happen to them, turns that were under way fail with their supervisor, charged to nobody, and their sessions try
+again. An effect that is owed happens under its own id, once; one that cannot happen again, or of which nobody can tell
+whether it did, is settled, and the session's ``Resumed`` record names it. Times count from where they began. A session
+that nobody continues is stopped, and ends by the ladder like any other.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Recovery:
     """One take-over.
 
     Args:
-        tree, journal, hands, endings: of the supervisor that takes over.
+        registry, journal, effect_executor, endings: of the supervisor that takes over.
         admit: makes the work of a session.
         goes_on: which sessions go on.
         stays: which tasks wait to be taken up.
@@ -386,8 +386,8 @@ class Recovery:
                 self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
     def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
-        """Whom that record of an abort of *work*, or of a call of it, is for: those that were there when it was made.
-        What is below them ends with them."""
+        """Whom that record of an abort of *session*, or of a call of it, is for: those that were there when it was
+        made. What is below them ends with them."""
         if is_own(record):
             return [session] if self._states[session.session_id] is not Session.STOPPED else []
         family = [session, *session.parent.children.values()] if session.parent is not None else []

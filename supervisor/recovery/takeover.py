@@ -52,7 +52,7 @@ class Takeover:
     """What an earlier supervisor left, and what of it is still to be taken up.
 
     Args:
-        tree, journal, hands, endings: of the supervisor that takes over.
+        registry, journal, effect_executor, endings: of the supervisor that takes over.
         admit: makes the work of a session.
         ended: waits for a session's last record.
         revived: hears of each session that is taken over, with what its log tells.

@@ -14,7 +14,8 @@ A claim is a worker's slot for one task. ``carry_out`` runs as a task of its own
 
 While an attempt is under way, ``ActiveClaim.interrupt`` cancels it. From the agent's answer on what follows is shielded
 (``decided`` is not set) and finished whatever is asked meanwhile: a half-recorded decision would leave task, run and
-job in states that do not fit together. Commands about the task wait for ``decided``.
+job in states that do not fit together. Commands about the task wait for
+``decided``, except a cancel; while the work is being checked they are refused.
 
 Each failure is charged once: before its agent was ready to the session, which launches the agent again by itself;
 afterwards to the run, whose table decides about another attempt (``PlanRun.decide_retry``). A session that has given
@@ -50,7 +51,7 @@ from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.leases import Claim
-from supervisor.work.plan_run import PlanRun, TaskReleased
+from supervisor.work.plan_run import STOPPING, PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
 from supervisor.work.task_execution import ACTOR, ActiveClaim, Interruption, Phase, TaskExecution
 
@@ -58,7 +59,6 @@ __all__ = ["AttemptRunner", "as_timed_out", "is_delayed"]
 
 _log = get_logger()
 
-STOPPING = "the supervisor is ending"
 WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})
 """States of a job that has a worker, or waits for one."""
 
@@ -80,7 +80,7 @@ class AttemptRunner:
             active = execution.begin_claim(claim)
         try:
             with active.scope:
-                await self._make_attempts(execution, active, follows)
+                await self._make_attempts(execution, claim, active, follows)
             self._plan_run.note_withdrawn(execution)  # without effect where an attempt has ended: that says more
             async with self._plan_run.moving(execution):
                 execution.end_claim()
@@ -111,9 +111,7 @@ class AttemptRunner:
             return False
         return True
 
-    async def _make_attempts(self, execution: TaskExecution, active: ActiveClaim, follows: bool) -> None:
-        claim = execution.claim
-        assert claim is not None, "begin_claim has set it"
+    async def _make_attempts(self, execution: TaskExecution, claim: Claim, active: ActiveClaim, follows: bool) -> None:
         try:
             # First the worker, then the job: while a job runs, its worker is busy.
             needs = execution.job_data.capabilities
@@ -516,7 +514,7 @@ class AttemptRunner:
 
 def is_delayed(execution: TaskExecution) -> bool:
     """Return whether the task is not to be tried yet: its job waits for a retry, or its run does although the job waits
-    for a worker (the worker was lost, or an earlier supervisor's attempt was followed and taken away)."""
+    for a worker (the task was taken from its worker, or from an earlier supervisor's session)."""
     waits = execution.run is TaskRun.CIRCUIT_OPEN or (
         execution.run is TaskRun.RETRYING and execution.phase is Phase.DELAYED
     )

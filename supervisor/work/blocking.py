@@ -18,7 +18,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.completion_pipeline import CompletionPipeline
-from supervisor.work.plan_run import PlanRun, SubtasksAwaited
+from supervisor.work.plan_run import STOPPING, PlanRun, SubtasksAwaited
 from supervisor.work.results import WELL
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Timeouts
@@ -48,8 +48,7 @@ class BlockedTasks:
 
         Raises:
             Refused: *on* is empty, or names the task itself, a task that waits for it, or one of its own subtasks,
-            which
-                were all settled before the task was worked on itself.
+                which were all settled before the task was worked on itself.
         """
         if not on or not all(one.strip() for one in on):
             raise Refused(f"task {execution.name!r} cannot be blocked on nothing; name what it waits for")
@@ -188,7 +187,7 @@ class BlockedTasks:
         """If nothing else can go on: cancel the tasks that wait in vain, and record which ones wait for a person."""
         plan_run = self._plan_run
         if plan_run.sup.stopping.is_set():
-            self._cancel(self._blocked.values(), "the supervisor is ending")
+            self._cancel(self._blocked.values(), STOPPING)
             return
         if not self._blocked or plan_run.backlog.claims():
             return
@@ -211,6 +210,8 @@ class BlockedTasks:
         for execution in list(executions):
             if self._is_free(execution):
                 self._plan_run.start(self._pipeline.cancel, execution, why)
+            elif execution.lock.locked():
+                self._plan_run.look_again = True  # the release of the lock then wakes the dispatcher
 
     def _ended(self, execution: TaskExecution) -> list[str]:
         """Return the names of the tasks that the task waits for in vain."""

@@ -17,7 +17,8 @@ turn.
 
 A task that was rejected or failed is tried again within its own retries and the retry budget (``_fail_for_now``), or
 settled as failed. A task that is cancelled is in phase ENDING while that is recorded: whoever ends it first has ended
-it. The caller of a step holds the task's lock, or is its attempt runner, unless the step says otherwise.
+it. The caller of a step holds the task's lock, or is its attempt runner. ``cancel`` and ``skip`` may be called without:
+phase ENDING keeps a second end away. ``merge_late`` has a task that no other part knows.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
-from supervisor.work.plan_run import PlanRun
+from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import ACTOR, Phase, TaskExecution
@@ -169,7 +170,7 @@ class CompletionPipeline:
             await self._sup.janitor.accept(workspace_of(self._sup, execution))
             await self._plan_run.give_back(execution)
             if self._sup.stopping.is_set():
-                await self.cancel(execution, "the supervisor is ending")
+                await self.cancel(execution, STOPPING)
                 return
             _log.warning("a task waits for approval", task=execution.name)
             return

@@ -12,9 +12,9 @@ Theory of operation
 Example: the supervisor was killed after the run became COMPLETED, and before its task became DONE. ``take_up`` finds
 the task IN_PROGRESS without a run that is not over, and ``_take_further`` has the pipeline accept the work.
 
-The order of ``go_on`` matters. Sessions without a task end first; then remains of settled tasks; then the files of
-tasks that are over are taken back; only then the tasks go on, each under its lock, since commands may come as soon as
-all have begun.
+The order of ``go_on`` matters. Sessions without a task are told to end, beside the rest. Strays and the remains of
+settled tasks end first; then the files of tasks that are over are taken back; then the tasks go on. A task that only
+waits goes on at once; any other task under its lock, since commands may come as soon as all have begun.
 """
 
 from __future__ import annotations
@@ -405,7 +405,7 @@ class PlanRecovery:
         elif execution.job is Job.RETRYING:
             await execution.post_job(job.RetryDelayElapsed())
         is_queued = execution.run is TaskRun.IN_PROGRESS and execution.job is Job.QUEUED
-        if is_queued and self._plan_run.lives(execution.session_id):
+        if is_queued and not execution.is_over and self._plan_run.lives(execution.session_id):
             execution.phase = Phase.FOLLOWED
             self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
             self._plan_run.offer(execution)

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-Six parts work on a run. Each is given the ones before it, so that calls go one way only::
+Six parts work on a run. Each is given only parts that stand before it, so that calls go one way::
 
-    PlanRun             state; offers, claims and ends of tasks change here, each without an await in between
+    PlanRun             state; offers, claims and ends of tasks change here; only ``give_back`` awaits in between
     CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
     AttemptRunner       carries out a claim: session, prompt, attempt after attempt
     PlanRecovery        continues the tasks that an earlier supervisor left
@@ -12,8 +12,8 @@ Six parts work on a run. Each is given the ones before it, so that calls go one 
     TaskScheduler       decides which task is next, and what the end of one means to the others
 
 What a lower part must tell a higher one is an event: ``publish`` hands it to all who have subscribed, before it
-returns. For example the pipeline settles task ``a``: ``settle`` publishes ``TaskSettled``, and the scheduler considers
-``b``, which depended on ``a``, before anything else happens.
+returns. For example the pipeline settles task ``a``: ``settle`` publishes ``TaskSettled``, and the scheduler starts to
+consider ``b``, which depended on ``a``, before ``settle`` returns.
 
 Invariants: a task has at most one claim; it is settled once (``result``), unless an operator resets it; nothing is
 begun when ``running`` is false.
@@ -60,6 +60,7 @@ __all__ = ["LOST", "OwnTaskCommands", "PlanEvent", "PlanRun", "SubtasksAwaited",
 _log = get_logger()
 
 LOST = "its worker was lost"
+STOPPING = "the supervisor is ending"
 
 
 class TaskSettled(NamedTuple):
@@ -69,7 +70,8 @@ class TaskSettled(NamedTuple):
 
 
 class TaskReleased(NamedTuple):
-    """An attempt runner has let go of a task that now waits for its subtasks, or is blocked."""
+    """A task that waits for its subtasks, or is blocked, is carried out no more; or the delay of such a task is
+    over."""
 
     execution: TaskExecution
 
@@ -298,7 +300,8 @@ class PlanRun:
         The table of the run decides, by attempts, error signature and category. A retry that the table grants is
         charged to the retry budget of the workstream, unless it is not to be *charged*; if nothing is left there, or
         the reason *spent* says that the agent has used up its tries, the run's circuit is opened all the same. A run
-        that is in none of the states in which a failure is decided about stays as it is.
+        that is RETRYING already is charged in the same way. A run in a state other than FAILED, TIMEOUT, RETRYING or
+        CIRCUIT_OPEN stays as it is.
         """
         while execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT):
             await self.save_checkpoint(execution, execution.run)
@@ -315,7 +318,7 @@ class PlanRun:
     def spend_retry(self) -> str:
         """Spend one retry of the workstream's budget. Return why there is none, or ``""``."""
         if self.sup.stopping.is_set():
-            return "the supervisor is ending"
+            return STOPPING
         left = self.budget.spend()
         if left is None:
             return self.budget.describe()

@@ -327,8 +327,7 @@ class PlanRunner:
 
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or leaves a task that goes
-            on
-                without its agent or a worker; or every task of the run has ended.
+                on without its agent or a worker; or every task of the run has ended.
         """
         if plan.plugins != self._sup.settings.plugins:
             raise BadPlan("plugins: not as they were when the run began; start another run")
@@ -348,7 +347,8 @@ class PlanRunner:
         return [one.task.id for one in every_task(plan.tasks) if one.task.id not in executions]
 
     def _missed(self, plan: Plan) -> Iterator[str]:
-        """Yield what *plan* does not have any more, and tasks need that it does not have either, and that go on."""
+        """Yield a sentence for each agent or capability that *plan* has no more, although a task that goes on, and that
+        *plan* leaves out, needs it."""
         known = {one.task.id for one in every_task(plan.tasks)}
         for execution in self.plan_run.executions.values():
             if execution.result is None and execution.name not in known:

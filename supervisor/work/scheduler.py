@@ -25,12 +25,12 @@ from supervisor.recovery.resumable import digest_of
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import plugin_policies
-from supervisor.work.attempt_runner import STOPPING, AttemptRunner, is_delayed
+from supervisor.work.attempt_runner import AttemptRunner, is_delayed
 from supervisor.work.backlog import RefusalReason
 from supervisor.work.blocking import PARENTS, BlockedTasks
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_recovery import PlanRecovery
-from supervisor.work.plan_run import PlanEvent, PlanRun, SubtasksAwaited, TaskReleased, TaskSettled
+from supervisor.work.plan_run import STOPPING, PlanEvent, PlanRun, SubtasksAwaited, TaskReleased, TaskSettled
 from supervisor.work.task_execution import TaskExecution
 
 __all__ = ["TaskScheduler"]
@@ -300,8 +300,12 @@ class TaskScheduler:
         self.plan_run.backlog.hold(execution.name)
 
     async def cancel(self, execution: TaskExecution, why: str, begins: Callable[[], None] = lambda: None) -> None:
-        """Cancel a task, for the reason that was given first. An attempt is ended; a check or merge is not interrupted:
-        it, or its session's answer, cancels the task. *begins* is called when nothing else comes before."""
+        """Cancel a task, for the reason that was given first.
+
+        A task that nobody carries out is cancelled here. An attempt is ended, and its attempt runner cancels the task.
+        A check or merge goes on; a task that is not settled by it is cancelled afterwards. *begins* is called just
+        before something is ended.
+        """
         self._hold(execution, why)
         why = execution.cancel_reason
         if execution.active is None:

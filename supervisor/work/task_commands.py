@@ -91,8 +91,10 @@ class TaskCommands:
         self._begun.set()
 
     async def _wait_begun(self) -> None:
-        """Raises:
-        Refused: the run has ended before it began.
+        """Wait until the run has begun.
+
+        Raises:
+            Refused: the run ended before that.
         """
         await self._begun.wait()
         if self._scheduler is None:
@@ -265,7 +267,7 @@ class TaskCommands:
         execution = request.execution
         if execution.state is Task.FAILED:
             return await self._reopen(request)
-        if execution.phase is Phase.ENDING:  # its end may not be on record yet
+        if execution.phase is Phase.ENDING or execution.state is Task.CANCELLED:  # the end may not be on record yet
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and about to end; it is not tried again"
             )
@@ -336,8 +338,10 @@ class TaskCommands:
 
     @staticmethod
     def _check_unjudged(execution: TaskExecution) -> None:
-        """Raises:
-        Refused: the agent says that it is done, and its work is being checked.
+        """Check that the work of the task is not being checked just now.
+
+        Raises:
+            Refused: the agent says that it is done, and its work is being checked.
         """
         if execution.run is TaskRun.VALIDATING:
             raise Refused(
@@ -418,8 +422,10 @@ class TaskCommands:
         return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, ids)
 
     def _check_begun_above(self, execution: TaskExecution) -> None:
-        """Raises:
-        Refused: subtasks would begin although it is not known yet whether the task itself is wanted.
+        """Check that the subtasks of a split may begin.
+
+        Raises:
+            Refused: subtasks would begin although it is not known yet whether the task itself is wanted.
         """
         above = execution.parent
         if above is not None and above.result is not None:

@@ -44,8 +44,8 @@ class Phase(Enum):
     """Nobody works on the task. It waits for its dependencies, a worker, its subtasks or a person: the tables say
     which."""
     DELAYED = "delayed"
-    """The job waits for a worker, but the run for the end of its retry delay: its worker was lost before the delay
-    began. (Where the job is RETRYING, the table says that, and the phase is IDLE.)"""
+    """The job waits for a worker, but the run for the end of its retry delay: the task was taken from its worker before
+    the delay began. (Where the job is RETRYING, the table says that, and the phase is IDLE.)"""
     FOLLOWED = "followed"
     """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
     ATTEMPT = "attempt"
@@ -76,8 +76,8 @@ class Interruption:
 class ActiveClaim:
     """A claim that an attempt runner carries out.
 
-    While ``decided`` is not set the attempt is over and the runner records what follows; commands wait for that. It is
-    set from the start, and whenever the runner goes on with another attempt.
+    While ``decided`` is not set the attempt is over and the runner records what follows; commands other than a cancel
+    wait for that. It is set from the start, and whenever the runner goes on with another attempt.
     """
 
     def __init__(self) -> None:

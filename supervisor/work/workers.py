@@ -386,7 +386,8 @@ class WorkerPool:
         worker = self._workers.get(worker_id)
         if worker is None:
             return False
-        worker.beat_s, worker.missed = self._timers.now(), 0  # a beat at the instant of a check counts for the next one
+        # Reset here: a beat at the instant of a check does not count for the next one.
+        worker.beat_s, worker.missed = self._timers.now(), 0
         self._take_back(worker)
         return True
 

@@ -7,20 +7,20 @@ leaves what it has written, and ``index.lock``. So the merge is made in steps th
 
 1. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
 2. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
-changes the index or the files of that checkout; after a kill it proves that none has.
+   changes the index or the files of that checkout; after a kill it proves that none has.
 3. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
-merge is refused, and nothing was touched.
+   merge is refused, and nothing was touched.
 4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy, branch, in this order.
 5. The copy replaces the index, and the lock is removed.
 
 After an interruption the branch decides:
 
 * The branch has moved. All files were written before, and the copy too, so the copy replaces the index. If there is no
-copy, the index was replaced already; if somebody has removed the lock, the copy may be out of date. In both cases a new
-copy is made of the current index, under another name until it has the merge.
+  copy, the index was replaced already; if somebody has removed the lock, the copy may be out of date. In both cases a
+  new copy is made of the current index, under another name until it has the merge.
 * The branch has not moved. By (3) each file of the merge was as the commit before has it. A file that now has the
-content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
-ordinary way. Any other content was written by the user meanwhile: it is left, and named.
+  content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
+  ordinary way. Any other content was written by the user meanwhile: it is left, and named.
 
 Example: killed with 600 of 6,000 new files written. The 600 are removed, then ``index.lock``, and the checkout is as it
 was.

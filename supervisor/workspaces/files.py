@@ -11,13 +11,13 @@ directory, is it git's? Nothing is made, truncated or written before all have pa
 last one.
 
 - *The state directory* is recognised by its device and inode, whatever the path calls it. A worktree in the state
-directory is an agent's workspace: the walk begins there, and so does not pass the state directory.
+  directory is an agent's workspace: the walk begins there, and so does not pass the state directory.
 - *Git's own* is everything called ``.git``, in any case, as a file too; what is the same file as the ``.git`` beside
-it, however a file system spells that; and each directory that git would take for a repository (``HEAD`` with
-``objects`` and ``refs``, or with ``commondir``): a bare one, one apart from its work tree, and a worktree's part of
-one.
+  it, however a file system spells that; and each directory that git would take for a repository (``HEAD`` with
+  ``objects`` and ``refs``, or with ``commondir``): a bare one, one apart from its work tree, and a worktree's part of
+  one.
 - A hard link to such a file is not recognised: a process that can make one has the file already. Writing never goes
-through one, since a file is replaced as a whole; a concurrent reader sees the old text or the new one.
+  through one, since a file is replaced as a whole; a concurrent reader sees the old text or the new one.
 
 Every step blocks, so each request runs in a thread.
 """

@@ -237,7 +237,7 @@ def text_of(ran: CompletedCommand) -> str:
 
 
 def names_in_list(listed: bytes) -> tuple[str, ...]:
-    """Decode a listing of git with ``-z``; bytes of a name that is not UTF-8 become ``\\\\xff``."""
+    """Decode a listing of git with ``-z``; bytes of a name that is not UTF-8 become ``\\xff``."""
     return tuple(name.decode(errors="backslashreplace") for name in listed.split(b"\0") if name)
 
 

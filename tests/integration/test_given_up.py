@@ -254,6 +254,22 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
             group.cancel_scope.cancel()
 
 
+async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
+    """A reset of a task that was cancelled is refused before anything is recorded after the run's last record."""
+    plan = plan_of(task("a"), task("b", "sleep 60"), limits=quick_settings().limits)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner = PlanRunner(run.sup)
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, plan)
+            await wait_for_record(run.sup, "executor_started", "run:b")
+            await runner.commands.cancel("b", by=ME)
+            before = len(run.events("run:b"))
+            with pytest.raises(Refused, match="CANCELLED, and about to end"):
+                await runner.commands.reset("b", by=ME)
+            assert len(run.events("run:b")) == before
+            group.cancel_scope.cancel()
+
+
 async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reset that waits for the decision after an attempt is refused when the plan is cancelled meanwhile."""
     post_run, failed, commanded = TaskExecution.post_run, anyio.Event(), anyio.Event()
