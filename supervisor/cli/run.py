@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 import click
-from anyio.abc import TaskStatus
 
 from supervisor.cli.live_view import TICK_S, Reporter, teller_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
@@ -164,17 +163,11 @@ def _last_seq(state: StateDir) -> int:
 
 
 async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
-    """Run the plan, and print its result. The socket, the signals and the progress stay until the supervisor has ended.
+    """Run the plan, and print its result. The signals and the progress stay until the supervisor has ended.
 
     The result is printed when all sessions have ended, since it is the last line, and before the journal is closed:
     that it was printed is the journal's last record.
     """
-    closing, closed = anyio.Event(), anyio.Event()
-
-    async def serve(*, task_status: TaskStatus[None]) -> None:
-        await serve_control(state.control_socket, sup, closing=closing, work=runner.operating, task_status=task_status)
-        closed.set()
-
     async with anyio.create_task_group() as around:
         async with open_supervisor(
             request.state_dir,
@@ -185,7 +178,10 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
-            await around.start(serve)
+            work, closing = runner.operating, sup.services.closing
+            await sup.services.start(
+                "control", partial(serve_control, state.control_socket, sup, closing=closing, work=work)
+            )
             attendant = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
             attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter, sup)
@@ -202,8 +198,6 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
                 runner.note_reported("printed")
-        closing.set()
-        await closed.wait()
         around.cancel_scope.cancel()
     return result
 

@@ -25,6 +25,7 @@ from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.actor_failures import ActorFailures
 from supervisor.host.factories import ConnectionFactory, clean_env
 from supervisor.host.inspection import inspect
+from supervisor.host.services import ServiceFailed, Services
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.verification import Janitor
@@ -164,6 +165,7 @@ class Supervisor:
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._prompting).heard
+        self.services = Services(system, self._service_failed)
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Other agents and settings for every session that starts from now on. Secrets of the former stay secrets."""
@@ -261,15 +263,15 @@ class Supervisor:
         return outage
 
     @property
-    def failure(self) -> JournalError | None:
-        """How the journal has failed for good; ``None`` if it has not."""
-        return self._shutdown.failure
+    def failure(self) -> JournalError | ServiceFailed | None:
+        """Error that ended every session: the journal is lost, or a service crashed too often; ``None`` if none did."""
+        return self._shutdown.failure or self._shutdown.service_failure
 
     async def journal_lost(self) -> JournalError:
         """Wait until the journal has failed for good; how."""
         await self._shutdown.failed.wait()
-        assert self.failure is not None, "that is what it waits for"
-        return self.failure
+        assert self._shutdown.failure is not None, "that is what it waits for"
+        return self._shutdown.failure
 
     async def recovered(self) -> None:
         """Wait until the journal can be written again, or this supervisor is ending."""
@@ -898,6 +900,10 @@ class Supervisor:
         else:
             _log.critical("the journal is lost; every session is ended", error=str(error))
         self._shutdown.journal_lost(error)
+
+    def _service_failed(self, error: ServiceFailed) -> None:
+        _log.critical(str(error))
+        self._shutdown.service_failed(error)
 
 
 def _check_text(field: str, text: str) -> None:

@@ -55,7 +55,7 @@ class NoSuchEntity(LookupError):
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor registry` shows the ids")
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
