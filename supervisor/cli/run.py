@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 import click
 
-from supervisor.cli.live_view import TICK_S, Reporter, teller_for
+from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
@@ -30,9 +30,9 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery.resumable import continued, heirs_of
+from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.previous_run import before
+from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
 
 __all__ = ["configure_logging", "run_command"]
@@ -149,7 +149,7 @@ def _check_resumable(plan: Plan, state: StateDir) -> None:
     if state.journal.exists():
         with JournalReader(state.journal) as reader:
             rows = reader.entities()
-    left = before(plan, plan.settings, rows)
+    left = find_previous_run(plan, plan.settings, rows)
     if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
         raise BadInput(f"--resume: {words}; run it without --resume")
@@ -174,25 +174,25 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             agents=plan.agents,
             settings=plan.settings,
             workdir=request.workdir,
-            choose=(lambda rows: ()) if request.fresh else partial(heirs_of, plan),
+            choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            reporter.start(teller_for(as_json=request.as_json, state=state))
+            reporter.start(view_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
-            work, closing = runner.operating, sup.services.closing
+            work, closing = runner.commands, sup.services.closing
             await sup.services.start(
                 "control", partial(serve_control, state.control_socket, sup, closing=closing, work=work)
             )
-            attendant = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
-            attending = await around.start(attendant.attend)
-            around.start_soon(_report, reporter, sup)
-            around.start_soon(_tell_taken_over, runner)
+            controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            controlling = await around.start(controller.run_until_cancelled)
+            around.start_soon(_update_view, reporter, sup)
+            around.start_soon(_report_takeover, runner)
             drains = False
             try:
                 result = await runner.run(plan, resume=request.resume, fresh=request.fresh)
                 drains = True
             finally:
-                attendant.closing(drains=drains)
-                attending.cancel()  # leaving the block stops it too, and that is no news
+                controller.closing(drains=drains)
+                controlling.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
@@ -202,7 +202,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
     return result
 
 
-async def _tell_taken_over(runner: PlanRunner) -> None:
+async def _report_takeover(runner: PlanRunner) -> None:
     """Say what the run goes on with, once it has begun."""
     await runner.begun.wait()
     for how, tasks in (
@@ -220,8 +220,8 @@ def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
     reconfigure(sup, agents=plan.agents, settings=plan.settings, workdir=request.workdir)
 
 
-async def _report(reporter: Reporter, sup: Supervisor) -> None:
+async def _update_view(reporter: Reporter, sup: Supervisor) -> None:
     """Have the progress told, in a thread: whoever reads it may be slow."""
     while True:
-        await anyio.to_thread.run_sync(reporter.look, sup.outage, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(reporter.update, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(TICK_S)

@@ -68,7 +68,7 @@ class AgentIO:
         """True while more than ``UNREAD_BYTES_MAX`` wait for the program."""
         return self.unread_bytes > UNREAD_BYTES_MAX
 
-    async def taken(self) -> None:
+    async def wait_taken(self) -> None:
         """Wait until the program takes more of what waits for it."""
         self._taken.clear()
         await self._taken.wait()
@@ -76,12 +76,12 @@ class AgentIO:
     # ------------------------------------------------------------------ either way
     def put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the program; what it said is heard, whoever may be reading meanwhile."""
-        self.sort(outs)
+        self.enqueue(outs)
         if self._said and not self._hearing and self._open is not None:
             group, _ = self._open
-            group.start_soon(self.hear_all)
+            group.start_soon(self.process_received)
 
-    def sort(self, outs: Iterable[Out]) -> None:
+    def enqueue(self, outs: Iterable[Out]) -> None:
         """The same, where what was said is then heard by whoever calls this."""
         for out in outs:
             if isinstance(out, Signal) and self._sending and self.process is not None:
@@ -115,7 +115,7 @@ class AgentIO:
                 case Signal(number):
                     process.signal(number)
 
-    async def hear_all(self) -> None:
+    async def process_received(self) -> None:
         """Deal with everything said so far, in order, one word at a time, whoever is at it."""
         while self._hearing:
             self._heard.clear()

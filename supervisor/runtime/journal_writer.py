@@ -21,15 +21,15 @@ from actors import failpoint
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
 from actors.waiter import Waiter, current_backend
-from supervisor.lifecycles.effects import SupervisorEffect, encoded
+from supervisor.lifecycles.effects import SupervisorEffect, encode_effect
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.policies.redaction import Redactor, sound
+from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "Subject"]
+__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "RecordedEntity"]
 
 BATCH_MAX = 128
 """Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
@@ -60,7 +60,7 @@ class PendingEffect(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
-class Subject(Protocol):
+class RecordedEntity(Protocol):
     """Whom a record is about, as it is after the event."""
 
     id: str
@@ -177,7 +177,7 @@ class JournalWriter:
         """The number of the newest record, durable or not."""
         return self._seq
 
-    def record(self, subject: Subject, draft: NewRecord) -> LifecycleEvent:
+    def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Hand over one record; exempt effects are performed before this returns."""
         data = _encode(subject.data)  # before anything has changed: text that is no text fails here
         self._seq += 1
@@ -193,7 +193,7 @@ class JournalWriter:
             from_status=draft.from_state,
             to_status=subject.state_name,
             outcome=draft.outcome,
-            actor=sound(cause.actor),
+            actor=encodable(cause.actor),
             reason=draft.reason,
             transition_reason=draft.transition_reason,
             abort_reason=draft.abort_reason,
@@ -208,7 +208,9 @@ class JournalWriter:
             self._perform(one)
         return record
 
-    def _sorted(self, subject: Subject, effects: Sequence[Effect]) -> tuple[list[PendingEffect], list[PendingEffect]]:
+    def _sorted(
+        self, subject: RecordedEntity, effects: Sequence[Effect]
+    ) -> tuple[list[PendingEffect], list[PendingEffect]]:
         """The effects that do not wait, and those that do."""
         exempt: list[PendingEffect] = []
         later: list[PendingEffect] = []
@@ -220,14 +222,19 @@ class JournalWriter:
         return exempt, later
 
     def _hand_over(
-        self, subject: Subject, draft: NewRecord, record: LifecycleEvent, data: bytes, later: Sequence[PendingEffect]
+        self,
+        subject: RecordedEntity,
+        draft: NewRecord,
+        record: LifecycleEvent,
+        data: bytes,
+        later: Sequence[PendingEffect],
     ) -> None:
         append = Append(
             record=record,
             parent_id=subject.parent_id,
             state=subject.state_name,
             data=data,
-            owed=tuple([(one.effect_id or "", encoded(one.effect)) for one in later]) if later else (),
+            owed=tuple([(one.effect_id or "", encode_effect(one.effect)) for one in later]) if later else (),
             settled=self._take_settled(draft.cause) if self._settled or draft.cause.effect_id is not None else (),
             ended=draft.ended,
         )
@@ -235,7 +242,7 @@ class JournalWriter:
             draft.reply.fail(self.error)
         self._pending.append(_Pending(append, later, draft.reply))
         if self.disk.outage is not None:
-            self.disk.hold([append])
+            self.disk.count_waiting([append])
         if self.clean:
             self.clean = False
             self._wake()
@@ -262,12 +269,12 @@ class JournalWriter:
         while self._then and self._then[0][0] <= seq:
             self._then.popleft()[1]()
 
-    def settle(self, effect_id: str | None) -> None:
+    def acknowledge(self, effect_id: str | None) -> None:
         """The effect has been performed; that becomes durable with the next record."""
         if effect_id is not None:
             self._settled.append(effect_id)
 
-    async def settle_all(self) -> None:
+    async def acknowledge_all(self) -> None:
         """Have what was settled so far durable, with the next record or without one.
 
         Raises:
@@ -327,8 +334,8 @@ class JournalWriter:
             try:
                 await self._journal.append(appends)
             except JournalUnavailable as error:
-                self.disk.hold(one.append for one in (*batch, *self._pending))
-                await self.disk.outlast(error, lambda durable_seq: self._append_rest(appends, durable_seq))
+                self.disk.count_waiting(one.append for one in (*batch, *self._pending))
+                await self.disk.retry_until_durable(error, lambda durable_seq: self._append_rest(appends, durable_seq))
         except JournalError as error:
             self._give_up(error)
         if self.error is not None:
@@ -370,7 +377,12 @@ class JournalWriter:
             try:
                 self._perform(owed)
             except Exception as error:
-                _log.error("an effect failed", entity=owed.entity_id, effect=type(owed.effect).__name__, exc_info=error)
+                _log.error(
+                    "an effect failed",
+                    entity=owed.entity_id,
+                    effect=type(owed.effect).__struct_config__.tag,
+                    exc_info=error,
+                )
         if self._then:
             self._call_waiting(record.seq)
 
@@ -411,7 +423,7 @@ class JournalWriter:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
             with suppress(JournalError):  # whoever owns the ledger has heard of it
-                await self.settle_all()
+                await self.acknowledge_all()
         finally:
             self._closed = True
 
@@ -422,7 +434,7 @@ class JournalWriter:
             try:
                 await self._journal.settle(settled)
             except JournalUnavailable as error:
-                await self.disk.outlast(error, lambda durable_seq: self._journal.settle(settled))
+                await self.disk.retry_until_durable(error, lambda durable_seq: self._journal.settle(settled))
         except JournalError as error:
             self._give_up(error)
         due.set()

@@ -18,7 +18,7 @@ from actors.timers import Timer
 from supervisor.lifecycles.effects import AskPermission
 from supervisor.lifecycles.events import PermissionAnswered
 from supervisor.lifecycles.turn import Permission, permission_of
-from supervisor.policies.permissions import Choice, Decision, OpenPermission, Wish, choice_of
+from supervisor.policies.permissions import Decision, OpenPermission, OptionChoice, PermissionRequest, choose_option
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -38,10 +38,10 @@ where the agent offers nothing that allows once."""
 _log = get_logger()
 
 
-class _Waiting(NamedTuple):
+class _PendingApproval(NamedTuple):
     """One that waits: whose, until when, and who is being asked."""
 
-    work: LiveSession
+    session: LiveSession
     due_s: float
     timer: Timer
     asking: anyio.CancelScope
@@ -61,20 +61,20 @@ class ApprovalQueue:
         self._registry = registry
         self._home = home
         self._on_permission = on_permission
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
         """Answers that are on their way to the disk: the first one counts."""
         self._answers: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
 
     # ------------------------------------------------------------------ what is open
-    def open(self, work: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
+    def open(self, session: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
         """A human is to answer that, in time."""
         wish = self._wish(turn_id, effect.number)
         if wish is None:  # withdrawn before its record was durable
             return
         key, timers = (turn_id, effect.number), self._registry.system.timers
         timer = timers.set(None, None, effect.within_s, lambda _: self._too_late(key, effect.within_s, cause))
-        waiting = _Waiting(work, timers.now() + effect.within_s, timer, anyio.CancelScope())
+        waiting = _PendingApproval(session, timers.now() + effect.within_s, timer, anyio.CancelScope())
         self._waiting[key] = waiting
         if self._on_permission is not None:
             self._home().start_task(self._ask_program, self._on_permission, key, cause, name="ask for a permission")
@@ -96,11 +96,11 @@ class ApprovalQueue:
             if wish is not None:
                 yield self._shown(key, waiting, wish)
 
-    def _shown(self, key: tuple[str, int], waiting: _Waiting, wish: Permission) -> OpenPermission:
+    def _shown(self, key: tuple[str, int], waiting: _PendingApproval, wish: Permission) -> OpenPermission:
         return OpenPermission(
             id=_id_of(*key),
-            session=waiting.work.session_id,
-            agent=waiting.work.profile.name,
+            session=waiting.session.session_id,
+            agent=waiting.session.profile.name,
             title=wish.title,
             kind=wish.tool_kind,
             tool=wish.tool,
@@ -114,7 +114,7 @@ class ApprovalQueue:
         return permission_of(turn.data, number) if turn is not None else None
 
     # ------------------------------------------------------------------ who answers
-    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> Choice:
+    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> OptionChoice:
         """Answer one that is open; what the agent is told. Its record is durable.
 
         Raises:
@@ -127,7 +127,7 @@ class ApprovalQueue:
         wish = self._wish(*key) if key is not None else None
         if key is None or wish is None or permission_id in self._under_way:
             raise Refused(self._not_open(permission_id))
-        work = self._waiting[key].work
+        session = self._waiting[key].session
         choice = _chosen(permission_id, wish, allow=allow, always=always)
         answer = _answered(wish, choice, allow=allow, always=always, by=by, why=because)
         self._under_way[permission_id] = f"{answer.decision} by {by}"
@@ -139,7 +139,7 @@ class ApprovalQueue:
             raise Refused(self._not_open(permission_id))
         self._remember(permission_id, words)
         if always and not (choice.kind or "").endswith("_always"):
-            work.settled[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
+            session.standing_decisions[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
         return choice
 
     def _remember(self, permission_id: str, words: str) -> None:
@@ -161,9 +161,9 @@ class ApprovalQueue:
     def _deny(self, key: tuple[str, int], cause: Cause, by: str, why: str) -> None:
         wish = self._wish(*key)
         if wish is not None:
-            choice = choice_of(wish.options, allow=False)
+            choice = choose_option(wish.options, allow=False)
             self._remember(_id_of(*key), f"deny by {by}: {why}")
-            self._registry.tell(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
+            self._registry.send(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
         """The embedding program has a say; who is answered otherwise meanwhile is not asked any longer."""
@@ -184,8 +184,8 @@ class ApprovalQueue:
                 self._deny(key, cause, "host", f"asking failed: {error!r}")
 
 
-def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) -> Choice:
-    choice = choice_of(wish.options, allow=allow, always=always)
+def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) -> OptionChoice:
+    choice = choose_option(wish.options, allow=allow, always=always)
     if allow and choice.option is None:
         offered = ", ".join(kind for _, kind in wish.options) or "nothing"
         what = "allowing it once" if any(kind == "allow_always" for _, kind in wish.options) else "allowing it"
@@ -194,7 +194,9 @@ def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) 
     return choice
 
 
-def _answered(wish: Permission, choice: Choice, *, allow: bool, always: bool, by: str, why: str) -> PermissionAnswered:
+def _answered(
+    wish: Permission, choice: OptionChoice, *, allow: bool, always: bool, by: str, why: str
+) -> PermissionAnswered:
     return PermissionAnswered(
         number=wish.number,
         decision="allow" if allow else "deny",
@@ -206,8 +208,8 @@ def _answered(wish: Permission, choice: Choice, *, allow: bool, always: bool, by
     )
 
 
-def _plain(wish: Permission) -> Wish:
-    return Wish(title=wish.title, kind=wish.tool_kind, tool=wish.tool, paths=wish.paths)
+def _plain(wish: Permission) -> PermissionRequest:
+    return PermissionRequest(title=wish.title, kind=wish.tool_kind, tool=wish.tool, paths=wish.paths)
 
 
 def _id_of(turn_id: str, number: int) -> str:

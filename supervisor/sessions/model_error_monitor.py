@@ -15,7 +15,7 @@ from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.ports import (
     ChildAsked,
     Compaction,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     TerminalOpened,
@@ -71,19 +71,19 @@ class ModelErrorMonitor:
         self._turn_id, self._failed = turn_id, False
         self.record.turn_opened()
 
-    def hear(self, out: Out) -> None:
+    def observe(self, out: Out) -> None:
         """The agent said something within its turn."""
         if isinstance(out, Text):
             if out.kind != "log":
                 self.record.said(out.text)
         elif isinstance(out, _NEW):
             self.record.progressed()
-        elif isinstance(out, ModelTrouble):
+        elif isinstance(out, ModelErrorReported):
             self._trouble(out)
         elif isinstance(out, Usage):
             self._used(out)
 
-    def judged(self, verdict: Verdict) -> Verdict:
+    def judge(self, verdict: Verdict) -> Verdict:
         """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
         if verdict.model is None:
             return verdict
@@ -91,7 +91,7 @@ class ModelErrorMonitor:
         return self.record.failed(verdict)
 
     # ------------------------------------------------------------------ small parts
-    def _trouble(self, trouble: ModelTrouble) -> None:
+    def _trouble(self, trouble: ModelErrorReported) -> None:
         if self._failed:
             return
         ruling = self.record.troubled(trouble.problem, trouble.status, trouble.words, self._now())
@@ -114,13 +114,13 @@ class ModelErrorMonitor:
     def _rule(self, verdict: Verdict | None, because: int | None) -> None:
         if verdict is not None:
             self._failed = True
-            self._registry.tell(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
+            self._registry.send(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
 
     def _now(self) -> float:
         return self._registry.system.timers.now()
 
 
-def _told(trouble: ModelTrouble) -> dict[str, Any]:
+def _told(trouble: ModelErrorReported) -> dict[str, Any]:
     """A trouble as it stands in a record: only what was told."""
     found = {
         "problem": trouble.problem.value,

@@ -29,7 +29,7 @@ from supervisor.simulation.works.operator_bot import Hearts, OperatorBot, StateT
 from supervisor.simulation.works.plans import draw_plan
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner, run_plan
-from supervisor.work.previous_run import before
+from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult, TaskResult
 
 __all__ = ["Host", "LoadGenerator"]
@@ -247,7 +247,7 @@ class Host:
         return max(0.0, at_s - self._world.now())
 
     async def _start(self, load_generator: LoadGenerator) -> Session | None:
-        session, others = None, set(self._sup.registry.works)
+        session, others = None, set(self._sup.registry.sessions)
         with self._approvals.asking(f"start c{load_generator.number}") as said:
             policy, outage = self._policy(load_generator), self._sup.outage
             session = await self._sup.start_session(
@@ -262,9 +262,9 @@ class Host:
 
     def _check_nobody_waits(self, load_generator: LoadGenerator, others: Collection[str]) -> None:
         """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
-        for session_id, work in self._sup.registry.works.items():
+        for session_id, work in self._sup.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{load_generator.number}"
-            if its and session_id not in others and not work.told:
+            if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, load_generator: LoadGenerator) -> AbortPolicy:
@@ -380,7 +380,7 @@ class Host:
     async def _nothing_is_left(self, load_generator: LoadGenerator, plan: Plan) -> bool:
         """Of a plan that is to be resumed: whether the journal has nothing of it that was not closed."""
         with self._approvals.asking(f"what is left of customer {load_generator.number}'s plan") as said:
-            left = before(plan, self._world.drawn.settings, await self._sup.journal.entities())
+            left = find_previous_run(plan, self._world.drawn.settings, await self._sup.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
         return said[-1] != "something"
 
@@ -416,7 +416,7 @@ class Host:
             oracle.told(Heartbeat(worker_id, world.now()))
 
         hearts = Hearts(heard, world.now, world.killed)
-        runner = PlanRunner(self._sup, heart=hearts.beat)
+        runner = PlanRunner(self._sup, heartbeat=hearts.beat)
 
         def reloaded(plan: Plan) -> None:
             load_generator.plan = plan

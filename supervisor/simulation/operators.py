@@ -16,7 +16,7 @@ from actors.waiter import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import AbortPlan, TreeNode
 from supervisor.runtime import one_shot_event
 from supervisor.simulation.asking import Desk
@@ -170,7 +170,7 @@ class Operators:
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
         """The ids of what is alive of that kind, and, for a *child*, has a parent: read off the ids, for a large host
         has many nodes, and most of them need not be made."""
-        nodes = self._sup.registry.nodes()
+        nodes = self._sup.registry.abort_tree()
         for one in nodes:
             if (session_of(one) == one) == (kind == "session") and (not child or _has_parent(nodes, one)):
                 yield one
@@ -215,7 +215,7 @@ class Operators:
 
     def _again(self, chance: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
         """The same once more, or one of its calls, or what is beside it."""
-        calls = [one for one in self._sup.registry.nodes() if one.startswith(f"{target}:")]
+        calls = [one for one in self._sup.registry.abort_tree() if one.startswith(f"{target}:")]
         other = chance.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
             return chance.choice(sorted(calls), "call"), other
@@ -237,7 +237,7 @@ class Operators:
 
     def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
         """A dry run, whose plan is then carried out or nothing; ``None`` of what is not there."""
-        there = target in self._sup.registry.nodes(hurry=now)
+        there = target in self._sup.registry.abort_tree(hurry=now)
         return self._sup.plan_abort(target, scope, now=now) if there else None
 
     async def _interrupt(self, chance: KeyedRandom, place: str) -> None:
@@ -287,7 +287,7 @@ class Operators:
         """A policy of its own, so that it matters whose is asked."""
         sibling, session = chance.happens(0.5, "tool_to_sibling"), chance.happens(0.5, "sibling_to_session")
         ladder, brisk = self._world.drawn.settings.policy.ladder.value(), chance.choice((1.0, 0.5, 0.25), "brisk")
-        ladder = Ladder(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
+        ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
     async def _close(self, chance: KeyedRandom, place: str) -> None:

@@ -17,12 +17,22 @@ import anyio
 import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.plans.task_control import Answer, Verb
+from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = ["COMMANDED", "EFFECTS", "ID_MAX", "KEPT_MAX", "Command", "CommandReused", "Commands", "Effect", "digest_of"]
+__all__ = [
+    "COMMANDED",
+    "EFFECTS",
+    "ID_MAX",
+    "KEPT_MAX",
+    "Command",
+    "CommandEffect",
+    "CommandLog",
+    "CommandReused",
+    "digest_of",
+]
 
 COMMANDED: Final = "Commanded"
 """The fact that somebody gave a command."""
@@ -49,14 +59,14 @@ Note = Callable[[str, str, Cause, dict[str, Any], str], LifecycleEvent]
 """Records a fact: the entity, its name, its cause, its metadata, its reason."""
 
 
-class Effect(NamedTuple):
+class CommandEffect(NamedTuple):
     """What a command came to: the state that its task (or the run of it) is in, and what that was split into."""
 
     state: str
     subtasks: tuple[str, ...] = ()
 
 
-Take = Callable[[Cause], Awaitable[Effect]]
+CommandAction = Callable[[Cause], Awaitable[CommandEffect]]
 """Does what was asked, by the given cause."""
 
 
@@ -90,10 +100,10 @@ def _other(first: Command) -> str:
 
 class _Answered(NamedTuple):
     command: Command
-    answer: Answer
+    answer: CommandResult
 
 
-class Commands:
+class CommandLog:
     """The commands of one supervisor.
 
     Args:
@@ -106,7 +116,7 @@ class Commands:
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
-    async def once(self, command: Command, take: Take) -> Answer:
+    async def once(self, command: Command, take: CommandAction) -> CommandResult:
         """Have *command* take effect, unless it has: then its first answer. One that is under way is waited for.
 
         Raises:
@@ -125,7 +135,7 @@ class Commands:
             return msgspec.structs.replace(known.answer, repeated=True)
         return await self._first(command, command.id, take)
 
-    async def _first(self, command: Command, command_id: str, take: Take) -> Answer:
+    async def _first(self, command: Command, command_id: str, take: CommandAction) -> CommandResult:
         over = anyio.Event()
         self._under_way[command_id] = (command, over)
         try:
@@ -136,7 +146,7 @@ class Commands:
             del self._under_way[command_id]
             over.set()
 
-    async def _taken(self, command: Command, take: Take) -> Answer:
+    async def _taken(self, command: Command, take: CommandAction) -> CommandResult:
         told = {"command": command.verb.value, "command_id": command.id, "given": command.given}
         fact = self._note(command.entity_id, COMMANDED, Cause(actor=command.by), told, command.reason)
         cause = Cause(fact.seq, None, command.by)
@@ -152,7 +162,7 @@ class Commands:
         if command.wish != first.wish:
             raise CommandReused(command, first)
 
-    def _keep(self, command_id: str, command: Command, answer: Answer) -> None:
+    def _keep(self, command_id: str, command: Command, answer: CommandResult) -> None:
         self._answered[command_id] = _Answered(command, answer)
         self._answered.move_to_end(command_id)
         while len(self._answered) > self._kept_max:
@@ -184,7 +194,7 @@ class Commands:
             return
         del given[seq]
         if command.id is not None:
-            effect = Effect(record.to_status, tuple(record.metadata.get("subtasks", ())))
+            effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
             self._keep(command.id, command, _answer(command, seq, effect))
 
 
@@ -205,5 +215,7 @@ def _command(record: LifecycleEvent) -> Command:
     )
 
 
-def _answer(command: Command, seq: int, effect: Effect) -> Answer:
-    return Answer(verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks)
+def _answer(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
+    return CommandResult(
+        verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks
+    )

@@ -25,7 +25,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Settings
 from supervisor.plugins import hookimpl
-from tests.support import DEADLINE_S, quick
+from tests.support import DEADLINE_S, quick_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +92,7 @@ async def log_of_the_runtime() -> AsyncIterator[Log]:
 @asynccontextmanager
 async def running(where: Path, plugins: Any = (), **retention: float) -> AsyncIterator[tuple[Supervisor, Log]]:
     """A supervisor with a journal on disk and a control socket, under a deadline."""
-    settings = Settings.model_validate({**quick().model_dump(), "retention": {"every_s": 1.0, **retention}})
+    settings = Settings.model_validate({**quick_settings().model_dump(), "retention": {"every_s": 1.0, **retention}})
     with anyio.fail_after(2 * DEADLINE_S):
         async with log_of_the_runtime() as log:
             async with open_supervisor(where / "state", settings=settings, workdir=where, plugins=plugins) as sup:

@@ -43,7 +43,7 @@ class Foremen:
 
     def listen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Hear of every foreman from now on."""
-        monkeypatch.setattr(hosts, "Foreman", self._appoint)
+        monkeypatch.setattr(hosts, "OperatorBot", self._appoint)
 
     def _appoint(self, *given: Any) -> OperatorBot:
         self.foremen.append(OperatorBot(*given))

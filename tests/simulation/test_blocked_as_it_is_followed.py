@@ -11,7 +11,7 @@ from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.task_scripts import TaskScript, Way
 from supervisor.simulation.world import World
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 from tests.simulation.foremen import Foremen, lone_plan
 from tests.verification.checkers import simulate
 
@@ -51,7 +51,7 @@ class Splitter(Foremen):
         self.free_s = self.free_s or now_s + BUSY_S
         if now_s > self.free_s:
             self.busy = False
-            self.foremen[-1]._runner.load.wake()
+            self.foremen[-1]._runner.plan_run.wake()
 
 
 def test_it_has_no_agent_while_it_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,12 +59,12 @@ def test_it_has_no_agent_while_it_is_blocked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(running, "RESTART_S", DOWN_S)
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: TaskScript(name, (Way.HANGS, Way.DONE)))
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"timeout_s": TIMEOUT_S})
-    drawn, blocked, free = SCENARIO, 0, Pool.free
+    drawn, blocked, free = SCENARIO, 0, WorkerPool.free
     for seed in range(8):
         splitter = Splitter()
         with monkeypatch.context() as patched:
             splitter.listen(patched)
-            patched.setattr(Pool, "free", lambda pool, at=splitter: [] if at.busy else free(pool))
+            patched.setattr(WorkerPool, "free", lambda pool, at=splitter: [] if at.busy else free(pool))
             report = simulate(drawn.draw(seed), intrude=splitter)
         assert report.problems == (), f"seed {seed}"
         blocked += report.reached.get("task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED", 0)

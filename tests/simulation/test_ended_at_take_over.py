@@ -36,7 +36,7 @@ class Ender(Foremen):
 
     def _is_taken_further(self) -> bool:
         runner = self.foremen[-1]._runner
-        return len(self.foremen) == 2 and runner.begun.is_set() and runner.load.cases["w0t0"].lock.locked()
+        return len(self.foremen) == 2 and runner.begun.is_set() and runner.plan_run.executions["w0t0"].lock.locked()
 
 
 @pytest.mark.parametrize("run", ["PENDING", "HALF_OPEN"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
@@ -15,7 +15,7 @@ from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
 from supervisor.simulation.trace import Trace
 
 LADDER_S = 1.0
-LADDER = Ladder(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
+LADDER = StageBudgets(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
 
 
 class _World:

@@ -55,7 +55,7 @@ class Operator(Foremen):
 
     def _is_taken_further(self) -> bool:
         runner = self.foremen[-1]._runner
-        return len(self.foremen) == 2 and runner.begun.is_set() and runner.load.cases["w0t0"].lock.locked()
+        return len(self.foremen) == 2 and runner.begun.is_set() and runner.plan_run.executions["w0t0"].lock.locked()
 
     async def _command(self, verbs: list[Verb], world: World) -> None:
         with suppress(Refused):  # it was done too soon

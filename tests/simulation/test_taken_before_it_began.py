@@ -40,18 +40,18 @@ class Taker:
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         job = world.disk.entities.get("job:w0t0")
-        if not self.waits and job is not None and self.runners[-1].load.cases["w0t0"].lock.locked():
+        if not self.waits and job is not None and self.runners[-1].plan_run.executions["w0t0"].lock.locked():
             self.waits = True
             host._group.start_soon(self._take)
 
     async def _take(self) -> None:
         runner = self.runners[-1]
-        case, backlog = runner.load.cases["w0t0"], runner.load.backlog
-        async with case.lock:
+        execution, backlog = runner.plan_run.executions["w0t0"], runner.plan_run.backlog
+        async with execution.lock:
             await anyio.sleep(1.0)
-            if backlog.holder("w0t0") is not None and case.scope is None:
+            if backlog.holder("w0t0") is not None and execution.scope is None:
                 self.has_taken = True
-                await runner._execution.take(case, "somebody else is to have it")
+                await runner._attempt_runner.take(execution, "somebody else is to have it")
 
 
 def test_its_slot_is_for_the_next_claim(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from actors.waiter import AutoResetEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
-from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
+from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent, Program
 from supervisor.simulation.machine.launching import NotStarted, Start
@@ -89,13 +89,13 @@ class SimulatedShim:
         """SIGTERM to the whole tree."""
         self._order(self._terminate)
 
-    def look(self) -> None:
+    def list_processes(self) -> None:
         """Tell of the main process and its descendants."""
-        self._order(self._look)
+        self._order(self._list_processes)
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to these descendants."""
-        self._order(partial(self._strike_seen, {one.pid: one.born for one in found}, number))
+        self._order(partial(self._signal_seen, {one.pid: one.born for one in found}, number))
 
     def kill(self) -> None:
         """The end of the lifeline: kill everything."""
@@ -183,11 +183,11 @@ class SimulatedShim:
         for process in self._kernel.below(self):
             process.deliver(signal.SIGTERM)
 
-    def _look(self) -> None:
+    def _list_processes(self) -> None:
         assert self._listener is not None, "it obeys no order before it runs"
-        self._listener.learn(Seen(tuple([one.seen() for one in self._kernel.below(self)])))
+        self._listener.learn(ProcessesListed(tuple([one.seen() for one in self._kernel.below(self)])))
 
-    def _strike_seen(self, born: dict[int, int], number: int) -> None:
+    def _signal_seen(self, born: dict[int, int], number: int) -> None:
         for process in self._kernel.below(self):
             if born.get(process.pid) == process.seen().born:
                 process.deliver(number)
@@ -220,12 +220,12 @@ class SimulatedShim:
         outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
         self._since()
         while self.children:
-            self._strike()
+            self._kill_children()
             await self._moment()
             self._reap(listener)
         return outlived
 
-    def _strike(self) -> None:
+    def _kill_children(self) -> None:
         for child in list(self.children.values()):
             if child.status is None:
                 self._kernel.note("killed", child, "by its warden")
@@ -245,7 +245,7 @@ class SimulatedShim:
             main.end(-signal.SIGKILL)
         killed = len(self._kernel.below(self))
         while self.children:
-            self._strike()
+            self._kill_children()
             await self._moment()
             for child in list(self.children.values()):
                 if child.status is not None:

@@ -14,7 +14,7 @@ import anyio
 
 from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
@@ -27,7 +27,7 @@ from supervisor.simulation.works.plans import WORKER, draw_workers
 from supervisor.simulation.works.task_scripts import TaskScript, prompt_of
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 
 __all__ = ["Hearts", "OperatorBot", "StateTriggers"]
 
@@ -41,7 +41,7 @@ MORE: Final = 100
 
 
 class Hearts:
-    """Beats for the workers of a plan (``supervisor.work.workers.Heart``), for as long as anybody expects it.
+    """Beats for the workers of a plan (``supervisor.work.workers.Heartbeat``), for as long as anybody expects it.
     *heard* is told of each; once their supervisor was *killed*, nobody hears what its tasks still do."""
 
     def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
@@ -52,17 +52,17 @@ class Hearts:
         """For so long its signs of life do not come through."""
         self._silent_until_s[worker_id] = self._now() + seconds
 
-    async def beat(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+    async def beat(self, worker_pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
         """Of one worker, every so many seconds."""
-        while self._comes_through(pool, worker_id):
-            await pool.pause(heartbeat_s)
+        while self._comes_through(worker_pool, worker_id):
+            await worker_pool.pause(heartbeat_s)
 
-    def _comes_through(self, pool: Pool, worker_id: str) -> bool:
+    def _comes_through(self, worker_pool: WorkerPool, worker_id: str) -> bool:
         if self._now() < self._silent_until_s.get(worker_id, 0.0):
             return True
         if not self._killed.is_set():
             self._heard(worker_id)
-        return pool.beat(worker_id)
+        return worker_pool.beat(worker_id)
 
 
 class OperatorBot:
@@ -84,7 +84,7 @@ class OperatorBot:
         reloaded: Callable[[Plan], None],
         hearts: Hearts,
     ) -> None:
-        self._runner, self._control = runner, runner.operating
+        self._runner, self._control = runner, runner.commands
         self._reloaded, self._hearts = reloaded, hearts
         self._names = [one.task.id for one in every_task(plan.tasks)]
         self._plan, self._board, self._task_scripts, self._oracle = plan, world.board, world.task_scripts, world.oracle
@@ -122,8 +122,8 @@ class OperatorBot:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
         was lost on it."""
         planned = await self._control.planned()
-        journal_writer = self._runner.load.sup.journal_writer
-        if self._runner.load.running and journal_writer.clean and journal_writer.error is None:
+        journal_writer = self._runner.plan_run.sup.journal_writer
+        if self._runner.plan_run.running and journal_writer.clean and journal_writer.error is None:
             self._oracle.told(PlannedShown(planned, self._of("PLANNED")))
 
     def _task_script(self, name: str) -> TaskScript:
@@ -178,7 +178,7 @@ class OperatorBot:
 
     def _silence(self, chance: KeyedRandom) -> None:
         """For a while the signs of life of one worker do not come through."""
-        workers = sorted(self._runner.load.pool._workers) if self._runner.begun.is_set() else []
+        workers = sorted(self._runner.plan_run.worker_pool._workers) if self._runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
         worker_id = chance.choice(workers, "whose")
@@ -224,35 +224,35 @@ class _Trap(NamedTuple):
     sprung: _Trap | None = None
 
 
-PROBED: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
+PROBED: Final = _Trap("run", TaskRun.HALF_OPEN.value, ("cancel", "cancel", "stop"))
 """It is about to be probed, when there is a worker."""
-UNHELD: Final = _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), _Trap("run", Run.HALF_OPEN.value, ("stop",)))
+UNHELD: Final = _Trap("run", TaskRun.CIRCUIT_OPEN.value, ("close",), _Trap("run", TaskRun.HALF_OPEN.value, ("stop",)))
 """It is about to be probed, and nothing is begun any more that could do that."""
 RARE: Final = (
-    _Trap("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    _Trap("run", TaskRun.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
     UNHELD,
     UNHELD,
     UNHELD,
     PROBED,
-    _Trap("run", Run.VALIDATING.value),
+    _Trap("run", TaskRun.VALIDATING.value),
     _Trap("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
     _Trap("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
     _Trap("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
 """Where few wishes that come at any time meet a task."""
-NEXT: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel",))
+NEXT: Final = _Trap("run", TaskRun.HALF_OPEN.value, ("cancel",))
 """It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
 
 
 def _cancelling(moment: str) -> _Trap:
     """Once a task, or its run, has come to that moment, it is cancelled."""
     kind, state = moment.split(" ")
-    if state == Run.HALF_OPEN.value:
-        return _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    if state == TaskRun.HALF_OPEN.value:
+        return _Trap("run", TaskRun.CIRCUIT_OPEN.value, ("close",), NEXT)
     return _Trap(kind, state, ("cancel",))
 
 
-ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
+ANY: Final = (*(_Trap("run", one.value) for one in TaskRun), *(_Trap("task", one.value) for one in Task))
 
 
 class StateTriggers:

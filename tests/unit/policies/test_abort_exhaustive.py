@@ -29,7 +29,7 @@ from supervisor.policies.abort_plan import AbortPlan, NoSiblings, Receipt, TreeN
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentProfile
 from supervisor.sessions.agent_connection import AgentConnection
-from tests.support import Run, quick, supervising
+from tests.support import Run, quick_settings, supervising
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 SIZES = range(1, 6)
@@ -377,7 +377,7 @@ class Stage:
         parent, up = world.parent_of(name), world[name].up
         started_by = self.ids[up] if up is not None and world[up].kind == "c" else None
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
-        ladder = quick().policy.ladder.value()
+        ladder = quick_settings().policy.ladder.value()
         return self.sup._start(
             f"{self.root}{name}" if parent is None else name,
             profile,
@@ -392,7 +392,7 @@ class Stage:
     def _asked_by(self, call: str) -> Cause:
         """The record of the call that asks for a child session, as an agent's own wish would name it."""
         session_id = call.partition(":")[0]
-        connection = self.sup.registry.works[session_id].connection
+        connection = self.sup.registry.sessions[session_id].connection
         assert isinstance(connection, AgentConnection)
         return Cause(connection._causes[call], None, session_id)
 
@@ -440,7 +440,7 @@ class Stage:
             await self.sup.close_session(session, reason="no more work")
         if self.case.phase == "ending":
             group.start_soon(self._first, session)
-            while not self.sup.registry.works[session].told:
+            while not self.sup.registry.sessions[session].is_stopping:
                 await anyio.lowlevel.checkpoint()
 
     async def _first(self, session: str) -> None:
@@ -534,7 +534,7 @@ class Stage:
                 results = [one for one in own if one.event == "tool_completed" and one.outcome == "transition"]
                 calls = [one for one in expected.reached if self.case.world[one].up == name]
                 assert len(results) == len([one for one in calls if self.case.world[one].kind == "c"])
-                assert entity_id in self.sup.registry.works
+                assert entity_id in self.sup.registry.sessions
 
 
 BATCH = 24
@@ -545,7 +545,7 @@ CARRIED_OUT = {1: 35, 2: 112, 3: 126, 4: 532}
 
 async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
     found: Counter[str] = Counter()
-    settings = quick(backoff_base_ms=600_000, backoff_cap_ms=600_000)
+    settings = quick_settings(backoff_base_ms=600_000, backoff_cap_ms=600_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         stages = [Stage(run, f"k{number}", case) for number, case in enumerate(batch)]
         async with anyio.create_task_group() as building:

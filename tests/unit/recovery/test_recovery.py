@@ -16,7 +16,7 @@ from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
-from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
 from supervisor.lifecycles.workstream import WorkstreamData
@@ -27,7 +27,7 @@ from supervisor.ports import EntityRow
 from supervisor.recovery.journal_state import SessionHistory, at_rest, due_of, left_over
 from supervisor.recovery.journal_state import past_of as read_past
 from supervisor.recovery.restore import LOSS, loses_nothing
-from supervisor.recovery.resumable import continued, digest_of, grown, heirs_of
+from supervisor.recovery.resumable import continued, digest_of, grown, resumed_ids
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.runtime.live_session import AgentProfile
@@ -149,7 +149,7 @@ def past_of(*records: Mapping[str, Any]) -> SessionHistory:
             "entity_type": "session",
             "entity_id": "s",
         }
-        past.take(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
+        past.apply(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
     return past
 
 
@@ -276,7 +276,7 @@ def test_a_plan_continues_its_interrupted_run() -> None:
         "two": "IN_PROGRESS",
         "three": "OPEN",
     }
-    assert heirs_of(plan, rows) == {"task:one", "task:two", "task:three", "one", "two", "1.1"}
+    assert resumed_ids(plan, rows) == {"task:one", "task:two", "task:three", "one", "two", "1.1"}
 
 
 def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
@@ -292,7 +292,7 @@ def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
     plan = plan_of(one="1", two="2", three="3")
     rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN", ended=ended)
     rows += [row_of("session", one, "Running", SessionData(id=one, agent="a")) for one in ("two", "another")]
-    rows += [msgspec.structs.replace(row_of("run", "run:two", "IN_PROGRESS", RunData()), parent_id="task:two")]
+    rows += [msgspec.structs.replace(row_of("run", "run:two", "IN_PROGRESS", TaskRunData()), parent_id="task:two")]
     assert left_over(rows) == ({"task:two", "task:three", "two", "run:two"} if ended else set())
 
 
@@ -318,7 +318,7 @@ def test_a_run_goes_on_where_its_work_is(then: dict[str, str], now: dict[str, st
     plan = plan_of(one="1")
     rows = rows_of(plan.model_copy(update=then), "1.1", "DONE")
     assert bool(continued(plan, plan.model_copy(update=now), rows)) is (then == now)
-    assert bool(heirs_of(plan.model_copy(update=now), rows)) is (then == now)
+    assert bool(resumed_ids(plan.model_copy(update=now), rows)) is (then == now)
 
 
 @pytest.mark.anyio

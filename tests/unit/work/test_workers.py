@@ -20,9 +20,9 @@ from supervisor.lifecycles.worker import Worker
 from supervisor.plans import WorkerConfig
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.work.workers import Pool, Slot
+from supervisor.work.workers import FreeWorker, WorkerPool
 from tests.simulated import VirtualLoop
-from tests.support import FrozenJournal, Run, path_of, supervising
+from tests.support import FrozenJournal, Run, states_of, supervising
 
 STREAM = "workstream:w"
 SAYS = Cause(actor="test")
@@ -51,22 +51,22 @@ def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play]
     return run
 
 
-async def pool_of(run: Run, workers: dict[str, WorkerConfig], slots: int = 6, **given: Any) -> Pool:
-    pool = Pool(run.sup, workers, slots, **given)
+async def pool_of(run: Run, workers: dict[str, WorkerConfig], slots: int = 6, **given: Any) -> WorkerPool:
+    pool = WorkerPool(run.sup, workers, slots, **given)
     await pool.start(STREAM, SAYS)
     return pool
 
 
-async def give(pool: Pool, worker_id: str, name: str) -> None:
+async def give(pool: WorkerPool, worker_id: str, name: str) -> None:
     pool.reserve(worker_id, name)
     await pool.assign(worker_id, name, SAYS)
 
 
-async def nobody(pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+async def nobody(pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
     """It is silent, unless a test lets it speak."""
 
 
-def free(pool: Pool) -> list[str]:
+def free(pool: WorkerPool) -> list[str]:
     return [slot.id for slot in pool.free()]
 
 
@@ -82,7 +82,7 @@ def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Call
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {}, slots=2)
-        assert pool.free() == [Slot("worker:local", None)]
+        assert pool.free() == [FreeWorker("worker:local", None)]
         await give(pool, "worker:local", "a")
         await give(pool, "worker:local", "b")
         assert pool.free() == []
@@ -91,7 +91,7 @@ def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Call
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:local") == ["initializing", "idle", "busy", "idle", "shutdown"]
+    assert states_of(run.events(), "worker:local") == ["initializing", "idle", "busy", "idle", "shutdown"]
     [registered] = run.transitions("registration_complete")
     assert registered.metadata == {"capabilities": ["*"], "max_concurrent_tasks": 2}
     assert [one.metadata["active_tasks"] for one in run.transitions("task_assigned")] == [1, 2]
@@ -105,8 +105,8 @@ def test_named_workers_have_what_the_plan_says(virtually: Callable[[Play], Run])
         workers = {"a": WorkerConfig(slots=2, roles=("qa",)), "b": WorkerConfig(capabilities=("gpu",))}
         pool = await pool_of(run, workers)
         assert pool.free() == [
-            Slot("worker:a", frozenset({"role:qa"})),
-            Slot("worker:b", frozenset({"gpu"})),
+            FreeWorker("worker:a", frozenset({"role:qa"})),
+            FreeWorker("worker:b", frozenset({"gpu"})),
         ]
         await give(pool, "worker:a", "1")
         assert free(pool) == ["worker:b", "worker:a"]
@@ -129,7 +129,7 @@ def test_a_reserved_slot_that_was_never_used(virtually: Callable[[Play], Run]) -
         assert free(pool) == ["worker:w"]
         await pool.stop()
 
-    assert path_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
+    assert states_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
 
 
 def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> None:
@@ -169,8 +169,8 @@ def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:b")[-2:] == ["busy", "shutdown"]
-    assert path_of(run.events(), "worker:c") == ["initializing", "idle", "shutdown"]
+    assert states_of(run.events(), "worker:b")[-2:] == ["busy", "shutdown"]
+    assert states_of(run.events(), "worker:c") == ["initializing", "idle", "shutdown"]
 
 
 # ------------------------------------------------------------------------------------------------------------ health
@@ -213,7 +213,7 @@ def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]
     before that."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         looks, look = list[bool](), pool._look
 
         def look_and_hear(worker: Any) -> None:
@@ -235,7 +235,7 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
     """It answers again: it is taken back when all that it held was let go of, not before, and has all its slots."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heart=nobody)
+        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heartbeat=nobody)
         freed: list[int] = []
         pool.on_free = lambda: freed.append(1)
         await give(pool, "worker:w", "a")
@@ -255,7 +255,7 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
 
     run = virtually(play)
     path = ["initializing", "idle", "busy", "unresponsive", "idle", "busy", "idle", "shutdown"]
-    assert path_of(run.events(), "worker:w") == path
+    assert states_of(run.events(), "worker:w") == path
     assert [one.metadata["task_id"] for one in run.transitions("task_assigned")] == ["a", "c"]
 
 
@@ -263,7 +263,7 @@ def test_what_it_said_before_its_loss_does_not_bring_it_back(virtually: Callable
     """A worker that is silent when its last task is let go of stays lost."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await give(pool, "worker:w", "a")
         await anyio.sleep(91.0)
         await pool.done("worker:w", "a", SAYS)
@@ -277,7 +277,7 @@ def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], 
     """After three minutes of silence another worker takes its place; the old one is told that nobody expects it."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await anyio.sleep(179.0)
         assert pool.beat("nobody") is False
         assert free(pool) == []
@@ -288,7 +288,7 @@ def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], 
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "unresponsive", "shutdown"]
+    assert states_of(run.events(), "worker:w") == ["initializing", "idle", "unresponsive", "shutdown"]
     [given_up] = run.transitions("max_timeout_exceeded")
     assert given_up.metadata == {"silent_s": 180.0}
 
@@ -297,7 +297,7 @@ def test_what_is_not_let_go_of_keeps_a_lost_worker_on_record(virtually: Callable
     """A worker is not shut down while somebody still works on what it held."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await give(pool, "worker:w", "a")
         await anyio.sleep(1_000.0)
         assert run.transitions("max_timeout_exceeded") == []
@@ -350,7 +350,7 @@ def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> 
             pool.drain("worker:w")
         await pool.stop()
 
-    assert path_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
+    assert states_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
 
 
 def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
@@ -369,7 +369,7 @@ def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "shutdown"]
+    assert states_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "shutdown"]
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["told to drain", "drained"]
 
 
@@ -393,7 +393,7 @@ def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[...,
         await pool.stop()
 
     run = virtually(play, disk)
-    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "idle", "shutdown"]
+    assert states_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "idle", "shutdown"]
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["drained"]
 
 
@@ -401,7 +401,7 @@ def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Call
     """Who was told to drain is not given anything after its return."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await give(pool, "worker:w", "a")
         pool.drain("worker:w")
         await anyio.sleep(91.0)
@@ -412,7 +412,7 @@ def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Call
         await pool.stop()
 
     path = ["initializing", "idle", "busy", "unresponsive", "idle", "shutdown"]
-    assert path_of(virtually(play).events(), "worker:w") == path
+    assert states_of(virtually(play).events(), "worker:w") == path
 
 
 # ------------------------------------------------------------------------------------------------------------ the whole
@@ -421,7 +421,7 @@ def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
 
     async def play(run: Run) -> None:
         workers = {name: WorkerConfig(slots=2) for name in ("lost", "back", "drained", "idle", "unused")}
-        pool = await pool_of(run, workers, heart=nobody)
+        pool = await pool_of(run, workers, heartbeat=nobody)
         pool.drain("worker:unused")
         for name in ("a", "b"):
             await give(pool, "worker:drained", name)
