@@ -19,7 +19,7 @@ from actors import Restart, open_system
 from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
-from supervisor.host.journal_upkeep import compact_periodically, watch_journal
+from supervisor.host.journal_services import compact_periodically, watch_journal
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.host.supervision import Choose, Session, Supervisor, TurnResult
 from supervisor.journal.memory import MemoryJournal
@@ -190,12 +190,14 @@ async def supervise(
         _serve(supervisor, stack)  # not before: whoever was not taken over is left as it is, to the next supervisor
         if recovered.stopped:
             _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
-        supervisor.janitor.clear()
+        supervisor.cleanup.remove_left()
         yield supervisor
 
 
 async def _start_services(supervisor: Supervisor, parts: Dependencies) -> None:
     services = supervisor.services
+    if supervisor.cleanup.needed:
+        await services.add("cleanup", supervisor.cleanup.run)
     if supervisor.plugins.loaded:
         await services.add("plug-ins", supervisor.plugins.watch)
     if parts.upkeep is not None:

@@ -6,7 +6,7 @@ A service is an actor with one task, its loop. The actor crashes when the loop r
 starts it again, after a delay, with a new loop:
 
     :services                 at most ``INTENSITY`` restarts, of all services together
-      :services/verification  permanent: a loop that returns is started again, too
+      :services/cleanup       permanent: a loop that returns is started again, too
       :services/plug-ins      permanent
       :services/compaction    permanent
       :services/journal       transient: the loop returns when the journal is lost
@@ -58,7 +58,7 @@ BACKOFF: Final = Backoff(base_s=0.1, factor=2.0, cap_s=5.0)
 START_S: Final = 30.0
 """Seconds within which the services' supervisor starts a child."""
 CLOSE_S: Final = 10.0
-"""Seconds that transient services have to return once ``closing`` is set."""
+"""Seconds that loops have to return once ``closing`` is set, and to end when they are cancelled."""
 
 _log = get_logger()
 
@@ -138,11 +138,11 @@ class Services:
     def __init__(self, system: ActorSystem, failed: Callable[[ServiceFailed], None]) -> None:
         self._system = system
         self._failed = failed
-        self._transient: list[_Service] = []
+        self._closed_in_order: list[_Service] = []
         self._supervisor: Ref | None = None
         """Made with the first service: a supervisor without services needs none."""
         self.closing = anyio.Event()
-        """Set when the supervisor closes: transient loops then return."""
+        """Set when the supervisor closes: loops that were given to :meth:`start` return then."""
 
     async def add(self, name: str, loop: Loop, *, restart: Restart = Restart.PERMANENT) -> None:
         """Start a service whose loop is ready at once.
@@ -159,7 +159,7 @@ class Services:
         await self._start(_Service(name), run, restart)
 
     async def start(self, name: str, loop: ReadyLoop) -> None:
-        """Start a transient service and wait until its loop is ready.
+        """Start a transient service, whose loop returns once ``closing`` is set, and wait until the loop is ready.
 
         Raises:
             Exception: the loop raised before it was ready; the service does not run.
@@ -168,6 +168,7 @@ class Services:
         """
         service = _Service(name)
         await self._start(service, loop, Restart.TRANSIENT)
+        self._closed_in_order.append(service)
         await first_of(service.ready, service.ended)
         if service.start_error is not None:
             raise service.start_error
@@ -179,16 +180,14 @@ class Services:
             self._system.monitor(SERVICES, self._on_down)
         await self._supervisor.ask(StartChild(spec), timeout_s=START_S)
         self._system.monitor(f"{SERVICES}/{service.name}", lambda down: service.ended.set())
-        if restart is Restart.TRANSIENT:
-            self._transient.append(service)
 
     async def close(self) -> None:
-        """Set ``closing`` and wait until the transient services have ended, at most ``CLOSE_S``."""
+        """Set ``closing`` and wait until the loops that watch it have returned, at most ``CLOSE_S``."""
         self.closing.set()
-        if not self._transient:
+        if not self._closed_in_order:
             return
         with self._system.timers.limit(CLOSE_S, shield=True):
-            for service in self._transient:
+            for service in self._closed_in_order:
                 await service.ended.wait()
 
     def _on_down(self, down: Down) -> None:

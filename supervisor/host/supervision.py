@@ -28,7 +28,8 @@ from supervisor.host.inspection import inspect
 from supervisor.host.services import ServiceFailed, Services
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
-from supervisor.host.verification import Janitor
+from supervisor.host.verification import Verification
+from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
@@ -147,7 +148,10 @@ class Supervisor:
                 profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
             ),
         )
-        self.janitor = Janitor(self.registry, JANITOR, parts.processes, parts.workspace, plugins.verified)
+        self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)
+        self.verification = Verification(
+            self.registry, parts.processes, parts.workspace, self.cleanup, plugins.verified
+        )
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
         answered = self._prompting.complete_request
         self._effect_executor = EffectExecutor(
@@ -383,7 +387,7 @@ class Supervisor:
         )
         session.rights = intersect_rights(above.rights if above is not None else None, self.trust.rights(profile.name))
         self.registry.add_session(session)
-        self.janitor.follow(session)
+        self.cleanup.remove_after(session)
         return session
 
     def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
@@ -840,7 +844,7 @@ class Supervisor:
     async def _ended(self) -> None:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
         await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
-        await self.janitor.rest()
+        await self.cleanup.wait_until_done()
         for session in self.registry.sessions.values():  # whose last record was lost
             session.transcript.close()
 
@@ -909,6 +913,7 @@ class Supervisor:
 
     def _service_failed(self, error: ServiceFailed) -> None:
         _log.critical(str(error))
+        self.cleanup.give_up()
         self._shutdown.service_failed(error)
 
 

@@ -182,7 +182,7 @@ class AttemptRunner:
         try:
             await begin(self._sup, execution)
         except Refused as refusal:
-            if self._sup.janitor.in_place:
+            if self._sup.verification.in_place:
                 raise
             _log.warning("a worktree could not be taken back", task=execution.name, why=str(refusal))
             await self._pipeline.leave(execution)
@@ -228,7 +228,7 @@ class AttemptRunner:
                 within, patience = scope_of(self._plan_run, execution), patience_of(execution)
                 place = place_of(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # whose session has ended, and nobody cancelled
-                    await self._sup.janitor.put_away(execution.session_id, left_at(execution))
+                    await self._sup.cleanup.put_away(execution.session_id, left_at(execution))
                 with anyio.CancelScope(shield=True):  # a session that is there is known here
                     return await self._sup.start_session(
                         execution.name,

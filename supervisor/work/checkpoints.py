@@ -89,10 +89,10 @@ async def _saved(sup: Supervisor, execution: TaskExecution, state: TaskRun) -> t
     data = execution.run_data
     if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
         saved = data.saved_as
-    elif execution.task.rollback and sup.janitor.in_place and execution.taken_back:  # it is on record as taken back
+    elif is_taken_back(sup, execution) and execution.taken_back:  # it is on record as taken back
         return None
     else:
-        saved = await sup.janitor.save(execution.session_id, owned(sup, execution), left_at(execution))
+        saved = await sup.verification.save(execution.session_id, owned(sup, execution), left_at(execution))
     if task_run.CheckpointSaved not in RUN.allowed(execution.run):
         return None
     return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
@@ -109,12 +109,12 @@ async def begin(sup: Supervisor, execution: TaskExecution) -> None:
     Raises:
         Refused: that cannot be had; nothing is begun.
     """
-    if sup.janitor.in_place:
-        await sup.janitor.clearing.none()
+    if sup.verification.in_place:
+        await sup.cleanup.clearing.none()
     if not execution.task.rollback:
         return
-    if sup.janitor.in_place:
-        await sup.janitor.begin(owned(sup, execution, execution.run_data.resumed_at))
+    if sup.verification.in_place:
+        await sup.verification.begin(owned(sup, execution, execution.run_data.resumed_at))
         execution.taken_back = False
     elif execution.session_lives:  # it has worked on an attempt: each begins with a session, or in one
         await _roll_back(sup, execution)
@@ -122,7 +122,7 @@ async def begin(sup: Supervisor, execution: TaskExecution) -> None:
 
 def is_taken_back(sup: Supervisor, execution: TaskExecution) -> bool:
     """Whether nothing may stay of an attempt that comes to nothing, where its work stays else."""
-    return execution.task.rollback and sup.janitor.in_place
+    return execution.task.rollback and sup.verification.in_place
 
 
 async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
@@ -138,7 +138,7 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
     place = owned(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
-    saved = await sup.janitor.roll_back(execution.session_id, place, left_at(execution))
+    saved = await sup.verification.roll_back(execution.session_id, place, left_at(execution))
     execution.taken_back = True
     if saved and execution.has_run:
         execution.note_run(ROLLED_BACK, {"session": execution.session_id, "saved_as": saved}, "the plan says rollback")
@@ -147,7 +147,7 @@ async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
 # -------------------------------------------------------------------------------------------------- gone on with
 def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
     """What is asked of the place of its next session."""
-    if sup.janitor.in_place:
+    if sup.verification.in_place:
         return NO_WORKSPACE
     data = execution.run_data
     starts_at = data.saved_as if data.saved_as and not execution.task.rollback else data.resumed_at

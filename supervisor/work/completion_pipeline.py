@@ -60,7 +60,7 @@ class CompletionPipeline:
         ]
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
-            problem = await self._commit(execution) or await self._sup.janitor.check(execution.session_id, tests)
+            problem = await self._commit(execution) or await self._sup.verification.check(execution.session_id, tests)
             findings = await self._review(execution) if not problem else (f"not accepted: {problem}",)
         except (NoSuchEntity, Refused) as refusal:
             await self.cancelled(execution, str(refusal))
@@ -73,7 +73,7 @@ class CompletionPipeline:
     async def _commit(self, execution: TaskExecution) -> str:
         """Have the commit that the work is judged at; why there is none, in words."""
         try:
-            execution.judged = await self._sup.janitor.commit(execution.session_id, _message(execution))
+            execution.judged = await self._sup.verification.commit(execution.session_id, _message(execution))
         except OSError as error:
             return str(error)
         return ""
@@ -127,7 +127,7 @@ class CompletionPipeline:
         tests = [
             test.value(self._plan_run.plan.task_lifecycle.validation_timeout) for test in execution.task.acceptance
         ]
-        problem = await self._sup.janitor.inspect(
+        problem = await self._sup.verification.inspect(
             f"{execution.name}.whole", tests, self._plan_run.directory_of(execution), self._sup.stop_now
         )
         if not problem:
@@ -165,7 +165,7 @@ class CompletionPipeline:
         if execution.data.needs_approval:
             await execution.post(task.ApprovalRequested(reason="the plan wants it approved"))
             await self._end_session(execution)
-            await self._sup.janitor.accept(owned(self._sup, execution))
+            await self._sup.verification.accept(owned(self._sup, execution))
             await self._plan_run.give_back(execution)
             if self._sup.stopping.is_set():
                 await self.cancelled(execution, "the supervisor is ending")
@@ -200,7 +200,7 @@ class CompletionPipeline:
         is_merged = not merge.startswith("not merged")
         if is_merged:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
-            await self._sup.janitor.forget(owned(self._sup, execution))
+            await self._sup.verification.forget(owned(self._sup, execution))
         merge = await self._with_rest(execution, merge) if is_merged else merge
         await self.leave(execution)
         told = {"task": execution.id, "session": execution.session_id}
@@ -236,9 +236,9 @@ class CompletionPipeline:
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
         """*merge*, and what was written where it was worked after that had been judged: nobody has tested it, so it
         stays on its branch. Its session has ended, so that nobody writes there any more."""
-        if not execution.session_id or self._sup.janitor.in_place:
+        if not execution.session_id or self._sup.verification.in_place:
             return merge
-        left = await self._sup.janitor.put_away(execution.session_id, left_at(execution))
+        left = await self._sup.cleanup.put_away(execution.session_id, left_at(execution))
         if left.branch:
             execution.rest = left.branch
             rest = remark_of_rest(left.branch, left.directory)
@@ -257,7 +257,7 @@ class CompletionPipeline:
             return "nothing to merge: its subtasks did the work"
         if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
             return f"not merged: {why}"
-        merge = await self._sup.janitor.merge(execution.session_id, _message(execution), judged)
+        merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
         match merge.outcome:
             case "refused":
                 return f"not merged: {merge.why}"
@@ -436,7 +436,7 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ afterwards
     async def _end(self, execution: TaskExecution, outcome: str, error: str) -> None:
-        await self._sup.janitor.forget(owned(self._sup, execution))
+        await self._sup.verification.forget(owned(self._sup, execution))
         await self.leave(execution)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, outcome, error)
@@ -447,7 +447,7 @@ class CompletionPipeline:
             return ""
         await self._end_session(execution)
         await take_back(self._sup, execution)
-        left = await self._sup.janitor.put_away(execution.session_id, left_at(execution))
+        left = await self._sup.cleanup.put_away(execution.session_id, left_at(execution))
         return left.branch or ""
 
     async def _end_session(self, execution: TaskExecution) -> None:

@@ -282,7 +282,7 @@ class PlanRecovery:
         if self._left[execution.name].state is not Task.CLOSED:
             await take_back(self._sup, execution)
         elif execution.task.rollback:
-            await self._sup.janitor.forget(owned(self._sup, execution))
+            await self._sup.verification.forget(owned(self._sup, execution))
 
     async def unclaimed(self) -> list[str]:
         """The sessions that were begun for a task, and do not hold it: their claim is not on record, or the task is
@@ -314,7 +314,7 @@ class PlanRecovery:
     async def _end_session(self, session_id: str) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
-        await self._sup.janitor.put_away(session_id, f"what {session_id} left")
+        await self._sup.cleanup.put_away(session_id, f"what {session_id} left")
 
     def _is_untouched(self, execution: TaskExecution) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""

@@ -271,7 +271,7 @@ class PlanRunner:
 
     def _unmerged(self, plan: Plan) -> list[TaskExecution]:
         """What was done, and closed with its work on its branch since its run ended, in the order of the plan."""
-        if self._sup.janitor.in_place:
+        if self._sup.verification.in_place:
             return []
         resumed = self._before.unmerged if self._before is not None else {}
         known = self._recovery.ids
@@ -389,7 +389,7 @@ class PlanRunner:
         problem = ""
         if plan_run.workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
-            problem = await self._sup.janitor.inspect(
+            problem = await self._sup.verification.inspect(
                 "validation", tests, str(plan_run.sup.workdir), plan_run.sup.stop_now
             )
             await plan_run.workstream.validated(problem)
@@ -486,7 +486,7 @@ class PlanRunner:
     async def _leave_nothing(self, execution: TaskExecution) -> None:
         """What it did in place is taken back when its end is on record: else whoever comes next goes on with its
         attempt, and takes that back. Nothing begins there meanwhile."""
-        with self._sup.janitor.clearing.one():
+        with self._sup.cleanup.clearing.one():
             await self._end_both(execution)
             if await self._sup.journal_writer.durable():
                 await take_back(self._sup, execution)
@@ -503,7 +503,7 @@ class PlanRunner:
         await self._end_of(execution.id).wait()
         journal_writer.when_durable(closed.set)
         if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
-            await self._sup.janitor.forget(owned(self._sup, execution))
+            await self._sup.verification.forget(owned(self._sup, execution))
 
     async def _cancel_run(self, execution: TaskExecution) -> None:
         """What it has is kept, and its last record is made: it is not buried before that."""

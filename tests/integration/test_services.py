@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,9 @@ from supervisor.host.services import INTENSITY, ServiceFailed
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.plans import Settings
+from supervisor.plans import AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plugins import hookimpl
+from supervisor.work.plan_runner import run_plan
 from tests.support import DEADLINE_S, quick_settings
 
 pytestmark = pytest.mark.anyio
@@ -90,12 +92,16 @@ async def log_of_the_runtime() -> AsyncIterator[Log]:
 
 
 @asynccontextmanager
-async def running(where: Path, plugins: Any = (), **retention: float) -> AsyncIterator[tuple[Supervisor, Log]]:
-    """A supervisor with a journal on disk and a control socket, under a deadline."""
-    settings = Settings.model_validate({**quick_settings().model_dump(), "retention": {"every_s": 1.0, **retention}})
+async def running(
+    where: Path, plugins: Any = (), agents: Mapping[str, AgentConfig] | None = None, **changed: Any
+) -> AsyncIterator[tuple[Supervisor, Log]]:
+    """A supervisor with a journal on disk and a control socket, under a deadline; *changed*: its settings."""
+    settings = Settings.model_validate({**quick_settings().model_dump(), "retention": {"every_s": 1.0}, **changed})
     with anyio.fail_after(2 * DEADLINE_S):
         async with log_of_the_runtime() as log:
-            async with open_supervisor(where / "state", settings=settings, workdir=where, plugins=plugins) as sup:
+            async with open_supervisor(
+                where / "state", agents=agents, settings=settings, workdir=where, plugins=plugins
+            ) as sup:
                 serve = partial(serve_control, socket_of(where), sup, closing=sup.services.closing)
                 await sup.services.start("control", serve)
                 yield sup, log
@@ -228,3 +234,46 @@ async def test_a_service_that_cannot_start_is_its_starters_error(tmp_path: Path)
         with pytest.raises(FileNotFoundError):
             await sup.services.start("other control", serve)
         assert not any(RESTARTED in line for line in log.lines)
+
+
+# --------------------------------------------------------------------------------- workspaces and verification
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with one commit."""
+    where = tmp_path / "repository"
+    where.mkdir()
+    for words in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "--quiet", "--allow-empty", "-m", "first"),
+    ):
+        subprocess.run(["git", *words], cwd=where, check=True)
+    return where
+
+
+@pytest.mark.one_backend
+async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Crashes) -> None:
+    """A removal that is queued when the cleanup crashes is done by the next loop."""
+    async with running(repository, workspace="worktree") as (sup, log):
+        session = await sup.start_session("s", agent=echo, directory=str(repository))
+        await session.run("work")
+        crashes.left["cleanup"] = 1
+        await session.close()
+        await log.line(RESTARTED, "cleanup")
+    assert list((repository / "state" / "worktrees").iterdir()) == []
+
+
+@pytest.mark.one_backend
+async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, crashes: Crashes) -> None:
+    """The merge of one task fails, with the reason in its result; the next task is merged."""
+    crashes.left["verification"] = 1
+    sh = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
+    tasks = [
+        TaskConfig(id=name, agent="sh", prompt=f"echo {name} > {name}", max_retries=0) for name in ("one", "another")
+    ]
+    plan = Plan(agents={"sh": sh}, tasks=tuple(tasks), workspace="worktree", max_sessions=1)
+    async with running(repository, workspace="worktree", agents={"sh": sh}) as (sup, log):
+        result = await run_plan(sup, plan)
+        await log.line("verification failed", "InjectedCrash")
+    problems = [one.error for one in result.tasks.values() if one.outcome != "completed"]
+    assert len(problems) == 1
+    assert "verification failed: InjectedCrash('service verification')" in problems[0]

@@ -59,9 +59,7 @@ GIVEN_UP = words(
 )
 """Private words of earlier versions, each replaced by a standard term. Two words stand together: ``UnderWay``."""
 
-KEPT = {
-    "Janitor": "the actor that verifies and merges is called so in journals, after the specification",
-}
+KEPT = {}
 """Names with a word of GIVEN_UP that stay, with the reason."""
 
 NOT_RENAMED = words(
