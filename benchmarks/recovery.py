@@ -30,7 +30,7 @@ import msgspec
 
 from benchmarks.harness import options
 from supervisor.journal.database import open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.session import SessionData
@@ -113,7 +113,7 @@ def fill(path: Path, events: int, live: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- measurements
-class _Rebooted(Files):
+class _Rebooted(JournalFiles):
     def boot(self) -> str:
         return "after a boot"
 

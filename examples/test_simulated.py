@@ -1,6 +1,6 @@
-"""Your own agents against the production supervisor, in virtual time: `pytest examples/test_simulated.py`.
+"""Run agents under the production supervisor in virtual time: `pytest examples/test_simulated.py`.
 
-Each test runs with ten seeds (`--simulation-seeds N`). A seed that fails is told with the line that runs it again.
+Each test runs with ten seeds (`--simulation-seeds N`). A failure prints the line that repeats its seed.
 """
 
 import anyio
@@ -9,14 +9,14 @@ from supervisor import AgentTurn, Settings
 
 
 async def builder(turn: AgentTurn) -> str:
-    """An agent of ours: half a minute of thought, and a build, which may hang."""
+    """Think for half a minute, then run a build, which may hang."""
     await anyio.sleep(30)
     await turn.call("build", anyio.sleep, 3600 if "hang" in turn.prompt else 5)
     return f"{turn.prompt}: built"
 
 
 def test_a_build_ends(simulated_supervisor) -> None:
-    """A turn of 35 seconds takes none."""
+    """A turn of 35 virtual seconds completes, and takes no real time."""
 
     async def main(sup) -> None:
         session = await sup.start_session("build", agent=builder)
@@ -26,7 +26,7 @@ def test_a_build_ends(simulated_supervisor) -> None:
 
 
 def test_a_hanging_build_is_stopped_in_time(simulated_supervisor) -> None:
-    """However the steps fall, the deadline of a turn holds: one minute, and some seconds to stop."""
+    """In every order of steps the time-out of a turn holds: one minute, and at most 18 seconds to stop."""
 
     async def main(sup) -> None:
         session = await sup.start_session("build", agent=builder)
@@ -40,7 +40,7 @@ def test_a_hanging_build_is_stopped_in_time(simulated_supervisor) -> None:
 
 
 def test_simulated_agents_that_crash(simulated_supervisor) -> None:
-    """A session whose agent keeps dying answers every prompt, one way or the other."""
+    """A session whose agent keeps crashing still answers every prompt."""
 
     async def main(sup) -> str:
         session = await sup.start_session("work", agent="acp")

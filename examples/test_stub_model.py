@@ -1,6 +1,6 @@
-"""Tests of one's own against a scripted model: `pytest examples/test_stub_model.py`.
+"""Test an agent against a scripted model: `pytest examples/test_stub_model.py`.
 
-The agent here is a few lines of Python; a real one gets the same environment, and talks to the stub as to its provider.
+The agent here is a few lines of Python. A real agent gets the same environment, and uses the stub like its provider.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ print(answer["choices"][0]["message"]["content"])
 
 
 async def ask(stub_model, state_dir, prompt):
-    """Run one prompt under supervision; what became of it."""
+    """Run one prompt under supervision and return its result."""
     agent = AgentConfig(adapter="command", command=(sys.executable, "-c", AGENT), env=stub_model.env)
     async with open_supervisor(state_dir, agents={"mine": agent}) as sup:
         session = await sup.start_session("asked", agent="mine")
@@ -33,14 +33,14 @@ async def ask(stub_model, state_dir, prompt):
 
 
 def test_an_agent_answers(stub_model, tmp_path) -> None:
-    """The prompt is the script."""
+    """The model follows the script in the prompt."""
     result = anyio.run(ask, stub_model, tmp_path, "SAY[[good morning]]")
     assert result.text.strip() == "good morning"
     assert len(stub_model.requests) == 1
 
 
 def test_a_limit_is_survived(stub_model, tmp_path) -> None:
-    """Or the test has the script, whatever the prompt says: the agent fails at first, and is tried again."""
+    """The test gives the answers, in place of the prompt: the first attempt of the agent fails, the second succeeds."""
     stub_model.script([Fail(429), Say("better now")])
     result = anyio.run(ask, stub_model, tmp_path, "hello")
     assert result.text.strip() == "better now"

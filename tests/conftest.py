@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sessions", type=int, default=2_000, help="sessions in tests/integration/test_scale.py, in hundreds"
     )
-    parser.addoption("--runs", type=int, default=200, help="simulated runs in tests/integration/test_why_everywhere.py")
+    parser.addoption("--runs", type=int, default=1, help="seeds in tests/integration/test_why_everywhere.py")
     parser.addoption("--levels", type=int, default=1_200, help="levels in tests/integration/test_scale.py")
     parser.addoption("--both-backends", action="store_true", help="run tests marked one_backend on asyncio and on trio")
 

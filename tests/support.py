@@ -10,11 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -43,11 +44,13 @@ __all__ = [
     "agent_pids",
     "check_records",
     "data_of",
+    "git",
     "no_leaks",
     "quick_settings",
     "reap",
     "reap_all",
     "send_prompt",
+    "start_call",
     "states_of",
     "supervising",
     "taking_over",
@@ -57,6 +60,8 @@ __all__ = [
 
 DEADLINE_S = 30.0
 """Seconds after which a test gives up. No test waits for this time to pass."""
+
+T = TypeVar("T")
 
 DATA: Mapping[str, type[msgspec.Struct]] = {name: kind.data for name, kind in KINDS.items()}
 
@@ -99,6 +104,12 @@ class Run:
     def row(self, entity_id: str) -> EntityRow:
         return self.store.entities[entity_id]
 
+    @property
+    def disk(self) -> FrozenJournal:
+        """Journal of a run that was started with one that can be frozen."""
+        assert isinstance(self.sup.journal, FrozenJournal)
+        return self.sup.journal
+
 
 @asynccontextmanager
 async def supervising(
@@ -107,13 +118,15 @@ async def supervising(
     settings: Settings | None = None,
     agents: Mapping[str, AgentConfig] = AGENTS,
     journal: Callable[[MemoryStore], MemoryJournal] = MemoryJournal,
+    freeze_at: str = "",
     refused: bool = False,
     within_s: float = 2 * DEADLINE_S,
     plugins: Sequence[object] = (),
 ) -> AsyncIterator[Run]:
     """Run a supervisor with its journal in memory, and check its records when it has ended.
 
-    *refused*: the test itself sends events that a machine refuses.
+    *freeze_at*: the journal is frozen from the first record of that event on. *refused*: the test itself sends events
+    that a machine refuses.
     """
     store = MemoryStore()
     with anyio.fail_after(within_s):
@@ -122,7 +135,7 @@ async def supervising(
             settings=settings or quick_settings(),
             workdir=workdir,
             plugins=plugins,
-            journal=journal(store),
+            journal=FrozenJournal(store, freeze_at) if freeze_at else journal(store),
         ) as sup:
             yield Run(sup, store)
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
@@ -201,6 +214,17 @@ def send_prompt(group: TaskGroup, session: Session, prompt: str) -> PendingPromp
     asked = PendingPrompt()
     group.start_soon(asked.run, session, prompt)
     return asked
+
+
+def start_call(group: TaskGroup, call: Callable[..., Awaitable[T]], *args: object, **named: object) -> list[T]:
+    """Call an async function in a task; its result is appended to the returned list."""
+    results: list[T] = []
+
+    async def run() -> None:
+        results.append(await call(*args, **named))
+
+    group.start_soon(run)
+    return results
 
 
 async def wait_for_record(
@@ -392,6 +416,13 @@ class Gate:
         """Return a scripted agent that waits at the gate before its handshake."""
         line = f'read go < {self.path}; exec "$@"'
         return AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))
+
+
+def git(where: Path, *words: str) -> str:
+    """Run git with an identity of its own, and return its output."""
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
+    done = subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def open_descriptors() -> set[str]:

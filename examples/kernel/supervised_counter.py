@@ -1,7 +1,7 @@
-"""A counter that crashes, and the supervisor that starts it again.
+"""A counter that crashes, and a kernel supervisor that restarts it.
 
-The ref is the same over restarts, what was queued is answered by the next incarnation, and what was counted is lost:
-state that must survive belongs somewhere else. Run it with ``python examples/kernel/supervised_counter.py [trio]``.
+The ref stays valid over restarts, and the next incarnation answers queued messages. The count is lost: state that must
+survive belongs outside of the actor. Run it with ``python examples/kernel/supervised_counter.py [trio]``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from actors import (
 
 
 class Counter:
-    """Counts what it is told, and cannot divide by zero."""
+    """Sum of the reciprocals of all messages; a message of 0 crashes the actor."""
 
     def __init__(self) -> None:
         self.count = 0.0

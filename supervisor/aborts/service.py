@@ -1,57 +1,137 @@
-"""From a wish to abort to its receipt: a plan of the tree as it is, carried out, joined, or refused.
+"""Abort sessions and tool calls: plan the tree as it is, record, terminate every planned node, return a receipt.
 
-What a wish is about may have ended, be ending, or have changed since it was planned; which of them is decided before
-anything here waits.
+One abort, in order:
+
+1. ``plan_abort`` (pure) says what the scope reaches. A target that has ended, or is ending, gets the receipt of that.
+2. One record for the abort, and one for each policy edge that the plan crosses. Recorded first: the next supervisor
+   finds in them what was not carried out.
+3. Every node of the plan is terminated at once. Between the records and this nothing awaits, so nothing can be born or
+   end in between, and the abort does not depend on the disk.
+4. The receipt waits for every node, and then for the records, within the plan's deadline. What is missing by then is
+   left open in the receipt; while the journal cannot be written that is said at once.
+
+A second abort of a session that is terminating joins the first one: it can shorten the deadline, or skip to the kill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from supervisor.aborts.executor import AbortExecutor
+import msgspec
+
+from actors import Lane
+from supervisor.aborts.termination import SLACK_S, stage_of_fates
 from supervisor.diagnostics.causal_trace import split_call
-from supervisor.lifecycles.types import AbortReason, AbortScope, Kind, Survivors
-from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of, total_survivors
+from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
+from supervisor.lifecycles.turn import Call, Turn, TurnData
+from supervisor.lifecycles.types import (
+    AbortReason,
+    AbortScope,
+    CancelMode,
+    Kind,
+    Survivors,
+    TerminationStage,
+    ToolOutcome,
+    TransitionReason,
+)
+from supervisor.policies.abort_plan import (
+    AbortPlan,
+    AbortRecord,
+    NodeReceipt,
+    PlannedNode,
+    ProcessFate,
+    Receipt,
+    UnknownTarget,
+    plan_abort,
+    scope_of,
+    total_survivors,
+)
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Connection, LiveSession, SessionPhase
+from supervisor.runtime.one_shot_event import OneShotEvent
 
 __all__ = ["AbortService"]
 
+ENDED_WITHIN = "it ended with the call that it was made within"
+NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
+NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
+
+
+class _AbortRequest(NamedTuple):
+    """One abort that is carried out. ``now`` and ``within_s`` as in :meth:`AbortService.abort`."""
+
+    plan: AbortPlan
+    abort_id: str
+    reason: str
+    actor: str
+    now: bool = False
+    within_s: float | None = None
+    cause_seq: int | None = None
+    """Record that the abort follows from, where nobody asked for it."""
+    abort_reason: AbortReason = AbortReason.USER_INTERRUPT
+    """Reason of the target; nodes that end for another one's sake have reasons of their own."""
+
+    def stop(self, abort_reason: AbortReason, scope: AbortScope) -> OperatorStop:
+        siblings = scope is AbortScope.SIBLING
+        return OperatorStop(
+            reason=self.reason,
+            abort_id=self.abort_id,
+            abort_reason=abort_reason,
+            transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
+            now=self.now,
+        )
+
+
+@dataclass
+class _AbortedNode:
+    """One node that was requested to end. ``how`` goes into the receipt."""
+
+    node: PlannedNode
+    session: LiveSession
+    fates_before: int
+    how: str = ""
+    connection: Connection | None = None
+    """Connection of the agent whose call this node is; ``None`` for a session."""
+    interrupted: bool = False
+    """The call could not be ended alone: its turn was interrupted."""
+
+    def fates(self, owner: str | None = None) -> list[ProcessFate]:
+        """Return the fates of processes since the abort; only those of *owner*, where it is given."""
+        return [fate for fate in self.session.fates[self.fates_before :] if owner in (None, fate.owner)]
+
+    @property
+    def is_awaited(self) -> bool:
+        return self.node.mode is CancelMode.WAIT_COMPLETED
+
 
 class AbortService:
-    """The aborts of one supervisor. *over* waits for a session's last record, or, while the disk is down, for its end;
-    whether the record is durable."""
+    """Aborts of one supervisor.
+
+    Args:
+        wait_finished: waits for a session's last record; while the journal cannot be written, only until the session
+            has finished. Returns whether the record is durable.
+    """
 
     def __init__(
-        self, registry: EntityRegistry, journal: Journal, over: Callable[[LiveSession], Awaitable[bool]]
+        self,
+        registry: EntityRegistry,
+        journal: Journal,
+        wait_finished: Callable[[LiveSession], Awaitable[bool]],
     ) -> None:
         self._registry = registry
         self._journal = journal
-        self._over = over
-        self._aborter = AbortExecutor(registry)
+        self._wait_finished = wait_finished
+        self.slack_s = 2 * SLACK_S
+        """Seconds after a plan's deadline at which the receipt is returned, with or without the end of every node."""
 
     def plan(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
-        """What an abort would end, without ending anything; with *now*, at once, and also what is ending already.
-
-        Raises:
-            UnknownTarget: nothing alive has that id.
-            UnknownWord: no scope has that name.
-            NoSiblings: SIBLING of a root session.
-        """
         return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now)
-
-    async def _has_ended(self, target: str) -> bool:
-        """True if the journal knows *target*: a session, or a tool call of one of its turns."""
-        turn_id, number = split_call(target)
-        if any(row.kind == Kind.SESSION for row in await self._journal.entities(ids=[target])):
-            return True
-        if number is None:
-            return False
-        events = await self._journal.events(entity_id=turn_id)
-        return any(event.event == "tool_started" and event.metadata.get("number") == number for event in events)
 
     async def abort(
         self,
@@ -64,61 +144,116 @@ class AbortService:
         within_s: float | None = None,
         plan_id: str | None = None,
     ) -> Receipt:
-        """End what the scope reaches from *target*; the receipt says how. What has ended is no error.
-
-        Args:
-            now: start at the kill rung, also where an earlier abort is still climbing towards it.
-            within_s: have less patience than the ladders; the gentlest rungs give way first.
-            plan_id: only if it would do exactly what the plan of that id said.
-
-        Raises:
-            UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            UnknownWord: no scope has that name.
-            NoSiblings: SIBLING of a root session.
-            Refused: the plan of that id would not be carried out; nothing was ended.
-        """
+        """See ``Supervisor.abort``."""
         scope = scope_of(scope)
         if within_s is not None and not within_s >= 0:
             raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
         try:
             plan = self.plan(target, scope, now=now)
         except UnknownTarget:
-            if not await self._has_ended(target):
+            if not await self._is_in_journal(target):
                 raise
-            survivors = self._survivors_of(target)
+            # The session of a call that has ended may go on, and with it processes of the call.
+            session = self._registry.sessions.get(target.partition(":")[0])
+            fates = session.fates if session is not None else ()
+            survivors = total_survivors({one.pid: one.survivors for one in fates if one.owner == target}.values())
             return Receipt(
                 abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True, survivors=survivors
             )
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; look at it with --dry-run")
-        return await self._carry_out(plan, reason, actor, now, within_s)
+        return await self._carry_out(_AbortRequest(plan, self._new_id(), reason, actor, now or plan.now, within_s))
 
-    def _survivors_of(self, call: str) -> Survivors:
-        """Sum up what is left of a call that has ended, in a session that may go on: its processes may live."""
-        session = self._registry.sessions.get(call.partition(":")[0])
-        last = {one.pid: one.survivors for one in session.fates if one.owner == call} if session is not None else {}
-        return total_survivors(last.values())
+    async def execute(
+        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
+    ) -> Receipt:
+        """See ``Supervisor.execute``."""
+        now = now or plan.now
+        if not plan.already_ended and plan.id not in self._plan_ids(plan, now):
+            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
+        return await self._carry_out(_AbortRequest(plan, self._new_id(), reason, actor, now, within_s))
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
-        """End a session with all below it, for that record's sake; nobody waits for a receipt. What is ending already
-        needs no other reason. Await-free.
+        """Abort a session, and everything below it, for the sake of the record *because*.
+
+        No receipt is made, and nothing is awaited. A session that is ending already gets no second reason.
         """
         with suppress(UnknownTarget):
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
-                self._aborter.abort_session(plan, reason=reason, actor=actor, because=because, blamed=blamed)
+                self._terminate(
+                    _AbortRequest(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed)
+                )
+
+    def _new_id(self) -> str:
+        return f"abort-{self._registry.journal_writer.last_seq + 1}"
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
-        """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""
+        """Return the ids that a plan for that target may have now: with sessions that are ending, and without them."""
         return [self.plan(plan.target, plan.scope, now=one).id for one in dict.fromkeys((now, False))]
 
-    async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
-        """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
-        joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+    async def _is_in_journal(self, target: str) -> bool:
+        """Return whether the journal knows *target*: a session, or a tool call of one of its turns."""
+        turn_id, number = split_call(target)
+        if any(row.kind == Kind.SESSION for row in await self._journal.entities(ids=[target])):
+            return True
+        if number is None:
+            return False
+        events = await self._journal.events(entity_id=turn_id)
+        return any(event.event == "tool_started" and event.metadata.get("number") == number for event in events)
+
+    async def _carry_out(self, request: _AbortRequest) -> Receipt:
+        """Carry out the plan, or join what is under way already. The first await comes after the termination began."""
+        plan, timers = request.plan, self._registry.system.timers
+        if plan.already_ended:
+            return await self._join(request)
+        began, ended = timers.now(), self._terminate(request)
+        receipts: list[NodeReceipt] = []
+        killed_at: float | None = None
+        recorded_at: float | None = None
+        with timers.limit(plan.deadline_s + self.slack_s):
+            for one in ended:
+                receipts.append(await self._receipt_of(one, began))  # noqa: PERF401  what came in time counts
+            killed_at = self._wall()
+            if await self._wait_recorded(plan.target, ended):
+                recorded_at = self._wall()
+        for one in ended[len(receipts) :]:  # a node behind one that has not ended may well have ended
+            if one.node.kind == "session" and one.session.phase >= SessionPhase.FINISHED:
+                receipts.append(await self._receipt_of(one, began))
+            else:
+                receipts.append(NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned"))
+        fates: dict[tuple[str, int], ProcessFate] = {}
+        for one in ended:
+            is_alone = one.node.kind == "tool" and not one.interrupted
+            fates |= {(fate.owner, fate.pid): fate for fate in one.fates(one.node.id if is_alone else None)}
+        return Receipt(
+            abort_id=request.abort_id,
+            target=plan.target,
+            scope=plan.scope,
+            reason=request.reason,
+            already_ended=False,
+            nodes=tuple(receipts),
+            processes=tuple(fates.values()),
+            survivors=total_survivors(fate.survivors for fate in fates.values()),
+            killed_at=killed_at,
+            recorded_at=recorded_at,
+            spared=plan.spared,
+            outage=self._outage if recorded_at is None else None,
+        )
+
+    async def _join(self, request: _AbortRequest) -> Receipt:
+        """Return the receipt of a target that has ended or is ending, after it has."""
+        plan, sessions = request.plan, self._registry.sessions
+        causes: dict[str | None, Cause] = {None: Cause(actor=request.actor)}
+        if plan.crossings:
+            causes = self._record(request)
+        self._add_cause(request, causes)
+        first = sessions.get(plan.ending[0].id) if plan.ending else None
+        joined = first.stop_request.abort_id if first is not None and first.stop_request is not None else None
         survivors, recorded = list[Survivors](), True
-        for session in [self._registry.sessions[one.id] for one in plan.ending if one.id in self._registry.sessions]:
-            recorded = await self._over(session) and recorded
+        for session in [sessions[one.id] for one in plan.ending if one.id in sessions]:
+            recorded = await self._wait_finished(session) and recorded
             survivors.append(session.report.survivors if session.report is not None else "unknown")
         return Receipt(
             abort_id="",
@@ -128,30 +263,218 @@ class AbortService:
             already_ended=True,
             survivors=total_survivors(survivors),
             joined=joined,
-            outage=None if recorded else self._aborter.outage,
+            outage=None if recorded else self._outage,
         )
 
-    async def execute(
-        self,
-        plan: AbortPlan,
-        *,
-        reason: str,
-        actor: str,
-        now: bool = False,
-        within_s: float | None = None,
-    ) -> Receipt:
-        """Carry out a plan. Whether it came in time is decided before this first waits.
+    @property
+    def _outage(self) -> str | None:
+        """Why the journal cannot be written now."""
+        outage = self._registry.journal_writer.disk.outage
+        return None if outage is None else outage.why
 
-        Raises:
-            Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
+    def _wall(self) -> float:
+        return self._registry.journal_writer.clock.wall.time()
+
+    # ------------------------------------------------------------------ terminate: nothing here awaits
+    def _terminate(self, request: _AbortRequest) -> list[_AbortedNode]:
+        causes = self._record(request)
+        ended: list[_AbortedNode] = []
+        for node in request.plan.nodes:
+            end = self._terminate_call if node.kind == "tool" else self._terminate_session
+            ended.append(end(node, request, causes[node.edge]))
+        self._add_cause(request, causes)
+        return ended
+
+    def _record(self, request: _AbortRequest) -> dict[str | None, Cause]:
+        """Record the abort, and each policy edge that it crosses, in the order of the crossings."""
+        plan, within_s = request.plan, request.within_s
+        root = AbortRecord(
+            id=request.abort_id,
+            scope=plan.scope,
+            target=plan.target,
+            reason=request.reason,
+            actor=request.actor,
+            deadline_s=plan.deadline_s if within_s is None else min(within_s, plan.deadline_s),
+        )
+        records: dict[str | None, AbortRecord] = {None: root}
+        causes: dict[str | None, Cause] = {None: self._append(root, request, request.cause_seq)}
+        for crossing in plan.crossings:
+            before = records[crossing.after]
+            record = records[crossing.edge] = msgspec.structs.replace(
+                root,
+                id=f"{before.id}/{crossing.edge}",
+                scope=crossing.scope,
+                parent_record=before.id,
+                policy_edge=crossing.edge,
+                ruled_by=crossing.ruled_by,
+            )
+            causes[crossing.edge] = self._append(record, request, causes[crossing.after].seq)
+        return causes
+
+    def _append(self, record: AbortRecord, request: _AbortRequest, because: int | None) -> Cause:
+        is_direct = record.scope is not AbortScope.SIBLING and record.policy_edge is None
+        self._registry.record_fact(
+            self._log_of(request.plan),
+            "AbortRecord",
+            Cause(because, None, request.actor),
+            msgspec.to_builtins(record),
+            abort_id=request.abort_id,
+            reason=request.reason,
+            abort_reason=request.abort_reason if is_direct else AbortReason.SIBLING_ABORTED,
+            severity="warning",
+        )
+        return Cause(self._registry.journal_writer.last_seq, None, request.actor)
+
+    def _log_of(self, plan: AbortPlan) -> str:
+        """Return the entity whose log has the abort's records.
+
+        A tool call has no log: an abort of the call is in its turn's, an abort of its session or of siblings in the
+        session's, where the next supervisor looks for what was not carried out.
         """
-        if not plan.already_ended and plan.id not in self._plan_ids(plan, now or plan.now):
-            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
-        return await self._carry_out(plan, reason, actor, now, within_s)
+        if plan.target in self._registry.entities:
+            return plan.target
+        turn_id = plan.target.rpartition(":")[0]
+        turn = self._registry.entities.get(turn_id)
+        return turn_id if turn is None or plan.scope is AbortScope.TOOL else str(turn.data.session_id)
 
-    async def _carry_out(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
-        """Carry out a plan of the tree as it is."""
-        now = now or plan.now
-        if plan.already_ended:
-            return await self._join(plan, reason, actor, now, within_s)
-        return await self._aborter.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+    def _terminate_session(self, node: PlannedNode, request: _AbortRequest, cause: Cause) -> _AbortedNode:
+        session = self._registry.sessions[node.id]
+        turn_id = self._registry.entity(node.id).data.turn_id
+        turn = self._registry.entities.get(turn_id)
+        # An abort ends the session, but not what its turn has achieved before.
+        how = f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
+        due_s = node.due.kill_s if node.due is not None else None
+        bounds = [bound for bound in (due_s, request.within_s) if bound is not None]
+        is_asked = node.reason is AbortReason.USER_INTERRUPT
+        stop = request.stop(request.abort_reason if is_asked else node.reason, node.scope)
+        ended = _AbortedNode(node, session, len(session.fates), how)
+        self._registry.request_stop(node.id, stop, cause=cause, within_s=min(bounds, default=None))
+        return ended
+
+    def _add_cause(self, request: _AbortRequest, causes: dict[str | None, Cause]) -> None:
+        """Add a cause to the sessions in the reach that are ending already. A child has it from its parent."""
+        ids = {one.id for one in request.plan.ending}
+        for one in request.plan.ending:
+            session = self._registry.sessions.get(one.id)
+            if session is not None and session.parent_id not in ids:
+                stop = request.stop(AbortReason.USER_INTERRUPT, request.plan.scope)
+                self._registry.request_stop(one.id, stop, cause=causes[one.edge], within_s=request.within_s)
+
+    def _terminate_call(self, node: PlannedNode, request: _AbortRequest, cause: Cause) -> _AbortedNode:
+        turn_id, _, number = node.id.rpartition(":c")
+        turn = self._registry.entity(turn_id)
+        session = self._registry.sessions[turn.data.session_id]
+        call = next(call for call in turn.data.open if call.number == int(number))
+        connection = session.connection
+        assert connection is not None, "an open call has a connection"
+        ended = _AbortedNode(node, session, len(session.fates), connection=connection)
+        has_child = any(child.started_by == node.id for child in self._registry.children_of(session.session_id))
+        if has_child or connection.runs_call(call.call_id):
+            result = ToolCompleted(
+                call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=request.reason, abort_id=request.abort_id
+            )
+            connection.abandon_call(call.call_id)
+            self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
+            return ended
+        connection.abort_own_call(call.call_id, request.reason, request.abort_id)
+        if self._ends_with_another(call, turn.data, connection, request.plan):
+            ended.how = ENDED_WITHIN
+            return ended
+        ended.how = connection.terminate_call(
+            call.call_id, lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}")
+        )
+        if not ended.how:
+            self._interrupt(ended, call, request, cause, NOT_ASKED)
+        return ended
+
+    def _ends_with_another(self, call: Call, turn: TurnData, connection: Connection, plan: AbortPlan) -> bool:
+        """Return whether *call* is made within another call that the agent runs by itself and that the plan ends."""
+        above = next((one for one in turn.open if one.number == call.within), None)
+        if above is None or connection.runs_call(above.call_id):
+            return False
+        return any(one.id == f"{turn.id}:c{above.number}" for one in plan.nodes)
+
+    def _interrupt(self, ended: _AbortedNode, call: Call, request: _AbortRequest, cause: Cause, how: str) -> None:
+        """Interrupt the turn of a call that the agent does not end alone; the next turn goes on without the call."""
+        if ended.interrupted or not self._registry.is_open(ended.node.id):
+            return
+        ended.interrupted, ended.how = True, how
+        turn_id = ended.node.id.rpartition(":c")[0]
+        fact = {"call": ended.node.id, "why": how}
+        self._registry.record_fact(turn_id, "TurnInterrupted", cause, fact, abort_id=request.abort_id, reason=how)
+        because = cause._replace(seq=self._registry.journal_writer.last_seq)
+        text = f"The tool call {call.call_id} was aborted ({request.reason}). Go on without its result."
+        message = UrgentMessage(message_id=f"abort of {ended.node.id}", sender="supervisor", text=text)
+        self._registry.send(ended.session.session_id, message, cause=because)
+
+    # ------------------------------------------------------------------ receipt
+    async def _receipt_of(self, ended: _AbortedNode, began: float) -> NodeReceipt:
+        """Wait for the end of one node, as long as its cancel mode says; return how it ended."""
+        node, session = ended.node, ended.session
+        if node.kind == "tool":
+            await self._registry.system.join(node.id)
+            return NodeReceipt(
+                id=node.id,
+                kind="tool",
+                outcome="ended",
+                rung=(await self._stage_of_call(ended)).value,
+                took_s=round(self._registry.system.timers.now() - began, 6),
+                how=ended.how or "scope",
+                ended_at=self._wall(),
+            )
+        if node.mode is CancelMode.WAIT_REQUESTED:
+            await session.reached(SessionPhase.TERMINATING).wait()
+        if not ended.is_awaited and session.report is None:
+            return NodeReceipt(id=node.id, kind=node.kind, outcome="requested", how=f"its cancel mode is {node.mode}")
+        await session.reached(SessionPhase.FINISHED).wait()
+        report = session.report
+        if report is None:
+            return NodeReceipt(id=node.id, kind=node.kind, outcome="ended", how="its actor crashed")
+        is_abandoned = report.survivors or report.stage is TerminationStage.ABANDON
+        return NodeReceipt(
+            id=node.id,
+            kind=node.kind,
+            outcome="abandoned" if is_abandoned else "ended",
+            rung=report.stage.value,
+            took_s=round(report.took_s, 6),
+            how=ended.how,
+            ended_at=report.killed_at,
+        )
+
+    async def _stage_of_call(self, ended: _AbortedNode) -> TerminationStage:
+        """Return the stage at which a call has ended; first wait until the agent has let go of an interrupted turn."""
+        connection = ended.connection
+        if ended.interrupted and connection is not None:
+            await connection.wait_turn_over(ended.node.id.rpartition(":c")[0])
+            if connection.turn_id is None and not connection.reusable:
+                await connection.ended.wait()
+            killed = any(fate.ended_by == "kill" for fate in ended.fates())
+            return TerminationStage.KILL if killed else TerminationStage.REQUEST
+        fates = [one for one in ended.fates(ended.node.id) if one.ended_by]
+        return stage_of_fates(fates) if fates or not ended.how else TerminationStage.REQUEST
+
+    async def _wait_recorded(self, target: str, ended: list[_AbortedNode]) -> bool:
+        """Wait until the journal has the end of every awaited node; return ``False`` if it cannot be written.
+
+        A call that has ended sends its result to its turn, and a call whose turn has failed has it from that record,
+        once durable: so the turn processes it only after that. The turn of a target that is no node is waited for as
+        well: its call had just returned.
+        """
+        disk = self._registry.journal_writer.disk
+        for one in ended:
+            recorded = one.session.reached(SessionPhase.RECORDED)
+            if one.node.kind == "session" and one.is_awaited and not await disk.wait_unless_down(recorded):
+                return False
+        calls = [one.node.id for one in ended if one.node.kind == "tool"]
+        turns = dict.fromkeys(one.rpartition(":c")[0] for one in (*calls, target))
+        for turn_id in [one for one in turns if one in self._registry.entities]:
+            if not await self._wait_durable():
+                return False
+            await self._registry.wait_processed(turn_id)
+        return await self._wait_durable()
+
+    async def _wait_durable(self) -> bool:
+        """Wait until all that is recorded now is durable; return ``False`` if the journal cannot be written."""
+        durable, journal_writer = OneShotEvent(), self._registry.journal_writer
+        journal_writer.when_durable(durable.set)
+        return await journal_writer.disk.wait_unless_down(durable) and journal_writer.error is None

@@ -1,321 +1,408 @@
-"""The end of a session's scope, rung by rung: request, cancel, terminate, kill, abandon.
+"""Terminate sessions, turns and tool calls within a bounded time.
 
-Each rung has a budget, and the next begins when it is used up. The first two are climbed here; terminate and kill
-are the shielded end of every process context, so they happen however a scope is left. A hurried end starts at kill.
-Nothing here waits, for a disk or for anything else: an end goes on when the last task or child of its session has
-ended, or when a timer says that the rung's time is up. So ten thousand ends are as many values, and no task.
+Theory of operation
+-------------------
+A :class:`Termination` climbs stages, gentlest first. Each stage has an action and a deadline; at the deadline the next
+stage begins. Three tables use it:
+
+    ==========  ============================  ==================================  =============================
+    stage       session (this module)         turn (``sessions.effect_executor``)  tool call (``tool_calls``)
+    ==========  ============================  ==================================  =============================
+    request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
+    cancel      the session's scope is left
+    terminate   } sent by each process context as its scope is left: SIGTERM, then SIGKILL. The shim of each
+    kill        } process has the same two budgets, for it acts also when the supervisor is dead
+    kill        the agent is killed           the agent is killed                  its processes are killed
+    abandon     what still runs is reported                                        its turn is interrupted
+    ==========  ============================  ==================================  =============================
+
+Terminating a session ends everything below it and then appends the session's last record, ``Ended``. The stage ends
+early as soon as nothing works for the session. Example: a child session, and a tool of the parent that ignores SIGTERM:
+
+     0.0 s   begin(parent): the child is requested to stop; stage request
+     0.1 s   the child's agent exits                                      -> Ended(child, request)
+    10.0 s   request budget spent: cancel; the tool's process context is left and sends SIGTERM
+    12.0 s   SIGKILL; the shim reports that the process tree is gone      -> Ended(parent, kill)
+
+Invariants
+----------
+* A termination is one object and one timer. Ten thousand sessions may be aborted at once, so there is no task.
+* Nothing here awaits: an abort does not depend on the disk (spec 000, RESOLUTIONS 9 to 14). Only ``Ended`` needs the
+  journal. ``Ended`` comes after the last records of the session's turns and agents, so that no reader of the journal
+  sees a session end before its parts; while the journal cannot be written that wait is extended.
+* Stages only advance and deadlines only shrink.
+* Finishing a child may finish its parent, and so on upwards. Such follow-up checks are queued, not called: a session
+  tree may be deeper (2,000 levels are tested) than the Python stack.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import anyio
 
 from actors import Context
+from actors.timers import Timer, TimerService
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
-from supervisor.policies.abort_request import AbortState, same_abort
+from supervisor.policies.abort_request import AbortRequest, same_abort
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
 
-__all__ = ["SLACK_S", "Heartbeat", "TerminationService", "highest"]
+__all__ = ["SLACK_S", "Heartbeat", "Termination", "TerminationService", "stage_of_fates"]
 
 SLACK_S = 5.0
-"""What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
+"""Default of ``TerminationService.slack_s``."""
 
 RECORDED_S = 60.0
-"""How long a session's last record waits for those of its turns and agents: they need a disk, its end does not. While
-the disk is down it waits on: its own record needs the same disk."""
+"""Seconds that ``Ended`` waits for the last records of the session's turns and agents. Extended while the journal
+cannot be written."""
+
+ROUNDING_S = 1e-6
+"""Two deadlines that differ by less (seconds) are the same: a deadline is converted to a difference and back."""
 
 _log = get_logger()
 
-ROUNDING_S = 1e-6
-"""Two deadlines that differ by less are the same one, taken there and back through a difference."""
-
 
 class Termination:
-    """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
+    """One termination under way. A subclass has the table: the ``stages``, their actions and their deadlines."""
 
-    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "session")
+    __slots__ = ("_timer", "stage", "timers")
 
-    def __init__(self, session: LiveSession, cause: Cause, abort_id: str | None, began: float) -> None:
-        self.session = session
-        self.cause = cause
-        self.abort_id = abort_id
-        self.rung: TerminationStage | None = TerminationStage.REQUEST
-        self.began = began
+    stages: ClassVar[tuple[TerminationStage, ...]]
+
+    def __init__(self, timers: TimerService) -> None:
+        self.timers = timers
+        self.stage: TerminationStage | None = None
+        """``None`` before the first stage, and once the termination is over."""
+        self._timer: Timer | None = None
+
+    def act(self, stage: TerminationStage) -> None:
+        """Do what *stage* does. Must not wait."""
+        raise NotImplementedError
+
+    def deadline(self, stage: TerminationStage) -> float | None:
+        """Return when *stage* is over (monotonic seconds); ``None`` for a stage that no other one follows."""
+        raise NotImplementedError
+
+    def enter(self, stage: TerminationStage) -> None:
+        """Begin *stage*: act, then set the timer for the stage after it."""
+        self.stage = stage
+        self.act(stage)
+        if self.stage is stage:  # the action may have ended the termination
+            self.reschedule()
+
+    def reschedule(self) -> None:
+        """Set the timer of the present stage again, after its deadline has changed."""
+        assert self.stage is not None, "a termination that is over has no timer"
+        ends_at = self.deadline(self.stage)
+        self.cancel_timer()
+        if ends_at is not None:
+            self.call_at(ends_at, self._advance)
+
+    def finish(self) -> None:
+        """End the termination: no further stage begins."""
+        self.stage = None
+        self.cancel_timer()
+
+    def call_at(self, moment: float, call: Callable[[], None]) -> None:
+        """Call *call* at *moment* (monotonic seconds), by the one timer of this termination."""
+
+        self.cancel_timer()
+        self.set_timer(max(moment - self.timers.now(), 0.0), call)
+
+    def _advance(self) -> None:
+        assert self.stage is not None, "the timer is cancelled when the termination is over"
+        self.enter(self.stages[self.stages.index(self.stage) + 1])
+
+    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._timer = self.timers.set(None, None, delay_s, lambda _: call())
+
+    def cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            self.timers.cancel(timer)
+
+
+class SessionTermination(Termination):
+    """Termination of one session."""
+
+    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "service", "session")
+
+    stages = (TerminationStage.REQUEST, TerminationStage.CANCEL, TerminationStage.KILL, TerminationStage.ABANDON)
+
+    def __init__(
+        self, service: TerminationService, session: LiveSession, cause: Cause, abort_id: str | None, began: float
+    ) -> None:
+        super().__init__(service.registry.system.timers)
+        self.service, self.session = service, session
+        self.cause, self.abort_id, self.began = cause, abort_id, began
         self.fates_before = len(session.fates)
         self.outages = 0
-        """How many outages of the journal's disk were over when it began to wait for last records."""
+        """Number of journal outages that were over when ``Ended`` began to wait for last records."""
 
     @property
     def due(self) -> StageDeadlines:
-        """When each rung is over, in seconds after it began. Looked up again whenever its end is pressed."""
-        asked = self.session.stop_request
-        within_s = asked.deadline - self.began if asked is not None else None
+        """Deadlines of all stages, in seconds after ``began``; a later request to stop may shorten them."""
+        request = self.session.stop_request
+        within_s = request.deadline - self.began if request is not None else None
         return stage_deadlines(self.session.policy.ladder, within_s)
+
+    def act(self, stage: TerminationStage) -> None:
+        session, registry = self.session, self.service.registry
+        match stage:
+            case TerminationStage.REQUEST:
+                if session.connection is not None:
+                    session.connection.close_when_idle()
+            case TerminationStage.CANCEL:
+                registry.cancel_scope(session.session_id, self.abort_id or stage)
+            case TerminationStage.KILL:
+                if session.connection is not None:
+                    words = "it was ended at once"
+                    intent = Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL)
+                    session.connection.kill(intent)
+                registry.cancel_scope(session.session_id, self.abort_id or stage)
+            case TerminationStage.ABANDON:
+                self.service.on_idle(session)
+
+    def deadline(self, stage: TerminationStage) -> float | None:
+        ladder, due = self.session.policy.ladder, self.due
+        match stage:
+            case TerminationStage.REQUEST:
+                return self.began + due.request_s
+            case TerminationStage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
+                return self.began + due.terminate_s  # no time for the process contexts to terminate first
+            case TerminationStage.CANCEL:
+                return self.began + due.kill_s + self.service.slack_s
+            case TerminationStage.KILL:
+                return self.timers.now() + ladder.kill_s + self.service.slack_s
+            case _:
+                return None
+
+    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        # As a message to an actor: what the dispatcher has for others at that moment comes first.
+        self.service.context.set_timer(self.session.session_id, delay_s, StageBudgetSpent(call))
+
+    def cancel_timer(self) -> None:
+        self.service.context.cancel_timer(self.session.session_id)
+
+    def is_gentle(self) -> bool:
+        """True in the stages that a more urgent request can still shorten."""
+        return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
+
+
+class StageBudgetSpent(NamedTuple):
+    """Message of a session termination's timer."""
+
+    call: Callable[[], None]
 
 
 class Heartbeat:
-    """A message that only shows, by being handled, that the actor and the kernel's dispatcher are alive."""
+    """Message that shows, by being handled, that the actor and the kernel's dispatcher are alive."""
 
     def __init__(self) -> None:
         self.handled = anyio.Event()
 
 
-class StageBudgetSpent(NamedTuple):
-    """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
-
-    session_id: str
-    rung: TerminationStage | None
-
-
 class TerminationService:
-    """All the ends that are under way, and the actor that hears their timers. It outlives every session."""
+    """Terminations of all sessions. As an actor it owns the scope of tasks that outlive every session."""
 
     def __init__(self, registry: EntityRegistry, actor_id: str) -> None:
-        self._registry = registry
+        self.registry = registry
         self._actor_id = actor_id
-        self._climbs: dict[str, Termination] = {}
-        self._rested: deque[Callable[[], None]] = deque()
-        self._looking = False
-        registry.on_idle, registry.on_recorded, registry.on_deadline_shortened = (
-            self._rest,
-            self._recorded,
-            self._pressed,
-        )
+        self.slack_s = SLACK_S
+        """Seconds that a loaded machine may add to the stages terminate and kill before a scope is abandoned."""
+        self._terminations: dict[str, SessionTermination] = {}
+        self._checks: deque[Callable[[], None]] = deque()
+        self._is_checking = False
+        registry.on_idle = self.on_idle
+        registry.on_recorded = self._on_recorded
+        registry.on_deadline_shortened = self._on_deadline_shortened
 
     def __len__(self) -> int:
-        """How many ends are under way."""
-        return len(self._climbs)
+        """Return the number of terminations under way."""
+        return len(self._terminations)
 
     def receive(self, ctx: object, message: object) -> None:
-        if isinstance(message, Heartbeat):
+        if isinstance(message, StageBudgetSpent):
+            message.call()
+        elif isinstance(message, Heartbeat):
             message.handled.set()
-            return
-        if not isinstance(message, StageBudgetSpent):
-            _log.error("an end could not be joined", what=str(message))
-            return
-        climb = self._climbs.get(message.session_id)
-        if climb is not None and climb.rung is message.rung:
-            self._overdue(climb)
+        else:
+            _log.error("a task of the supervisor failed", what=str(message))
 
-    # ------------------------------------------------------------------ the climb
+    @property
+    def context(self) -> Context:
+        ctx = self.registry.system.context(self._actor_id)
+        assert ctx is not None, "this actor outlives every session"
+        return ctx
+
+    # ------------------------------------------------------------------ begin
     def begin(
         self, session: LiveSession, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0
     ) -> None:
-        """End everything below a session, then have its last record written. *now*: if that is under way, at once.
+        """Terminate *session*, and everything below it. A termination under way only becomes more urgent.
 
-        *elapsed_s*: an end that an earlier supervisor began goes on, and is that many seconds old already.
+        Args:
+            now: start at the kill stage, or continue there.
+            elapsed_s: age of a termination that an earlier supervisor began (seconds).
         """
         if now:
-            self._hurry(session)
+            self._skip_to_kill(session)
         if session.is_terminating:
             return
-        began = self._registry.system.timers.now() - elapsed_s
+        began = self.registry.system.timers.now() - elapsed_s
         if not session.is_stopping:
-            session.stopped_by_seq = cause.seq  # by itself, or before its supervisor was killed
-        session.stop_request = session.stop_request or self._unasked(session, began)
+            session.stopped_by_seq = cause.seq  # the session stops by itself, or was stopping when its supervisor died
+        if session.stop_request is None:  # the session's own last error is the reason
+            session.stop_request = AbortRequest(
+                abort_id=None,
+                reason=self.registry.entity(session.session_id).data.last_error,
+                severity=TerminationStage.REQUEST,
+                deadline=began + session.policy.ladder.total_s,
+            )
         session.advance(SessionPhase.TERMINATING)
-        climb = Termination(session, cause, abort_id, began)
-        self._end_children(climb)
-        self._climbs[session.session_id] = climb
+        termination = SessionTermination(self, session, cause, abort_id, began)
+        self._stop_children(termination)
+        self._detach_survivors(termination)
+        self._terminations[session.session_id] = termination
         first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
         if session.busy:
-            self._step_to(climb, first)
+            termination.enter(first)
         else:
-            climb.rung = first
-            self._rest(session)
+            termination.stage = first
+            self.on_idle(session)
 
-    def _unasked(self, session: LiveSession, began: float) -> AbortState:
-        """It ends by itself: its own last error is the first reason."""
-        reason = self._registry.entity(session.session_id).data.last_error
-        deadline = began + session.policy.ladder.total_s
-        return AbortState(abort_id=None, reason=reason, severity=TerminationStage.REQUEST, deadline=deadline)
+    def _stop_children(self, termination: SessionTermination) -> None:
+        """Request every child session to stop, except those with the cancel mode ABANDON.
 
-    def _end_children(self, climb: Termination) -> None:
-        """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
-        session = climb.session
-        self._tell_children(climb)
-        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
-            entity = self._registry.entities.get(child.session_id)
-            if entity is not None and entity.ended:
-                continue  # there is nothing of it to live on: its last record is on its way
-            if child.mode is CancelMode.WAIT_REQUESTED:
-                session.hold_until(child.reached(SessionPhase.TERMINATING))
-            self._registry.reparent(child, climb.cause, climb.abort_id)
-
-    def _tell_children(self, climb: Termination) -> None:
-        """Who is waited for has no longer than this session; who was told so already is not told again."""
-        session, stop = climb.session, None
+        A child that *termination* waits for has the same deadline. A child that the same abort has asked already, with
+        that deadline, is not asked again.
+        """
+        session, stop = termination.session, None
         if not session.children:
             return
-        deadline = climb.began + climb.due.kill_s
+        deadline = termination.began + termination.due.kill_s
         for child in list(session.children.values()):
-            waits = child.mode is CancelMode.WAIT_COMPLETED
-            known = child.stop_request
-            if child.mode is CancelMode.ABANDON or (
-                known is not None
-                and same_abort(known, climb.abort_id)
-                and (not waits or known.deadline <= deadline + ROUNDING_S)
-            ):
+            waits, known = child.mode is CancelMode.WAIT_COMPLETED, child.stop_request
+            is_asked = known is not None and same_abort(known, termination.abort_id)
+            in_time = not waits or (known is not None and known.deadline <= deadline + ROUNDING_S)
+            if child.mode is CancelMode.ABANDON or (is_asked and in_time):
                 continue
-            stop = stop or _parent_ended(session, climb.abort_id)
-            within_s = deadline - self._registry.system.timers.now() if waits else None
-            self._registry.request_stop(child.session_id, stop, cause=climb.cause, within_s=within_s)
+            stop = stop or OperatorStop(
+                reason=f"its parent {session.session_id} ended",
+                abort_id=termination.abort_id,
+                abort_reason=AbortReason.PARENT_ABORTED,
+                transition_reason=TransitionReason.ABORTED,
+            )
+            within_s = deadline - self.registry.system.timers.now() if waits else None
+            self.registry.request_stop(child.session_id, stop, cause=termination.cause, within_s=within_s)
 
-    def _step_to(self, climb: Termination, rung: TerminationStage) -> None:
-        """Do what the rung does, and set the timer for the next one."""
-        session, climb.rung = climb.session, rung
-        if rung is TerminationStage.REQUEST:
-            if session.connection is not None:
-                session.connection.close_when_idle()
-        elif rung is TerminationStage.CANCEL:
-            self._registry.cancel_scope(session.session_id, climb.abort_id or TerminationStage.CANCEL)
-        else:
-            self._kill(session)
-            self._registry.cancel_scope(session.session_id, climb.abort_id or TerminationStage.KILL)
-        self._set_timer(climb, rung)
+    def _detach_survivors(self, termination: SessionTermination) -> None:
+        """Give another parent to every child session that may outlive this one."""
+        session = termination.session
+        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+            entity = self.registry.entities.get(child.session_id)
+            if entity is not None and entity.ended:
+                continue  # its last record is on its way: nothing is left that could outlive this session
+            if child.mode is CancelMode.WAIT_REQUESTED:
+                session.hold_until(child.reached(SessionPhase.TERMINATING))
+            self.registry.reparent(child, termination.cause, termination.abort_id)
 
-    def _set_timer(self, climb: Termination, rung: TerminationStage) -> None:
-        ladder, due = climb.session.policy.ladder, climb.due
-        if rung is TerminationStage.REQUEST:
-            left_s = climb.began + due.request_s - self._registry.system.timers.now()
-        elif rung is TerminationStage.CANCEL:
-            # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
-            give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
-            left_s = climb.began + give_way_s - self._registry.system.timers.now()
-        else:
-            left_s = ladder.kill_s + SLACK_S
-        session_id = climb.session.session_id
-        self._context.set_timer(session_id, max(left_s, 0.0), StageBudgetSpent(session_id, rung))
-
-    def _kill(self, session: LiveSession) -> None:
-        words = "it was ended at once"
-        if session.connection is not None:
-            session.connection.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-
-    def _overdue(self, climb: Termination) -> None:
-        match climb.rung:
-            case TerminationStage.REQUEST:
-                self._step_to(climb, TerminationStage.CANCEL)
-            case TerminationStage.CANCEL:
-                self._step_to(climb, TerminationStage.KILL)
-            case TerminationStage.KILL:
-                climb.rung = TerminationStage.ABANDON
-                self._rest(climb.session)
-            case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
-                self._await_records(climb)  # what waited for the disk has only just begun to be written
-            case _:
-                self._conclude(climb)
-
-    def _await_records(self, climb: Termination) -> None:
-        climb.outages = self._disk.outages
-        session_id = climb.session.session_id
-        self._context.set_timer(session_id, RECORDED_S, StageBudgetSpent(session_id, None))
-
-    # ------------------------------------------------------------------ more urgent than before
-    def _hurry(self, session: LiveSession) -> None:
-        """What is ending below it, and it itself, goes on at the kill rung; what is to end will begin there."""
+    # ------------------------------------------------------------------ more urgent
+    def _skip_to_kill(self, session: LiveSession) -> None:
+        """Move *session* and the children it waits for to the kill stage. Later terminations below it start there."""
         pending = [session]
         while pending:
             one = pending.pop()
             one.kill_at_once = True
-            climb = self._climbs.get(one.session_id)
-            if climb is not None and climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
-                self._step_to(climb, TerminationStage.KILL)
+            termination = self._terminations.get(one.session_id)
+            if termination is not None and termination.is_gentle():
+                termination.enter(TerminationStage.KILL)
             pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
-    def _pressed(self, session: LiveSession) -> None:
-        """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
-        climb = self._climbs.get(session.session_id)
-        if climb is not None and climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
-            self._soon(lambda: self._press(climb))
-
-    def _press(self, climb: Termination) -> None:
-        if climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
-            self._set_timer(climb, climb.rung)
-            self._tell_children(climb)
-
-    # ------------------------------------------------------------------ the end
-    def _rest(self, session: LiveSession) -> None:
-        """Nothing works for it any more. The end of one may be what its parent waited for."""
-        climb = self._climbs.get(session.session_id)
-        if climb is not None and climb.rung is not None:
-            self._soon(lambda: self._be_over(climb))
-
-    def _soon(self, look: Callable[[], None]) -> None:
-        """One after the other: what follows from a look is looked at next, so that depth is no recursion."""
-        self._rested.append(look)
-        if not self._looking:
-            self._looking = True
-            try:
-                while self._rested:
-                    self._rested.popleft()()
-            finally:
-                self._looking = False
-
-    def _be_over(self, climb: Termination) -> None:
-        session, rung = climb.session, climb.rung
-        if rung is None:
+    def _on_deadline_shortened(self, session: LiveSession) -> None:
+        termination = self._terminations.get(session.session_id)
+        if termination is None:
             return
-        took_s = max(0.0, self._registry.system.timers.now() - climb.began)
-        self._context.cancel_timer(session.session_id)
-        if rung is TerminationStage.CANCEL:
-            rung = highest(session.fates[climb.fates_before :])
+
+        def shorten() -> None:
+            if termination.is_gentle():
+                termination.reschedule()
+                self._stop_children(termination)
+
+        if termination.is_gentle():
+            self._enqueue(shorten)
+
+    # ------------------------------------------------------------------ finish
+    def on_idle(self, session: LiveSession) -> None:
+        """Finish the termination of *session*, if there is one: nothing works for the session any more."""
+        termination = self._terminations.get(session.session_id)
+        if termination is not None and termination.stage is not None:
+            self._enqueue(lambda: self._finish(termination))
+
+    def _enqueue(self, check: Callable[[], None]) -> None:
+        """Run *check* after those that are queued. A check may queue others: the depth of the tree is no recursion."""
+        self._checks.append(check)
+        if not self._is_checking:
+            self._is_checking = True
+            try:
+                while self._checks:
+                    self._checks.popleft()()
+            finally:
+                self._is_checking = False
+
+    def _finish(self, termination: SessionTermination) -> None:
+        session, stage = termination.session, termination.stage
+        if stage is None:
+            return
+        took_s = max(0.0, termination.timers.now() - termination.began)
+        if stage is TerminationStage.CANCEL:
+            stage = stage_of_fates(session.fates[termination.fates_before :])
         survivors = total_survivors(fate.survivors for fate in session.fates)
-        session.report = TerminationReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
-        climb.rung = None
-        session.advance(SessionPhase.FINISHED)
+        session.report = TerminationReport(stage, took_s, self.registry.journal_writer.clock.wall.time(), survivors)
+        termination.finish()
+        session.advance(SessionPhase.FINISHED)  # only after the report is there: the abort's receipt reads it
         if session.unrecorded:
-            self._await_records(climb)
+            self._await_records(termination)
         else:
-            self._conclude(climb)
+            self._append_ended(termination)
 
-    def _recorded(self, session: LiveSession) -> None:
-        """Everything below it has its last record."""
-        climb = self._climbs.get(session.session_id)
-        if climb is not None and climb.rung is None:
-            self._context.cancel_timer(session.session_id)
-            self._conclude(climb)
+    def _await_records(self, termination: SessionTermination) -> None:
+        disk = self.registry.journal_writer.disk
+        termination.outages = disk.outages
 
-    def _conclude(self, climb: Termination) -> None:
-        report = climb.session.report
-        assert report is not None, "what is over has a report"
-        del self._climbs[climb.session.session_id]
-        ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
-        self._registry.send(climb.session.session_id, ended, cause=climb.cause)
+        def give_up() -> None:
+            if disk.outage is not None or disk.outages > termination.outages:
+                self._await_records(termination)  # the records have only just begun to be written, or cannot be yet
+            else:
+                self._append_ended(termination)
 
-    @property
-    def _disk(self) -> JournalAvailability:
-        return self._registry.journal_writer.disk
+        termination.call_at(termination.timers.now() + RECORDED_S, give_up)
 
-    @property
-    def _context(self) -> Context:
-        ctx = self._registry.system.context(self._actor_id)
-        assert ctx is not None, "it outlives every session"
-        return ctx
+    def _on_recorded(self, session: LiveSession) -> None:
+        """Append ``Ended``: every turn, agent and child of *session* has its last record."""
+        termination = self._terminations.get(session.session_id)
+        if termination is not None and termination.stage is None:
+            termination.finish()
+            self._append_ended(termination)
 
-
-def _parent_ended(session: LiveSession, abort_id: str | None) -> OperatorStop:
-    return OperatorStop(
-        reason=f"its parent {session.session_id} ended",
-        abort_id=abort_id,
-        abort_reason=AbortReason.PARENT_ABORTED,
-        transition_reason=TransitionReason.ABORTED,
-    )
+    def _append_ended(self, termination: SessionTermination) -> None:
+        session, report = termination.session, termination.session.report
+        assert report is not None, "a session that has finished has a report"
+        del self._terminations[session.session_id]
+        ended = Ended(rung=report.stage.value, took_s=round(report.took_s, 6), survivors=report.survivors)
+        self.registry.send(session.session_id, ended, cause=termination.cause)
 
 
-def highest(fates: Sequence[ProcessFate]) -> TerminationStage:
-    """The rung that it took to end these processes, once their scope was cancelled."""
+def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
+    """Return the highest stage that it took to end these processes, after their scope was cancelled."""
     ended_by = {fate.ended_by for fate in fates}
     if "kill" in ended_by:
         return TerminationStage.KILL

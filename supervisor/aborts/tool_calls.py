@@ -1,18 +1,22 @@
-"""End one call that an agent runs by itself without its turn, and find what is left of the calls that have ended.
+"""Terminate one tool call that an agent runs by itself, and account for the processes of terminated calls.
 
-Which processes are those of a call is decided in ``policies/call_processes.py``. Here is when that is asked: before a
-call that is being ended has its result, and before a turn that was interrupted with a call open has its end. What
-belongs to the calls is killed, what may belong to them is named, and as long as either is alive, or nothing could be
-seen, the result of the call is ``unknown``, not ``aborted``. When the agent has ended, and its shim has proved that
-nothing of it is left, that is recorded, and counted in every receipt from then on.
+Terminating a call leaves its turn running. The stages are request (the agent is asked, in its protocol, to end the
+call), kill (the processes that belong to the call are killed) and abandon (the caller is told that the call goes on,
+and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module decides when
+that is asked: before a terminated call has its result, and before an interrupted turn with an open call has its end.
 
-What an agent runs within its own process is no process of a call: there its word counts, that the call has ended.
+Processes that belong to the call are killed; processes that may belong to it are named. While one of either is alive,
+or the processes could not be seen, the result of the call is ``unknown`` and not ``aborted``. When the agent has ended
+and its shim has proved that nothing is left, a record says so, and later receipts count these processes as dead.
+
+What an agent runs inside its own process is no process of a call. There the agent's word counts that the call ended.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -20,6 +24,8 @@ import msgspec
 
 from actors import ActorStopped
 from actors.timers import TimerService
+from supervisor.aborts.termination import Termination
+from supervisor.lifecycles.types import TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 from supervisor.ports import Out, Process
@@ -32,33 +38,67 @@ __all__ = ["KilledProcesses", "ToolCallTerminations", "end_processes"]
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
 STRUCK: Final = "the agent runs this call by itself: the processes of the call were killed, and its turn went on"
-"""How a call was ended, for a receipt."""
+"""Ways in which a call was ended, for a receipt."""
 
 ASKED_S: Final = 1.0
-"""How long an agent has to end a call before what can be told to be the call's is killed. Measured: 5 ms."""
+"""Budget of the request stage, in seconds. Measured: an agent ends a call in 5 ms."""
 
 STRIKE_S: Final = 1.0
-"""How long processes are killed that go on to start others, before they are given up until their agent ends."""
+"""Seconds for which processes are killed that start others meanwhile, before they are left until their agent ends."""
 LINGER_S: Final = 0.25
-"""How long a process that may belong to a call has to end, once the agent says that it has ended the call."""
+"""Seconds that a process that may belong to a call has to end by itself, after the agent said that the call ended."""
 NAP_S: Final = 0.005
+"""Seconds between two looks at the processes."""
 
 
-class _CallTermination(NamedTuple):
-    """A call that is to end alone: how, and who is told if it does not."""
+class CallTermination(Termination):
+    """Termination of one call. *on_kill* and *on_abandon* are called when these stages begin."""
 
-    how: str
-    told: list[Callable[[str], None]]
+    __slots__ = ("_began", "_budget_s", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
+
+    stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.ABANDON)
+
+    def __init__(
+        self,
+        timers: TimerService,
+        tool_id: str,
+        how: str,
+        budget_s: float,
+        on_kill: Callable[[], None],
+        on_abandon: Callable[[], None],
+    ) -> None:
+        super().__init__(timers)
+        self.tool_id, self.how = tool_id, how
+        self.not_ended: list[Callable[[str], None]] = []
+        """Called with the reason, once, if the call is not terminated alone."""
+        self._budget_s = budget_s
+        self._on_kill, self._on_abandon = on_kill, on_abandon
+
+    def act(self, stage: TerminationStage) -> None:
+        match stage:
+            case TerminationStage.KILL:
+                self._on_kill()
+            case TerminationStage.ABANDON:
+                self._on_abandon()
+
+    def deadline(self, stage: TerminationStage) -> float | None:
+        match stage:
+            case TerminationStage.REQUEST:
+                return self.timers.now() + min(ASKED_S, self._budget_s)
+            case TerminationStage.KILL:
+                return self.timers.now() + self._budget_s
+            case _:
+                return None
 
 
 class ToolCallTerminations:
-    """The calls of one agent that are to end alone.
+    """Terminations of the calls that one agent runs by itself.
 
     Args:
-        calls: the open calls of its turn: their actors, by what the agent calls them.
-        aborted: those calls of its turn that are being ended alone.
-        ask: what asks the agent to end a call; ``None`` if it cannot be asked.
-        wire: to the agent.
+        calls: actor ids of the turn's open calls, by the agent's names for the calls.
+        aborted: names of the calls of the turn that are being terminated alone.
+        ask: writes the agent's protocol to end a call; returns ``None`` if the agent cannot be asked.
+        agent_io: messages to the agent.
     """
 
     def __init__(
@@ -78,120 +118,131 @@ class ToolCallTerminations:
         self._aborted = aborted
         self._ask = ask
         self._agent_io = agent_io
-        self._ending: dict[str, _CallTermination] = {}
+        self._terminations: dict[str, CallTermination] = {}
         self._span = CallSpan(0, 0)
-        """When the processes of the open calls were born."""
+        """Time in which the processes of the open calls were born."""
         self._begun: dict[str, None] = {}
-        """The calls that have been opened in that time."""
+        """Calls that were opened in that time."""
         self._written = (0, 0)
-        """Between which ticks the agent wrote what is dealt with now."""
+        """Ticks between which the agent wrote the output that is processed now."""
         self._closed_last = False
-        """The last open call was closed by what is dealt with now."""
+        """The output that is processed now has closed the last open call."""
         self._left: dict[tuple[str, int], None] = {}
-        """The processes that may be alive, and the call that they were found for. Pid 0: they could not be seen."""
+        """Processes that may be alive, each with the call that it was found for. Pid 0: they could not be seen."""
         self._looking = anyio.Lock(fast_acquire=True)
 
     # ------------------------------------------------------------------ what the agent does
     def begin_turn(self) -> None:
-        """Another turn is about to be given to it: it has no open call now."""
-        self._ending.clear()
+        """Forget the calls of the last turn: no call of the next one is open yet."""
+        for termination in self._terminations.values():
+            termination.finish()
+        self._terminations.clear()
         now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
         self._begun.clear()
 
     def note_output(self, written: tuple[int, int]) -> None:
-        """Note between which ticks the output was *written* that is dealt with from now on."""
+        """Note between which ticks the output was *written* that is processed from now on."""
         clear = self._span.clear
         if self._closed_last and not self._calls and written[0] >= clear:
-            # All that it had written by then has been heard, and no call was open: what is born later is of a new call.
+            # All output up to that tick is processed, and no call was open: a process born later is of a new call.
             self._span = CallSpan(clear, clear)
         self._written, self._closed_last = written, False
 
     def note_all_closed(self) -> None:
-        """No call is open now. When the next one began is not known: perhaps right after this one, and before we read
-        of either."""
+        """Note that no call is open. The agent may open the next one right away, before that output is read."""
         begin, end = self._written
         self._span, self._closed_last = CallSpan(max(begin, self._span.since), max(end, self._span.since)), True
         self._begun.clear()
 
     def note_opened(self, call_id: str) -> None:
-        """A call is about to be opened, beside those that are."""
+        """Note that a call is about to be opened, beside those that are open."""
         self._begun[call_id] = None
 
     @property
     def _alone(self) -> bool:
-        """True if what is born in that time is of calls that are being ended."""
+        """True if every process that is born in that time belongs to a call that is being terminated."""
         return all(one in self._aborted for one in self._begun)
 
     async def before_result(self, call_id: str) -> bool:
-        """End what a call has left running that was ended alone; ``False`` if something of it may be alive."""
+        """End what a terminated call has left running; return ``False`` if some of it may be alive."""
         if call_id in self._aborted and call_id in self._calls:
             return await self._end_processes(self._calls[call_id], self._alone)
         return True
 
     async def before_end(self, tool_id: str) -> bool:
-        """End what all calls of an interrupted turn have left running; ``False`` if something of it may be alive."""
+        """End what all calls of an interrupted turn have left running; return ``False`` if some of it may be alive."""
         return await self._end_processes(tool_id, alone=True)
 
-    # ------------------------------------------------------------------ ending one
-    def terminate(self, call_id: str, kept: Callable[[str], None]) -> str:
-        """End this one call: how, for a receipt; ``""`` if it cannot be. *kept* hears why, if it does not end."""
-        if call_id in self._ending:
-            self._ending[call_id].told.append(kept)
-            return self._ending[call_id].how
-        ctx = self._registry.system.context(self._calls.get(call_id, ""))
-        outs = self._ask(call_id) if ctx is not None else None
-        if ctx is None or (outs is None and not self._alone):
+    # ------------------------------------------------------------------ stages
+    def terminate(self, call_id: str, not_ended: Callable[[str], None]) -> str:
+        """Begin to terminate one call; *not_ended* is called with the reason if that fails later.
+
+        Returns:
+            How the call is terminated, for a receipt; ``""`` if it cannot be terminated alone.
+        """
+        tool_id, known = self._calls.get(call_id, ""), self._terminations.get(call_id)
+        if known is not None and known.tool_id == tool_id:
+            known.not_ended.append(not_ended)
+            return known.how
+        is_alive = self._registry.system.context(tool_id) is not None
+        outs = self._ask(call_id) if is_alive else None
+        if not is_alive or (outs is None and not self._alone):
             return ""
         how = STRUCK if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
-        self._ending[call_id] = _CallTermination(how, [kept])
+        budget_s = self._session.policy.ladder.request_s
+        termination = self._terminations[call_id] = CallTermination(
+            self._registry.system.timers,
+            tool_id,
+            how,
+            budget_s,
+            on_kill=lambda: self._start_strike(call_id, tool_id, asked=outs is not None),
+            on_abandon=lambda: self.give_up(call_id, f"it had not ended {budget_s:g} s later"),
+        )
+        termination.not_ended.append(not_ended)
         self._agent_io.put(outs or ())
-        try:
-            self._session.start(ctx, self._see_to_end, call_id, outs is not None)
-        except ActorStopped:
-            return ""
+        termination.enter(TerminationStage.KILL if outs is None else TerminationStage.REQUEST)
         return how
 
-    async def _see_to_end(self, call_id: str, asked: bool) -> None:
-        """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
-        its own process, and wait for those that this has started."""
-        within_s, timers = self._session.policy.ladder.request_s, self._registry.system.timers
-        if asked:
-            with timers.limit(min(ASKED_S, within_s)):
-                await anyio.sleep_forever()
-        with timers.limit(within_s):
-            found = self._alone and await self._kill_processes(self._calls.get(call_id, ""))
-            if not (found or asked):
-                self.give_up(call_id, "no process of it was found")
-            await anyio.sleep_forever()
-        self.give_up(call_id, f"it had not ended {within_s:g} s later")
+    def _start_strike(self, call_id: str, tool_id: str, *, asked: bool) -> None:
+        """Kill the call's processes, in the call's scope. An agent that was asked to end the call may have ended its
+        own process, and wait for the processes that this one has started."""
+        ctx = self._registry.system.context(tool_id)
+        if ctx is not None and self._alone:
+            with suppress(ActorStopped):
+                self._session.start(ctx, self._strike, call_id, tool_id, asked)
+        elif not asked:
+            self.give_up(call_id, "no process of it was found")
+
+    async def _strike(self, call_id: str, tool_id: str, asked: bool) -> None:
+        """Kill what belongs to the one call that is open and goes on."""
+        process, killed = self._agent_io.process, False
+        if process is not None:
+            async with self._looking:
+                found = await end_processes(
+                    process, self._span, self._registry.system.timers, servers=self._session.profile.servers
+                )
+            self._note_killed(tool_id, found)
+            killed = bool(found.killed)
+        if not (killed or asked):
+            self.give_up(call_id, "no process of it was found")
 
     def give_up(self, call_id: str, why: str) -> None:
-        """The agent does not end that call alone: whoever asked for it hears why."""
-        ending = self._ending.pop(call_id, None)
-        for kept in ending.told if ending is not None and call_id in self._calls else ():
-            kept(why)
+        """Tell whoever terminates the call that the agent does not end it alone, and *why*."""
+        termination = self._terminations.pop(call_id, None)
+        if termination is not None:
+            termination.finish()
+            for not_ended in termination.not_ended if self._calls.get(call_id) == termination.tool_id else ():
+                not_ended(why)
 
     # ------------------------------------------------------------------ its processes
-    async def _kill_processes(self, tool_id: str) -> bool:
-        """Kill what belongs to the one call that is open and goes on; ``False`` if there was nothing."""
-        process = self._agent_io.process
-        if process is None:
-            return False
-        async with self._looking:
-            found = await end_processes(
-                process, self._span, self._registry.system.timers, servers=self._session.profile.servers
-            )
-        self._note_killed(tool_id, found)
-        return bool(found.killed)
-
     async def _end_processes(self, tool_id: str, alone: bool) -> bool:
-        """Kill what belongs to the calls, and name what may; ``True`` if nothing of them is alive."""
+        """Kill what belongs to the calls, and name what may belong to them; return ``True`` if none of it is alive."""
         process = self._agent_io.process
         if process is None:
             return True
         async with self._looking:
-            linger_s = LINGER_S if not self._left else 0.0  # what has outlived that once is waited for no more
+            linger_s = LINGER_S if not self._left else 0.0  # a process that outlived the wait once gets no second one
             span = self._span._replace(alone=alone)
             found = await end_processes(
                 process, span, self._registry.system.timers, linger_s, self._session.profile.servers
@@ -220,11 +271,11 @@ class ToolCallTerminations:
             self._left[fate.owner, fate.pid] = None
 
     def note_processes_gone(self) -> None:
-        """The agent has ended with all that it had started: so has whatever was left of its calls."""
+        """Note that the agent has ended with every process that it had started."""
         self._note_ended(list(self._left))
 
     def _note_ended(self, found: Sequence[tuple[str, int]]) -> None:
-        """Note of processes, each with its call, that they have ended: on record, and in each receipt still to come."""
+        """Record that processes, each given with its call, have ended, and count them as dead in later receipts."""
         for one in found:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
@@ -236,8 +287,8 @@ class ToolCallTerminations:
 
 
 class KilledProcesses(NamedTuple):
-    """Pids of processes: those that were killed, those of them that were still alive when there was no more time, those
-    that may belong to a call and are alive (0: nothing could be seen), and all that are alive, the agent too."""
+    """Pids after :func:`end_processes`: killed; killed but still alive at the end (``left``); alive and perhaps of a
+    call (``may_live``; 0: the processes could not be seen); all that are alive, with the agent."""
 
     killed: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
@@ -246,17 +297,24 @@ class KilledProcesses(NamedTuple):
 
 
 async def end_processes(
-    process: Process, span: CallSpan, timers: TimerService, linger_s: float = 0.0, servers: Collection[str] = ()
+    process: Process,
+    span: CallSpan,
+    timers: TimerService,
+    linger_s: float = 0.0,
+    servers: Collection[str] = (),
+    within_s: float = STRIKE_S,
 ) -> KilledProcesses:
-    """Kill what belongs to the calls of that time until nothing of it is found, 1 s at most; wait *linger_s* for what
-    may belong to them to end by itself."""
+    """Kill the processes of the calls in *span* until none is found, for *within_s* seconds at most.
+
+    *linger_s*: seconds that a process which may belong to a call has to end by itself.
+    """
     killed: dict[int, None] = {}
     seen: tuple[ProcessSeen, ...] | None = None
     found = CallProcesses()
     patient_until = timers.now() + linger_s
-    with timers.limit(STRIKE_S):
+    with timers.limit(within_s):
         while True:
-            seen = None  # until the reply is here: a shim that was stopped gives none
+            seen = None  # a shim that was stopped gives no reply, and this loop is cancelled while it waits
             seen = await process.list_processes()
             if seen is None:
                 break

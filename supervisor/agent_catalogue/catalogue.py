@@ -1,7 +1,7 @@
-"""The agents that are known: one file of data each, read when one is asked for.
+"""Catalogue of known agents: one data file per agent, read on first use.
 
-An agent may be had in several ways (a protocol over its standard streams, or one program for each prompt); the first
-is the usual one. A file names packages and versions, and never where a package comes from.
+An agent may have several variants (a protocol on standard input and output, or one program run per prompt); the first
+variant is the default. A file names packages and versions, never the location of a registry.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 
 
 class UnknownAgent(ValueError):
-    """No agent of the catalogue has that name, or it cannot be had by that adapter; the message says what there is."""
+    """No agent of the catalogue has that name or that adapter; the message lists the possible values."""
 
 
 class Install(Data):
-    """How to install it: by the ordinary client of a package registry. ``least``: the oldest version that was tried;
-    ``beside``: what must be installed with it, where its own word on that is too wide."""
+    """Installation by the ordinary client of a package registry. ``least`` is the oldest version that was tried;
+    ``beside`` lists packages to pin as well, where the package's own requirements are too wide."""
 
     client: Literal["npm", "pip"]
     package: Word
@@ -53,25 +53,26 @@ class Install(Data):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """What its client is asked for."""
+        """Requirements to pass to the client."""
         at = "@" if self.client == "npm" else "=="
         return (f"{self.package}{at}{self.version}", *self.beside)
 
     @property
     def command(self) -> str:
-        """The command line that installs that version."""
+        """Command line that installs that version."""
         return shlex.join([self.client, "install", *(["--global"] if self.client == "npm" else []), *self.wanted])
 
 
 class ModelFile(Data):
-    """A file below its home that says which model server it asks; ``{base_url}`` and ``{key}`` stand for ours."""
+    """File below the agent's home that sets its model server; ``{base_url}`` and ``{key}`` are replaced."""
 
     path: Word
     text: str
 
 
 class ModelServerSettings(Data):
-    """How it is pointed at another model server: variables, arguments and files, with ``{base_url}`` and ``{key}``."""
+    """Variables, arguments and files that make the agent use another model server, with ``{base_url}`` and
+    ``{key}``."""
 
     env: Mapping[Word, Word] = {}
     arguments: Words = ()
@@ -79,8 +80,8 @@ class ModelServerSettings(Data):
 
 
 class PermissionStart(Data):
-    """How an agent is started that is to ask leave for what it does, where it otherwise would not: by another command
-    line, with more variables, or in one of its own modes."""
+    """Changes to the start of an agent that asks for permission only on request: another command line, more variables,
+    or one of the agent's own modes."""
 
     command: tuple[Word, ...] = ()
     env: Mapping[Word, Word] = {}
@@ -88,12 +89,13 @@ class PermissionStart(Data):
 
 
 class AgentVariant(Data):
-    """One way to have it: the adapter that speaks to it, and the command line.
+    """Variant of an agent: the adapter and the command line.
 
-    ``mapping``: what its lines mean, for the adapter ``jsonl``: the name of a file of ours. ``urgent``: what a message
-    does that is for it now: ``steer`` (it is said within the turn), ``queue`` (the agent takes it at once, and answers
-    it after the turn), or ``interrupt``. ``asks``: whether it asks leave for what it does, so that a plan's permissions
-    hold it; ``with flags``: only as ``asking`` starts it, which a plan that denies or asks has.
+    ``mapping`` is the meaning of the agent's lines for the adapter ``jsonl``, given as the name of a file of the
+    catalogue. ``urgent`` is the effect of an urgent message: ``steer`` (sent within the turn), ``queue`` (taken at once
+    and answered after the turn) or ``interrupt``. ``asks`` says whether the agent asks for permission, so that a plan's
+    permissions are effective; ``with flags`` means only if started as ``asking`` says, which happens in plans that deny
+    or ask.
     """
 
     adapter: Name
@@ -108,7 +110,7 @@ class AgentVariant(Data):
     @model_validator(mode="after")
     def _asks_as_said(self) -> AgentVariant:
         if (self.asks == "with flags") is not (self.asking is not None):
-            raise ValueError("asks: 'with flags' and asking belong together; give both, or none")
+            raise ValueError("asks: 'with flags' needs asking, and asking needs it; give both or neither")
         return self
 
     @field_validator("mapping", mode="before")
@@ -118,9 +120,12 @@ class AgentVariant(Data):
 
 
 class KnownAgent(Data):
-    """What is known of one agent. ``passes`` are the variables of ours that it may have; ``env`` is what it always
-    gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in
-    one of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
+    """Catalogue entry of one agent.
+
+    ``passes`` names our environment variables that the agent may have; ``env`` holds variables that it always gets;
+    ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in one of
+    ``never_ask_modes``, the agent asks for no permission, or not for every one.
+    """
 
     name: Name
     title: Word
@@ -137,25 +142,25 @@ class KnownAgent(Data):
 
     @property
     def program(self) -> str:
-        """The program that it is, by the name that PATH has it under."""
+        """Name of the default variant's program, as found on PATH."""
         return self.ways[0].command[0]
 
     def variant(self, adapter: str | None = None) -> AgentVariant:
-        """How it is had by *adapter*; the usual way, where none is named.
+        """Return the variant with *adapter*, or the default variant.
 
         Raises:
-            UnknownAgent: it cannot be had by that adapter.
+            UnknownAgent: the agent has no variant with that adapter.
         """
         found = next((one for one in self.ways if adapter in (None, one.adapter)), None)
         if found is None:
             there = ", ".join(one.adapter for one in self.ways)
-            raise UnknownAgent(f"{self.name} is not known to speak to {adapter!r}; it does to: {there}")
+            raise UnknownAgent(f"{self.name} has no variant with the adapter {adapter!r}; use one of: {there}")
         return found
 
 
 @cache
 def catalogue() -> Mapping[str, KnownAgent]:
-    """All known agents by name, in the order of their names.
+    """Return all known agents by name, sorted by name.
 
     Raises:
         BadData: a file of the catalogue is damaged.
@@ -165,10 +170,10 @@ def catalogue() -> Mapping[str, KnownAgent]:
 
 
 def known_agent(name: str) -> KnownAgent:
-    """The agent of that name, or of another name that it has.
+    """Return the agent with that name or alias.
 
     Raises:
-        UnknownAgent: there is none.
+        UnknownAgent: the catalogue has no such agent.
     """
     there = catalogue()
     found = there.get(name) or next((one for one in there.values() if name in one.also), None)
@@ -179,18 +184,18 @@ def known_agent(name: str) -> KnownAgent:
 
 def _unknown(name: str, there: Iterable[str]) -> str:
     near = get_close_matches(name, list(there), n=1)
-    words = f"did you mean {near[0]!r}?" if near else f"it knows {', '.join(there)}"
+    words = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(there)}"
     return f"{name!r} is not in the catalogue of agents; {words}"
 
 
 @cache
 def mapping_named(name: str) -> LineMapping:
-    """The mapping of ours with that name.
+    """Return the catalogue's line mapping with that name.
 
     Raises:
-        BadData: there is none, or it is damaged.
+        BadData: the file is missing or damaged.
     """
     path = HERE / "mappings" / f"{name}.toml"
     if not path.is_file():
-        raise BadData(f"mapping: there is no {path.name} beside the catalogue")
+        raise BadData(f"mapping: the catalogue has no {path.name}")
     return read_data(path, LineMapping)

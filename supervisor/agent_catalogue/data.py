@@ -1,6 +1,6 @@
-"""Data files about agents: TOML, read whole, checked by a model, and refused with the file, the field and the fix.
+"""Read data files about agents: TOML, validated by a model; errors name the file, the field and the fix.
 
-What a file says is data: it names words, paths and arguments, and nothing in it is ever run or evaluated.
+A file holds only data (words, paths and arguments); nothing in it is run or evaluated.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 __all__ = ["BYTES_MAX", "BadData", "Data", "Word", "Words", "read_data"]
 
 BYTES_MAX: Final = 256 * 1024
-"""The most that a data file may have: the longest of ours has a few kB."""
+"""Largest size of a data file; ours have a few kB."""
 
 
 class BadData(ValueError):
-    """A data file that says what it may not: one line per problem, each with the file and the field."""
+    """Invalid data file; the message has one line per problem, each with the file and the field."""
 
 
 class Data(BaseModel):
-    """A part of a data file: no key but its own, and nothing of it changes."""
+    """Part of a data file: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _sound(word: str) -> str:
     if "\0" in word:
-        raise ValueError("holds a NUL character, which no program can be given; remove it")
+        raise ValueError("contains a NUL character, which cannot be passed to a program; remove it")
     return word
 
 
@@ -39,16 +39,16 @@ def _listed(given: Any) -> Any:
 
 Word = Annotated[str, AfterValidator(_sound)]
 Words = Annotated[tuple[Word, ...], BeforeValidator(_listed)]
-"""Several words; one of them may stand alone."""
+"""Several words, or a single word."""
 
 Model = TypeVar("Model", bound=Data)
 
 
 def read_data(path: Path, model: type[Model]) -> Model:
-    """The file at *path* as *model* has it.
+    """Read the file at *path* and validate it as *model*.
 
     Raises:
-        BadData: it is missing, too big, no TOML, or says what the model does not take.
+        BadData: the file is missing, too big, not TOML, or not valid for the model.
     """
     try:
         return model.model_validate(_parsed(path))
@@ -63,11 +63,11 @@ def _parsed(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadData(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > BYTES_MAX:
-        raise BadData(f"{path}: is larger than {BYTES_MAX} bytes, the most it may have")
+        raise BadData(f"{path}: is larger than {BYTES_MAX} bytes, the maximum")
     try:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadData(f"{path}: is no TOML: {error}") from None
+        raise BadData(f"{path}: is not TOML: {error}") from None
 
 
 def _complaints(error: ValidationError) -> list[str]:
@@ -76,7 +76,8 @@ def _complaints(error: ValidationError) -> list[str]:
 
 
 def _spelled(path: tuple[int | str, ...]) -> str:
-    """The path as a person writes it. After the number of an item pydantic says which kind of item it is: left out."""
+    """Return the path as a person writes it. After a list index pydantic inserts the name of the item's type, which is
+    left out."""
     text = ""
     for place, part in enumerate(path):
         if part == "[key]" or (place and isinstance(path[place - 1], int) and path[place - 2] == "rules"):
@@ -88,11 +89,11 @@ def _spelled(path: tuple[int | str, ...]) -> str:
 def _words(one: Any) -> str:
     match one["type"]:
         case "extra_forbidden":
-            return "unknown key; remove it, or look at docs/agents.md for what may stand here"
+            return "unknown key; remove it (docs/how-to/agents.md lists the keys)"
         case "missing":
-            return "missing; docs/agents.md says what it is"
+            return "missing; add it (docs/how-to/agents.md describes it)"
         case "union_tag_not_found":
-            return "says: missing; say what a line means that the rule fits, for example text"
+            return "says: missing; name the fact that the rule reports, for example text"
         case "union_tag_invalid":
             wanted = one["ctx"]["expected_tags"].replace("'", "")
             return f"says: {one['ctx']['tag']!r} is not one of {wanted}"

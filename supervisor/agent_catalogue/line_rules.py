@@ -1,7 +1,8 @@
-"""What a program says in lines of JSON, as data: how it is given a prompt, and which line means what.
+"""Meaning of a program's output lines (JSON objects), as data: how the program gets its prompt, and which line means
+what.
 
-A mapping is a list of rules. A rule that fits a line says one thing of it; nothing in it is code. Of a turn it says how
-it ended: without a line that a rule takes for the end, a turn has failed, whatever the exit status.
+A mapping is a list of rules; no rule contains code. A rule that matches a line reports one fact. The end of a turn is
+such a fact, too: without a line that matches a rule for the end, the turn has failed, whatever the exit status.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 PROMPT: Final = "{prompt}"
 ID: Final = "{id}"
-"""What arguments write where the prompt, or the name of a conversation, shall stand."""
+"""Placeholders in arguments for the prompt and for the id of the conversation."""
 
 Scalar = bool | int | float | str
 
@@ -42,30 +43,31 @@ Scalar = bool | int | float | str
 def _one_of(given: Any) -> tuple[Scalar, ...]:
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not values or not all(isinstance(one, bool | int | float | str) for one in values):
-        raise ValueError(f"{given!r} is no value to look for; give a text, a number, true, false, or a list of these")
+        raise ValueError(f"{given!r} is not a value to match; give a text, a number, true, false, or a list of these")
     return values
 
 
 Wanted = Annotated[tuple[Any, ...], BeforeValidator(_one_of)]
-"""What a value must be: one of these. In a text ``*`` stands for any text; ``"*"`` alone for whatever is there."""
+"""Values that match: one of these. In a text ``*`` stands for any text; ``"*"`` alone matches any value that is
+present."""
 
 
 def _path(path: str) -> str:
     if not path or not all(path.split(".")):
-        raise ValueError(f"{path!r} is no path; give keys with dots between them, for example message.content")
+        raise ValueError(f"{path!r} is not a path; give keys with dots between them, for example message.content")
     return path
 
 
 Path = Annotated[Word, AfterValidator(_path)]
 Paths = Annotated[Words, AfterValidator(lambda paths: tuple(_path(one) for one in paths))]
-"""Where a value stands: of several places, the first that has it."""
+"""Paths of a value: the first path that holds a value counts."""
 
 
 class LineRule(Data):
-    """Which lines a rule is about, and where in them it looks.
+    """Condition of a rule, and the part of the line that the rule reads.
 
-    ``when``: what must stand where in the line, ``unless``: what must not. ``each``: where in it a list stands; the
-    rule is then about each item of that: ``where`` says what must stand in it, and all other paths begin there.
+    ``when`` lists values that must be present in the line, ``unless`` values that must not. ``each`` is the path of a
+    list; the rule then applies to each item that matches ``where``, and all other paths begin at the item.
     """
 
     when: Table[Path, Wanted] = Field(min_length=1)
@@ -76,26 +78,26 @@ class LineRule(Data):
     @model_validator(mode="after")
     def _items_need_a_list(self) -> LineRule:
         if self.where and self.each is None:
-            raise ValueError("where: is about the items of a list; say with `each` where that stands")
+            raise ValueError("where: needs each, the path of the list whose items it selects; add each")
         return self
 
 
 class SessionRule(LineRule):
-    """The program's own name for the conversation, by which it can be gone on with."""
+    """The program reports its own id of the conversation, which can be used to resume it."""
 
     says: Literal["session"]
     id: Paths
 
 
 class TextRule(LineRule):
-    """Something it says, thinks, or notes."""
+    """The program reports text of an answer, a thought or a log line."""
 
     says: Literal["text", "thought", "log"]
     text: Paths
 
 
 class ToolBeginRule(LineRule):
-    """A tool call began. ``kind``: where its kind stands; ``LineMapping.kinds`` says what that is in our words."""
+    """A tool call began. ``kind`` is the path of its kind, which ``LineMapping.kinds`` translates into ours."""
 
     says: Literal["tool_begin"]
     id: Paths
@@ -105,7 +107,7 @@ class ToolBeginRule(LineRule):
 
 
 class ToolEndRule(LineRule):
-    """A tool call returned; it has failed where all of ``failed`` stands in the line."""
+    """A tool call returned; it failed if all values of ``failed`` are present in the line."""
 
     says: Literal["tool_end"]
     id: Paths
@@ -114,13 +116,14 @@ class ToolEndRule(LineRule):
 
 
 class RequestRule(LineRule):
-    """It makes a request to its model."""
+    """The program makes a request to its model."""
 
     says: Literal["request"]
 
 
 class UsageRule(LineRule):
-    """What it has used: since it last said so (``each``), or since it began (``total``). ``cost``: US dollars."""
+    """The program reports usage: since its last report (``each``) or since its start (``total``). ``cost`` is in US
+    dollars."""
 
     says: Literal["usage"]
     input: Paths = ()
@@ -130,9 +133,10 @@ class UsageRule(LineRule):
 
 
 class EndRule(LineRule):
-    """The program's word on the turn. Where several rules fit one line, the first counts; of several lines, the last.
+    """The program reports the end of the turn. Of several rules that match a line the first counts, of several lines
+    the last.
 
-    ``words``: why it ended so; ``status``: where the status of the model server's answer stands.
+    ``words`` is the path of the reason; ``status`` the path of the model server's HTTP status.
     """
 
     says: Literal["end"]
@@ -142,7 +146,7 @@ class EndRule(LineRule):
 
 
 class TroubleRule(LineRule):
-    """The model failed or turned it away, and it tries again by itself."""
+    """A request to the model failed or was refused, and the program repeats it."""
 
     says: Literal["trouble"]
     status: Paths = ()
@@ -152,7 +156,7 @@ class TroubleRule(LineRule):
 
 
 class CompactionRule(LineRule):
-    """Its context is being compacted, or has been."""
+    """Compaction of the program's context begins or ends."""
 
     says: Literal["compaction"]
     active: StrictBool
@@ -173,13 +177,13 @@ Rule = Annotated[
 
 
 class LineMapping(Data):
-    """How one program is spoken to, and what its lines mean.
+    """Command line of a program, and the meaning of its lines.
 
     The command line is the plan's command, then ``new_arguments`` or ``resume_arguments``, then ``prompt_arguments``.
-    With ``prompt = "stdin"`` the prompt goes to standard input: it may be long there, and nobody sees it in a list of
-    processes. ``new_arguments``: how a name that we choose is given to a new conversation; without them the program
-    tells its own. ``resume_arguments``: how a conversation is gone on with; without them it cannot be. ``interrupt``:
-    the signal that asks it to stop.
+    With ``prompt = "stdin"`` the prompt goes to standard input, where it may be long and is not visible in a list of
+    processes. ``new_arguments`` pass an id that we choose to a new conversation; without them the program reports an id
+    of its own. ``resume_arguments`` resume a conversation; without them it cannot be resumed. ``interrupt`` is the
+    signal that asks the program to stop.
     """
 
     prompt: Literal["argument", "stdin"] = "argument"
@@ -192,7 +196,7 @@ class LineMapping(Data):
 
     @property
     def interrupt_number(self) -> int:
-        """The number of the signal that asks it to stop."""
+        """Number of the interrupt signal."""
         return signal.Signals[f"SIG{self.interrupt}"].value
 
     @model_validator(mode="before")
@@ -210,17 +214,17 @@ class LineMapping(Data):
 
 
 def _problem(mapping: LineMapping) -> str:
-    """What in it cannot be meant; nothing, where all of it can."""
+    """Return the contradiction in the mapping, or ``""``."""
     placed = any(PROMPT in word for word in mapping.prompt_arguments)
     if mapping.prompt == "argument" and not placed:
-        return f"prompt_arguments: none of them says {PROMPT}; write it where the prompt shall stand, or use stdin"
+        return f'prompt_arguments: none contains {PROMPT}; put it where the prompt goes, or set prompt = "stdin"'
     if mapping.prompt == "stdin" and placed:
-        return f"prompt_arguments: {PROMPT} stands in them, and the prompt goes to standard input; remove one of both"
+        return f'prompt_arguments: contain {PROMPT}, but prompt = "stdin"; remove one of the two'
     for name, words in (("new_arguments", mapping.new_arguments), ("resume_arguments", mapping.resume_arguments)):
         if words and not any(ID in word for word in words):
-            return f"{name}: none of them says {ID}; write it where the name of the conversation shall stand"
+            return f"{name}: none contains {ID}; put it where the id of the conversation goes"
     if mapping.new_arguments and not mapping.resume_arguments:
-        return "new_arguments: a name is of no use without resume_arguments; give both, or none"
+        return "new_arguments: need resume_arguments, too; give both or neither"
     if not any(isinstance(one, EndRule) and one.stop == "end_turn" for one in mapping.rules):
-        return 'rules: none says = "end" with stop = "end_turn"; without it no turn can ever succeed'
+        return 'rules: no rule has says = "end" and stop = "end_turn"; add one, without it no turn can succeed'
     return ""

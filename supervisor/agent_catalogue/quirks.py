@@ -1,6 +1,6 @@
-"""What an agent does that its protocol does not say: data of the catalogue, which the runtime goes by.
+"""Quirks: behaviour of an agent that its protocol does not describe, as data of the catalogue that the runtime follows.
 
-A quirk names a thing that was measured (`supervisor agents probe` measures it again). Who has none is believed.
+A quirk was measured, and `supervisor agents probe` measures it again. An agent without quirks is trusted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ __all__ = ["NO_QUIRKS", "Quirks"]
 
 
 class Quirks(Data):
-    """What is known of one way to have an agent.
+    """Known quirks of one variant of an agent.
 
-    ``cancel_leaves_tool``: it answers a cancel, and the tool goes on: its program is ended too, and the next one goes
-    on with the conversation. ``needs_kill``: while it works it does not heed SIGTERM, so it is not waited for after
-    that. ``exit_status_lies``: 0 is no word on success, so it cannot be run by the adapter ``command``.
+    ``cancel_leaves_tool``: the agent answers a cancel while its tool continues, so its program is ended too, and the
+    next program resumes the conversation. ``needs_kill``: a working agent ignores SIGTERM, so nothing is waited for
+    after SIGTERM. ``exit_status_lies``: exit status 0 does not mean success, so the adapter ``command`` cannot run the
+    agent.
     """
 
     cancel_leaves_tool: StrictBool = False

@@ -67,7 +67,7 @@ def codec_for(
         return partial(WISHING[adapter], wishes=wishes)
     if adapter == MAPPED:
         if mapping is None:
-            raise ValueError("adapter: 'jsonl' needs to be told what lines mean; give a mapping")
+            raise ValueError("adapter: 'jsonl' needs a mapping of the program's lines; give one")
         return partial(JsonlCodec, mapping)
     made = _CODECS.get(adapter) or more.get(adapter)
     if made is None:

@@ -1,6 +1,6 @@
-"""The doors of the supervisor: what people and other programs see of it and tell it.
+"""Command line of the supervisor, and its MCP server.
 
-A door decides nothing: it reads what is recorded and sends messages.
+The commands decide nothing: they read the journal, and send requests to the running supervisor.
 """
 
 from __future__ import annotations

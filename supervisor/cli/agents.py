@@ -1,4 +1,4 @@
-"""``supervisor agents``: what is known of agents, what of it this machine has, and the probe of one."""
+"""``supervisor agents``: the agents of the catalogue, their installation on this machine, and the conformance probe."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ _ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags"
 @json_option
 @click.pass_context
 def agents_group(context: click.Context, as_json: bool) -> int:
-    """List the agents that are known, and say which of them are installed here.
-
-    A plan names one by `known: NAME`; `supervisor agents show NAME` says all that is known of it.
-    """
+    """A plan uses a known agent with `known: NAME`; `supervisor agents show NAME` prints the whole entry of an
+    agent."""
     if context.invoked_subcommand is None:
         found = list(find_all(catalogue().values()))
         if as_json:
@@ -48,7 +46,7 @@ def agents_group(context: click.Context, as_json: bool) -> int:
 @click.argument("name")
 @json_option
 def _show(name: str, as_json: bool) -> int:
-    """Say what is known of an agent: how it is started, installed and pointed at another model, and its quirks."""
+    """Show the catalogue entry of an agent: command lines, installation, model server settings and quirks."""
     agent = _named(name)
     found = find(agent)
     if as_json:
@@ -60,19 +58,20 @@ def _show(name: str, as_json: bool) -> int:
 
 @agents_group.command("probe")
 @click.argument("name")
-@click.option("--adapter", help="Which way to have it; by default the usual one.")
-@click.option("--model-url", metavar="URL", help="The model server; by default a scripted one of our own, on loopback.")
-@click.option("--case", "cases", multiple=True, type=click.Choice(CASES), help="Only this; may be given again.")
+@click.option("--adapter", help="Adapter to use; by default the agent's first.")
+@click.option("--model-url", metavar="URL", help="Model server; by default a scripted one on loopback.")
+@click.option("--case", "cases", multiple=True, type=click.Choice(CASES), help="Try only this case; repeatable.")
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
 @json_option
 def _probe(
     name: str, adapter: str | None, model_url: str | None, cases: tuple[str, ...], backend: str, as_json: bool
 ) -> int:
-    """Try an agent in a scratch directory, and say what it does.
+    """Try an agent in a scratch directory and report its behaviour.
 
-    Does a cancel end the tool, does it take another prompt then, does it resume, does it tell what it uses, and what
-    does it leave behind when it is ended? The model must do what the prompt says, as `supervisor stub-model` does.
-    Exit status 1: something is not as a supervisor would wish; the runtime copes with it.
+    The probe tests whether a cancel ends the tool, whether the agent takes another prompt afterwards, whether it
+    resumes a conversation, whether it reports its usage, and what it leaves behind when it is ended. The model must do
+    what the prompt says, as `supervisor stub-model` does. Exit status 1: the agent fails a case; the runtime copes with
+    it.
     """
     agent = _named(name)
     variant = _variant(agent, adapter)
@@ -176,7 +175,7 @@ def _details(found: InstalledAgent) -> Iterator[str]:
 
 
 def _model_settings(agent: KnownAgent) -> Iterator[str]:
-    """How it is pointed at another model server."""
+    """Yield the lines about the agent's model server settings."""
     for name, value in agent.model.env.items():
         yield f"  model     {name}={value}"
     if agent.model.arguments:

@@ -1,7 +1,7 @@
-"""Which tool call a record is about. Pure: a fold of the records, in their order.
+"""Find the tool call that a record is about, by folding the records in order. Pure.
 
-A call is born with a number and a title; later records may name it only by the agent's own id for it. A record whose
-call was never seen to start is about no known call: nothing is guessed.
+A call starts with a number and a title; later records may name it only by the agent's own id. A record whose call was
+not seen to start is about no known call.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["ToolCallIndex"]
 
 
 class ToolCallIndex:
-    """What is known of the calls after the records taken so far."""
+    """Tool calls in the records taken so far."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
         self._titles: dict[tuple[str, int], str] = {}
 
     def take(self, event: LifecycleEvent) -> int | None:
-        """The number of the call that *event* is about, if it is about one."""
+        """Take the next record, and return the number of the call that it is about, if any."""
         if event.entity_type != Kind.TURN:
             return None
         number = self._number(event)
@@ -39,7 +39,7 @@ class ToolCallIndex:
         return self._numbers.get((event.entity_id, str(event.metadata.get("call_id"))))
 
     def label(self, event: LifecycleEvent) -> str:
-        """``c1 "make test"`` for a record about a call, else nothing."""
+        """Take the next record, and return ``c1 "make test"`` if it is about a call, else ``""``."""
         number = self.take(event)
         if number is None:
             return ""

@@ -1,10 +1,11 @@
-"""The command line: the list of its commands. Each has a module, with what can be typed and what that does.
+"""Table of the commands of ``supervisor``. Each command is implemented in a module of its own.
 
-A module is imported only when its command is given, so that the others, and ``supervisor --help``, start at once.
+A module is imported only when its command is run, so that other commands and ``supervisor --help`` start fast.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -19,25 +20,30 @@ __all__ = ["supervisor"]
 
 
 class _LazyCommand(click.Command):
-    """A command that is imported when it is given, and not when it is listed."""
+    """Command whose module is imported when the command is run, not when the commands are listed.
+
+    *short_help* is the summary of the command: its line in the list of commands, and the first line of its help.
+    """
 
     def __init__(self, name: str, where: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
         self._where = where
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        return self._command().make_context(*args, **options)
+        command = copy(self._load())
+        command.help = "\n\n".join(text for text in (self.short_help, command.help) if text)
+        return command.make_context(*args, **options)
 
-    def _command(self) -> click.Command:
+    def _load(self) -> click.Command:
         module, _, attribute = self._where.partition(":")
         command: click.Command = getattr(import_module(f"supervisor.cli.{module}"), attribute)
         return command
 
 
 class _EntryPointCommand(_LazyCommand):
-    """A command of a package above this one, which registers it."""
+    """Command that a package above this one registers as an entry point."""
 
-    def _command(self) -> click.Command:
+    def _load(self) -> click.Command:
         found = list(entry_points(group="supervisor.commands", name=self._where))
         if not found:
             raise BadInput(
@@ -88,7 +94,7 @@ def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
 @supervisor.command()
 @state_dir_option
 def mcp(state_dir: Path) -> None:
-    """Be an MCP server on standard input and output.
+    """Serve MCP on standard input and output.
 
     Its tools do what the commands list, inspect, why, send, abort, permissions and answer do, with the supervisor that
     runs on the state directory.
@@ -104,32 +110,32 @@ def mcp(state_dir: Path) -> None:
 
 _COMMANDS: Final = (
     ("abort", "sessions:abort", "End a tool call, a session or its siblings."),
-    ("agents", "agents:agents_group", "List the known agents, and try what one does."),
-    ("answer", "permissions:answer", "Answer the permission ID that an agent waits for."),
+    ("agents", "agents:agents_group", "List the known agents, show one, or probe one."),
+    ("answer", "permissions:answer", "Answer the permission request ID of an agent."),
     ("approve", "tasks:approve", "Approve planned tasks, or the results of tasks."),
-    ("dead-letters", "query:dead_letters_command", "List the tasks that were given up, and how to try again."),
-    ("demo", "demo:demo", "Show what supervision is, with real processes."),
-    ("doctor", "doctor:doctor", "Say which promises about processes this machine can keep."),
-    ("events", "events:events", "Print the records of everything, or of ID."),
-    ("inspect", "sessions:inspect", "Show what goes on in ID right now."),
+    ("dead-letters", "query:dead_letters_command", "List the tasks that were given up, and how to retry them."),
+    ("demo", "demo:demo", "Demonstrate supervision with real processes."),
+    ("doctor", "doctor:doctor", "Report which process guarantees this machine can give."),
+    ("events", "events:events", "Print all records, or the records of ID."),
+    ("inspect", "sessions:inspect", "Show the current activity of ID."),
     ("journal", "journal:journal", "Check, compact or export the journal of a state directory."),
-    ("logs", "query:logs_command", "Print what the agents of the session ID said."),
-    ("permissions", "permissions:permissions", "List what agents ask for and wait for."),
-    ("plan", "plan:plan_group", "Check a plan, or say what one may hold."),
+    ("logs", "query:logs_command", "Print the output of the agents of session ID."),
+    ("permissions", "permissions:permissions", "List the permission requests that wait for an answer."),
+    ("plan", "plan:plan_group", "Check a plan, or print the JSON Schema of plans."),
     ("plugins", "plugins:plugins", "List the installed plug-ins, and what they add."),
     ("ps", "query:ps_command", "List the sessions, and their agents and turns."),
     ("reject", "tasks:reject", "Reject planned tasks, or the results of tasks."),
-    ("replay", "replay:replay", "Run what a journal tells again."),
+    ("replay", "replay:replay", "Replay a journal, and compare the results."),
     ("run", "run:run_command", "Run the tasks of a plan (a YAML file)."),
-    ("send", "sessions:send", "Give the session ID a message."),
-    ("stop", "sessions:stop", "End the supervisor in good order."),
+    ("send", "sessions:send", "Send a message to session ID."),
+    ("stop", "sessions:stop", "Stop the supervisor in order."),
     ("stub-model", "stub_model:command", "Serve a scripted model on loopback, for agents under test."),
     ("task", "tasks:task", "Reset, requeue, unclaim, cancel, block or split tasks."),
     ("tree", "query:tree_command", "Show the sessions as a tree, with their open tool calls."),
-    ("validate", "validate:validate", "Check what a run has written."),
-    ("why", "why:why_command", "Explain how ID came to be as it is."),
+    ("validate", "validate:validate", "Check a transition log, or a journal."),
+    ("why", "why:why_command", "Explain the last change of ID by its causes."),
 )
-"""Name, module and attribute below ``supervisor.cli``, and the line in the list of commands."""
+"""Name of each command, module and attribute below ``supervisor.cli``, and summary."""
 
 for _name, _where, _short_help in _COMMANDS:
     supervisor.add_command(_LazyCommand(_name, _where, _short_help))

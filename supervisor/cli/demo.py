@@ -1,7 +1,7 @@
-"""``supervisor demo``: a short, real run that shows what the supervisor is for, in a scratch git repository.
+"""``supervisor demo``: a short real run in a scratch git repository that demonstrates supervision.
 
-Everything is real: processes that change files and run commands, one that hangs and ignores signals, one that crashes,
-one that leaves a daemon behind. Only the agents play scripts, so that it needs no model and no network.
+The processes are real: they change files and run commands; one hangs and ignores signals, one crashes, one leaves a
+daemon behind. Only the agents follow scripts, so that the demo needs no model and no network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from supervisor.processes.orphan_check import adopt_orphans, children_left
 __all__ = ["demo", "play", "repository", "run_demo", "summary"]
 
 DEADLINE_S = 55.0
-"""The whole demo, with everything it waits for."""
+"""Seconds for the whole demo."""
 
 LEAD = """Build a small package; your helpers write its parts at the same time.
 @say dividing the work
@@ -88,16 +88,13 @@ Wanted = Callable[[LifecycleEvent], bool]
 @json_option
 @verbose_option
 def demo(as_json: bool, verbose: bool) -> int:
-    """Show what supervision is, with real processes.
-
-    They work in a scratch git repository. It needs no network and no account.
-    """
+    """Real processes work in a scratch git repository. The demo needs no network and no account."""
     configure_logging(verbose=verbose)
     return run_demo(as_json=as_json)
 
 
 def run_demo(*, as_json: bool) -> int:
-    """Run the demo and print what happened; 0 if all of it went as it should and no process is left."""
+    """Run the demo and print the results; return 0 if everything went as expected and no process is left."""
     proven = adopt_orphans()
     say: Say = (lambda text: None) if as_json else (lambda text: print_text(text))
     with repository() as place:
@@ -113,7 +110,7 @@ def run_demo(*, as_json: bool) -> int:
 
 @contextmanager
 def repository() -> Iterator[Path]:
-    """A scratch git repository, gone afterwards."""
+    """Create a scratch git repository, and remove it afterwards."""
     root = Path(tempfile.mkdtemp(prefix="supervisor-demo-"))
     try:
         for command in (
@@ -129,7 +126,7 @@ def repository() -> Iterator[Path]:
 
 
 async def play(repository: Path, state_dir: Path, say: Say) -> tuple[list[Receipt], dict[str, TurnResult]]:
-    """The run itself: the receipts of its aborts, and how each session's prompt ended."""
+    """Run the sessions; return the receipts of the aborts, and the result of each session's prompt."""
     settings = Settings(
         policy=PolicyConfig(ladder=LadderConfig(request_s=1.0, cancel_s=1.0, terminate_s=1.0, kill_s=1.0)),
         limits=LimitsConfig(grace_s=2.0),
@@ -142,7 +139,7 @@ async def play(repository: Path, state_dir: Path, say: Say) -> tuple[list[Receip
 
 
 class _Demo:
-    """The run: what each session is asked, and what is done to it."""
+    """Sessions of the demo, and the commands given to them."""
 
     def __init__(self, sup: Supervisor, say: Say) -> None:
         self._sup = sup
@@ -213,7 +210,7 @@ class _Demo:
 
 
 def _worth_telling(event: LifecycleEvent) -> bool:
-    """Sessions that change their state, tool calls, and agents that end: the rest is in the journal."""
+    """Return whether to print a record: state changes of sessions, tool calls, and ends of agents."""
     if event.outcome != "transition":
         return False
     if event.entity_type == "session":
@@ -222,14 +219,15 @@ def _worth_telling(event: LifecycleEvent) -> bool:
 
 
 def _started(turn_id: str) -> Wanted:
-    """The turn's tool runs: its process was started."""
+    """Return a test for the record that the turn's tool process was started."""
     return lambda event: event.entity_id == turn_id and event.event == "ProcessStarted"
 
 
 def summary(
     state: StateDir, receipts: list[Receipt], results: dict[str, TurnResult], left: Survivors
 ) -> dict[str, Any]:
-    """What happened, as data; ``ok`` if all of it went as it should. *left* counts processes that are left."""
+    """Return the results as data; ``ok`` is true if everything went as expected. *left* counts the processes that are
+    left."""
     with state.transitions.open("rb") as lines:
         report = validate_lines(lines)
     unexplained = _unexplained(state)
@@ -255,7 +253,7 @@ def summary(
 
 
 def _unexplained(state: StateDir) -> list[str]:
-    """What ended without a chain of causes to exactly one root."""
+    """Return the ended entities whose end does not go back to exactly one root."""
     with JournalReader(state.journal) as reader:
         rows, by_seq = reader.entities(), {event.seq: event for event in reader.events()}
     ended = [one for row in rows for one in (row.id, *(tool_calls(row) if row.kind == Kind.TURN else ()))]

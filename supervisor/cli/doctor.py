@@ -1,4 +1,4 @@
-"""``supervisor doctor``: which promises about processes this machine can keep, and how to get the missing ones.
+"""``supervisor doctor``: the process guarantees that this machine can give, and how to get the missing ones.
 
 JSON: ``abilities`` is a list of ``{name, there, used_for, fix}``; ``guarantees`` one of ``{dies, given, missing}`` with
 ``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``.
@@ -19,10 +19,7 @@ __all__ = ["doctor"]
 @click.command("doctor")
 @json_option
 def doctor(as_json: bool) -> None:
-    """Say which promises about processes this machine can keep.
-
-    Tries what is needed for them; says how to get what is missing. Nothing is left of the tries.
-    """
+    """Tests what the guarantees need, and prints how to get what is missing. The tests leave nothing behind."""
     found = probe_capabilities()
     promised = guarantees(found)
     if as_json:

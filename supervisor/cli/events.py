@@ -1,7 +1,7 @@
-"""``supervisor events``: the records of everything, or of one thing, those to come included.
+"""``supervisor events``: the records of all entities or of one, including future ones.
 
-What was recorded is read from the journal; what happens from then on is told by the running supervisor, since it
-knows first. A tool call has no log of its own: its records are those of its turn that are about it.
+Past records are read from the journal; new ones come from the running supervisor, which has them first. A tool call has
+no log of its own: its records are those of its turn that are about the call.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ __all__ = ["events"]
 
 @click.command("events")
 @click.argument("entity_id", metavar="[ID]", required=False)
-@click.option("--follow", is_flag=True, help="Go on until the supervisor ends.")
+@click.option("--follow", is_flag=True, help="Continue until the supervisor ends.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
 @state_dir_option
 @json_option
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
-    """Print the records of everything, or of ID.
-
-    ID is that of a session, turn, agent, task or tool call.
-    """
+    """ID is the id of a session, turn, agent, task or tool call."""
     records = _Records(state_dir, entity_id, as_json=as_json)
     last = records.read(after=after, follow=follow)
     if follow:
@@ -47,7 +44,7 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
 
 
 class _Records:
-    """Prints the records of *entity_id*, or of everything that the journal has; says how many it has not any more."""
+    """Printer of the records of *entity_id*, or of all records, that also reports how many are in an archive."""
 
     def __init__(self, state_dir: Path, entity_id: str | None, *, as_json: bool) -> None:
         self._state_dir, self._id, self._as_json = state_dir, entity_id, as_json
@@ -58,10 +55,10 @@ class _Records:
         self._calls = ToolCallIndex()
 
     def read(self, *, after: int, follow: bool) -> int:
-        """Print what the journal holds after record *after*; the number of the last record.
+        """Print the journal's records after number *after*; return the number of the last record.
 
         Raises:
-            BadInput: nothing of that id is recorded, and nothing of it is waited for.
+            UnknownId: nothing of that id is recorded, and nothing of it is waited for.
         """
         last = after
         with History(StateDir.open(self._state_dir, create=False).journal) as reader:
@@ -70,14 +67,17 @@ class _Records:
             for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
                 self._show(event, after)
                 last = max(last, event.seq)
-            archived = reader.live.elsewhere(after) if self._entity is None else 0  # what is lost is no part of it
+            archived = (
+                reader.live.records_in_gaps(after) if self._entity is None else 0
+            )  # what is lost is no part of it
         if archived:
             words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
             warn(f"{archived} records are in an archive: {words}")
         return last
 
     def _where(self, history: History) -> History | JournalReader:
-        """What has left the journal is looked for by its id only: all of an entity's records, or the first of them."""
+        """Return the source of the records: only with an id are archives searched, for all records of the entity or the
+        first."""
         if self._entity is None:
             return history.live
         first = next(iter(history.live.events(self._entity)), None)
@@ -91,7 +91,7 @@ class _Records:
             raise UnknownId(self._id)
 
     async def follow(self, after: int) -> None:
-        """Print records as they happen, until the supervisor ends; at once if there is none."""
+        """Print records as they happen until the supervisor ends; return at once if none runs."""
         asked: dict[str, Any] = {"do": "follow", "after": after, "entity": self._entity}
         try:
             async with aclosing(request(StateDir(self._state_dir).control_socket, asked)) as answers:

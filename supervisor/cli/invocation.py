@@ -1,7 +1,7 @@
-"""One command line from its words to its exit status: whatever happens on the way is told, and never as a traceback.
+"""Run one command line and return its exit status; every error is reported, never as a traceback.
 
-Errors are one message on standard error, and with ``--json`` an object on standard output too. A reader that goes
-away is no error.
+An error is one message on standard error and, with ``--json``, also an object on standard output. A reader that closes
+the pipe is not an error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["execute"]
 
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run one command line; the exit status. Errors are one message on standard error, never a traceback.
+    """Run one command line and return the exit status.
 
     Raises:
-        SystemExit: a command left by itself, with a status of its own.
+        SystemExit: a command exited by itself, with a status of its own.
     """
     _open_what_is_closed()
     stdout = sys.stdout
@@ -54,7 +54,8 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
 
 
 def _no_text(error: Exception, arguments: Sequence[str]) -> Failure | None:
-    """The argument that *error* could not encode: a path may be any bytes, an id and a message are UTF-8."""
+    """Return the failure for an argument that *error* could not encode: a path may be any bytes, ids and messages are
+    UTF-8."""
     if not isinstance(error, UnicodeEncodeError):
         return None
     half = error.object[error.start]
@@ -70,7 +71,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _open_what_is_closed() -> None:
-    """Where the caller closed a standard stream, let it go nowhere: no file of ours may take its number."""
+    """Open standard streams that the caller closed to /dev/null, so that no file of ours gets their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -105,7 +106,7 @@ def _reader_gone() -> int:
 
 
 def _silence() -> None:
-    """Nobody reads: let the interpreter's last flush go nowhere."""
+    """Redirect standard output to /dev/null for the interpreter's last flush: nobody reads it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

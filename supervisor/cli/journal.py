@@ -1,7 +1,7 @@
-"""``supervisor journal``: check it, compact it, export it, whether a supervisor runs on it or not.
+"""``supervisor journal``: check, compact and export a journal, with or without a running supervisor.
 
-A check and an export only read. A compaction is done by the supervisor that runs, asked through its control socket, and
-else here, under its lock.
+A check and an export only read. A compaction is done by the running supervisor, requested through its control socket,
+or else by this process under the supervisor's lock.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import send_request
 from supervisor.cli.validate import journal_at
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, NotRunning, WorkFailed
-from supervisor.journal.archive import compacting
+from supervisor.journal.archive import compact_pieces
 from supervisor.journal.database import open_database
-from supervisor.journal.history import Checked, History, checked
+from supervisor.journal.history import FileCheck, History, check_file
 from supervisor.journal.jsonl import transition_line
 from supervisor.journal.reader import JournalReader
-from supervisor.journal.schema import explaining
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, JournalError, Retention
@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 @click.group("journal")
 def journal() -> None:
-    """Check, compact or export the journal of a state directory."""
+    pass
 
 
 def _which(command: Any) -> Any:
@@ -51,9 +51,9 @@ def _which(command: Any) -> Any:
 def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     """Check everything: pages, the chain of hashes, entities, the snapshot.
 
-    JOURNAL is a journal.db, an archive, or a state directory; without it, that of --state-dir, with all its archives.
-    A start verifies only what came after the last snapshot, unless the machine was booted since. Damage is exit status
-    1.
+    JOURNAL is a journal.db, an archive, or a state directory; by default the journal of --state-dir with all its
+    archives. A start verifies only what came after the last snapshot, unless the machine was rebooted since. Exit
+    status 1: damage was found.
     """
     found = list(_checked(path or state_dir))
     sound = all(one.problem is None for one in found)
@@ -61,17 +61,17 @@ def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     return DONE if sound else WORK_FAILED
 
 
-def _checked(path: Path) -> Iterator[Checked]:
+def _checked(path: Path) -> Iterator[FileCheck]:
     journal = journal_at(path)
     if not path.is_dir():
         JournalReader(journal).close()  # there is one, or the error says what there is
-        yield checked(path)
+        yield check_file(path)
         return
     with History(journal) as history:
         yield from history.check()
 
 
-def _checked_text(one: Checked) -> str:
+def _checked_text(one: FileCheck) -> str:
     if one.problem is not None:
         return f"{one.file}: {one.problem}"
     elsewhere = f", {one.gaps} ranges of records are elsewhere" if one.gaps else ""
@@ -82,18 +82,18 @@ def _checked_text(one: Checked) -> str:
 
 # -------------------------------------------------------------------------------------------------------- compact
 @journal.command("compact")
-@click.option("--keep-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep what ended since then.")
-@click.option("--records-max", type=click.IntRange(min=1), metavar="N", help="Keep at most so many records.")
+@click.option("--keep-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep what ended within this time.")
+@click.option("--records-max", type=click.IntRange(min=1), metavar="N", help="Keep at most this many records.")
 @state_dir_option
 @json_option
 def _compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_json: bool) -> None:
-    """Move what ended long ago from the journal to the archive.
+    """Move entities that ended long ago from the journal to the archive.
 
-    The supervisor that runs does it, and meanwhile goes on; by default as its plan's retention says. Without one it is
-    done here. What is given counts alone: --keep-s without --records-max has no bound in records.
+    A running supervisor does it and continues its work; otherwise this command does it. The default is the retention of
+    the plan. Given options replace it: --keep-s without --records-max sets no limit in records.
     """
     if keep_s is not None and not isfinite(keep_s):
-        raise BadInput(f"--keep-s: {keep_s} is no time; give seconds, 0 or more")
+        raise BadInput(f"--keep-s: {keep_s} is not a duration; give seconds, 0 or more")
     given = keep_s is not None or records_max is not None
     retention = Retention(keep_s=keep_s, records_max=records_max) if given else None
     state = StateDir.open(state_dir, create=False)
@@ -112,10 +112,10 @@ def _compacted(state: StateDir, retention: Retention) -> Compacted:
         database = open_database(state.journal, state.transitions)
         told = Compacted()
         try:
-            for _, now_told in compacting(database, state.archive, retention, time.time()):
+            for _, now_told in compact_pieces(database, state.archive, retention, time.time()):
                 told = now_told
             if told.records:
-                with explaining(state.journal):
+                with translate_errors(state.journal):
                     database.db.execute("VACUUM")  # a running supervisor fills the free pages instead
         except JournalError as error:  # it was opened: what is wrong now is no bad input
             raise WorkFailed(str(error)) from error
@@ -134,10 +134,10 @@ def _moved(told: Compacted) -> str:
 # --------------------------------------------------------------------------------------------------------- export
 @journal.command("export")
 @_which
-@click.option("--out", type=PATH, metavar="FILE", help="Write to this file, which must not be there yet.")
+@click.option("--out", type=PATH, metavar="FILE", help="Write to this file, which must not exist.")
 @json_option
 def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool) -> None:
-    """Write every transition as a line of JSON, in the format of transitions.jsonl; archived ones too."""
+    """Write every transition as a line of JSON in the format of transitions.jsonl, including archived ones."""
     with History(journal_at(path or state_dir)) as history:
         lines = _lines(history.events())
         if out is None:
@@ -147,7 +147,7 @@ def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool)
         try:
             count = _written(out, lines)
         except FileExistsError:
-            raise BadInput(f"--out: {out} is there already; name another file, or move it away") from None
+            raise BadInput(f"--out: {out} exists; name another file, or move it away") from None
         except OSError as error:
             raise BadInput(f"--out: {out} cannot be written: {error.strerror}; name another file") from None
     told: dict[str, Any] = {"file": str(out), "lines": count}
@@ -155,7 +155,7 @@ def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool)
 
 
 def _written(out: Path, lines: Iterable[str]) -> int:
-    """All of them, or no file: a part of a log looks like all of one."""
+    """Write all lines or no file at all: a part of a log would look like a whole log."""
     count = 0
     with out.open("x", encoding="utf-8") as file:
         try:

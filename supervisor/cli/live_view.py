@@ -1,8 +1,19 @@
-"""What ``supervisor run`` shows while it runs: a table on a terminal, one line per event elsewhere, JSON for programs.
+"""Output of ``supervisor run``: a table on a terminal, one line per record elsewhere, JSON for programs.
 
-The journal is what is shown: a reporter prints the records after the last one it has printed, whenever it is told to
-look again, so that a slow terminal misses nothing and delays nobody. A journal that cannot be written is told at once,
-one that cannot be read is looked at again later. Only printing and reading happen here.
+Theory of operation
+-------------------
+The journal is the source. A :class:`Reporter` remembers the number of the last record that it has shown, and on each
+:meth:`Reporter.update` reads the records after it and passes them to a :class:`RunView`. The run calls ``update`` every
+``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays nobody.
+
+Two failures must not stop a run:
+
+* The journal cannot be written: the view shows that at once. If the journal cannot be read either, the next update
+  tries again.
+* Standard output cannot be written: the run continues without output. A reader that closed the pipe did not want the
+  result; any other error means that the result is not out, and the run can print it again later (``end``).
+
+Nothing here decides about the run.
 """
 
 from __future__ import annotations
@@ -35,7 +46,7 @@ from supervisor.work.results import TaskResult
 __all__ = ["Reporter", "RunView", "results_json", "results_text", "view_for"]
 
 TICK_S: Final = 0.2
-"""How often the journal is looked at, and the table on a terminal drawn again."""
+"""Seconds between updates, and between redraws of the table."""
 
 
 RECOVERED: Final = "recovered: the journal can be written again"
@@ -43,7 +54,7 @@ RECOVERED: Final = "recovered: the journal can be written again"
 
 # ------------------------------------------------------------------------------------------------------- results
 def results_text(results: Sequence[TaskResult]) -> str:
-    """The table that a run ends with, and below it what is to be known of a task beside its outcome."""
+    """Return the table at the end of a run, with remarks about tasks below it."""
     heads = ("TASK", "OUTCOME", "TOOK", "SESSION", "ERROR")
     rows = ((one.id, one.outcome, duration(one.took_s), one.session_id, one.error) for one in results)
     table = columns(heads, rows)
@@ -51,33 +62,33 @@ def results_text(results: Sequence[TaskResult]) -> str:
 
 
 def results_json(results: Iterable[TaskResult], *, ok: bool) -> str:
-    """The last line of ``supervisor run --json``."""
+    """Return the last line of ``supervisor run --json``."""
     return json_line({"ok": ok, "tasks": [one._asdict() for one in results]})
 
 
-# ------------------------------------------------------------------------------------------------------- tellers
+# ------------------------------------------------------------------------------------------------------- views
 class RunView(Protocol):
-    """One way to show a run. Methods may block; a :class:`Reporter` sees to it that only its own thread waits."""
+    """Format of the output of a run. Methods may block; they run only in the thread of a :class:`Reporter`."""
 
     def event(self, event: LifecycleEvent) -> None: ...
 
     def outage(self, outage: Outage | None) -> None:
-        """The journal cannot be written now, or, with ``None``, can again."""
+        """Show that the journal cannot be written or, with ``None``, that it can be written again."""
         ...
 
     def refresh(self) -> None:
-        """Everything new has been told: time to draw."""
+        """Draw or flush after all new records are shown."""
         ...
 
     def end(self, results: Sequence[TaskResult], *, ok: bool) -> None: ...
 
     def close(self) -> None:
-        """Leave standard output as it was found."""
+        """Restore standard output."""
         ...
 
 
 class _LineView:
-    """A teller that writes lines."""
+    """View that writes lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -94,7 +105,7 @@ class _LineView:
 
 
 class JsonView(_LineView):
-    """One JSON object per record, one for each change of the disk, and one for the result."""
+    """JSON object per record, per change of the journal's availability, and for the result."""
 
     def event(self, event: LifecycleEvent) -> None:
         self._write(json_line(event))
@@ -108,7 +119,7 @@ class JsonView(_LineView):
 
 
 class PlainView(_LineView):
-    """One line per record, and a table at the end."""
+    """View with one line per record, and a table at the end."""
 
     def event(self, event: LifecycleEvent) -> None:
         self._write(event_line(event, self._calls.label(event)))
@@ -122,7 +133,7 @@ class PlainView(_LineView):
 
 
 class TableView:
-    """A table that is drawn again and again, with the last words of every session."""
+    """Table that is redrawn on a terminal, with the last line of output of every session."""
 
     def __init__(self, out: TextIO, state: StateDir) -> None:
         self._state = state
@@ -159,7 +170,7 @@ class TableView:
 
 
 def view_for(*, as_json: bool, state: StateDir) -> RunView:
-    """What fits standard output."""
+    """Return the view that fits standard output."""
     if as_json:
         return JsonView(sys.stdout)
     if sys.stdout.isatty():
@@ -169,9 +180,9 @@ def view_for(*, as_json: bool, state: StateDir) -> RunView:
 
 # ------------------------------------------------------------------------------------------------------ reporter
 class Reporter:
-    """Tells what the journal holds after *after*. Its methods block; any thread may call them.
+    """Shows the journal's records after number *after*. The methods block; any thread may call them.
 
-    When the reader of standard output goes away the run goes on, untold.
+    After the reader of standard output has gone away the run continues without output.
     """
 
     def __init__(self, journal: Path, *, after: int) -> None:
@@ -180,7 +191,7 @@ class Reporter:
         self._view: RunView | None = None
         self._down = False
         self._output_complete = True
-        """Standard output has taken all that was told."""
+        """True while standard output has taken everything that was shown."""
         self._reader: JournalReader | None = None
 
     @property
@@ -188,16 +199,16 @@ class Reporter:
         return self._reader is not None
 
     def start(self, view: RunView) -> None:
-        """The journal is there: begin.
+        """Begin: the journal exists now.
 
         Raises:
-            JournalError: it is not.
+            JournalError: the journal cannot be opened.
         """
         self._reader = JournalReader(self._journal)
         self._view = view
 
     def update(self, outage: Outage | None = None) -> None:
-        """Tell what is new. *outage*: the journal cannot be written now."""
+        """Show new records. *outage*: the journal cannot be written now."""
         self._with_view(lambda view: self._show_outage(view, outage))
         self._with_view(self._show_new_records)
 
@@ -207,19 +218,19 @@ class Reporter:
             view.outage(outage)
 
     def end(self, results: Sequence[TaskResult], *, ok: bool) -> bool:
-        """Tell what is still untold, and the result: there is one, so the journal could be written. Nothing is told
-        after that.
+        """Show the remaining records and the result, then nothing more. There is a result, so the journal could be
+        written.
 
         Returns:
-            Whether the result is out. A reader that has gone away did not want it, and has the exit status: it is out.
-            On a disk that is full, or a terminal that is lost, it is not.
+            Whether the result is out. A reader that has gone away has the exit status, so the result counts as out. On
+            a full disk, or a lost terminal, it is not out.
         """
         self.update()
         self._with_view(lambda view: view.end(results, ok=ok))
         self._close_view()
         if not self._output_complete:
             with suppress(OSError):
-                warn("the result could not be written; run the plan again to see it: nothing is done again for that")
+                warn("the result could not be written; run the plan again to print it, no task is repeated for that")
         return self._output_complete
 
     def _close_view(self) -> None:
@@ -243,10 +254,10 @@ class Reporter:
                 if not isinstance(error, BrokenPipeError):
                     self._output_complete = False
                     with suppress(OSError):
-                        warn(f"standard output cannot be written, the run goes on untold: {error.strerror}")
+                        warn(f"standard output cannot be written, the run continues without output: {error.strerror}")
 
     def _show_new_records(self, view: RunView) -> None:
-        assert self._reader is not None, "a teller comes with the journal it tells"
+        assert self._reader is not None, "start() sets the view and the reader"
         with suppress(JournalUnavailable):  # it is looked at again
             for event in self._reader.events(after_seq=self.last):
                 self.last = event.seq

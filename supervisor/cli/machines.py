@@ -1,7 +1,7 @@
-"""``supervisor machines``: the lifecycle tables as columns, diagrams, Markdown or JSON, and the reference page.
+"""``supervisor machines``: the lifecycle tables as columns, diagrams, Markdown or JSON, and the reference pages.
 
-Everything here is drawn from the tables at the moment of asking, so it cannot be older than the code. The page in
-``docs/`` is the output of ``python -m supervisor.cli.machines``; a test fails when it is stale.
+Every text is made from the tables when it is asked for, so no text can be older than the code. ``python -m
+supervisor.cli.machines DIRECTORY`` writes the pages of ``docs/reference/machines/``; a test fails when they are stale.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from actors import machine_views as views
 from actors.machine import Machine
 from supervisor.lifecycles import MACHINES
 
-__all__ = ["FORMATS", "reference_page", "render"]
+__all__ = ["FORMATS", "reference_pages", "render"]
 
 AnyMachine = Machine[Any, Any]
 
 FORMATS: Final = ("table", "mermaid", "markdown", "json")
-"""What ``--format`` takes."""
+"""Values of ``--format``."""
 
-_REGENERATE: Final = "python -m supervisor.cli.machines > docs/machines.md"
+_REGENERATE: Final = "make machines"
 
 
 def render(names: Iterable[str], format: str) -> str:
-    """The machines called *names* (all of them if there is none) as text that ends in a newline.
+    """Render the machines *names* (all machines if it is empty) as text that ends in a newline.
 
     Raises:
         ValueError: a name or the format is unknown; the message lists the known ones.
@@ -45,9 +46,11 @@ def render(names: Iterable[str], format: str) -> str:
             raise ValueError(f"format {format!r} is unknown; use one of: {', '.join(FORMATS)}")
 
 
-def reference_page() -> str:
-    """The whole Markdown page: what the tables are, one line for each, then each with its diagram and its rules."""
-    return "\n".join([_INTRODUCTION, _overview(), *(_section(one) for one in MACHINES.values())])
+def reference_pages() -> dict[str, str]:
+    """Return the Markdown pages by file name: ``index.md`` with a row per each machine, and a page for each machine."""
+    contents = "\n".join(["```{toctree}", ":hidden:", "", *MACHINES, "```"]) + "\n"
+    pages = {f"{one.name}.md": _page(one) for one in MACHINES.values()}
+    return {"index.md": "\n".join([_INTRODUCTION, _overview(), contents]), **pages}
 
 
 def _machine(name: str) -> AnyMachine:
@@ -60,15 +63,18 @@ def _texts(machines: Iterable[AnyMachine], view: Callable[[AnyMachine], str]) ->
     return "\n".join(view(one) for one in machines)
 
 
+_GENERATED: Final = f"<!-- Generated from the tables in supervisor/lifecycles/. Do not edit; run: {_REGENERATE} -->"
+
 _INTRODUCTION: Final = f"""\
 # State machines
 
-<!-- Generated from the tables in supervisor/lifecycles/. Do not edit; run: {_REGENERATE} -->
+{_GENERATED}
 
-Every lifecycle is one table of rules. This page is drawn from the tables; `supervisor machines` prints the same.
-Of several rules for one state and event the first whose guard holds decides; an event without a rule is refused,
-changes nothing, and the error names what was allowed. An *extension* is a rule that the specification does not have:
-it says why it is there and never changes what a specified edge does. A terminal state is left by extensions only.
+Every lifecycle is one table of rules. These pages are drawn from the tables; `supervisor machines` prints the same.
+Where several rules have the same state and event, the first rule whose guard holds decides. An event without a rule is
+refused and changes nothing; the error names the events that are allowed. An *extension* is a rule that the
+specification does not have. Each extension gives its reason, and no extension changes what a specified rule does. Only
+an extension leaves a terminal state.
 """
 
 
@@ -82,14 +88,15 @@ def _overview_row(machine: AnyMachine) -> str:
     extensions = sum(edge["extension"] is not None for edge in facts["transitions"])
     edges = len(facts["transitions"]) - extensions
     starts, ends = ", ".join(facts["initial"]), ", ".join(facts["terminal"])
-    connection = f"[{machine.name}](#{machine.name})"
-    return f"| {connection} | {len(facts['states'])} | {edges} | {extensions} | {starts} | {ends} |"
+    link = f"[{machine.name}]({machine.name}.md)"
+    return f"| {link} | {len(facts['states'])} | {edges} | {extensions} | {starts} | {ends} |"
 
 
-def _section(machine: AnyMachine) -> str:
-    diagram = f"```mermaid\n{views.mermaid(machine)}```\n"
-    return f"## {machine.name}\n\nSpecification: spec {machine.source}.\n\n{diagram}\n{views.markdown(machine)}"
+def _page(machine: AnyMachine) -> str:
+    heading = f"# {machine.name}\n\n{_GENERATED}\n\nSpecification: spec {machine.source}.\n"
+    return f"{heading}\n```mermaid\n{views.mermaid(machine)}```\n\n{views.markdown(machine)}"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference_page())
+    for _name, _text in reference_pages().items():
+        Path(sys.argv[1], _name).write_text(_text, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""A running supervisor as an MCP server on standard streams, so that an agent can drive it: what the command line does.
+"""MCP server on standard input and output with which an agent can control a running supervisor.
 
-Every tool asks over the control socket, or reads the journal, just as the command of the same name; nothing is decided
-here. What cannot be granted is a tool error with the words of the command line. The library is the extra ``mcp``.
+Each tool sends a request to the control socket or reads the journal, as the command of the same name does; nothing is
+decided here. A refusal is a tool error with the text of the command line. The library is the extra ``mcp``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from supervisor.ports import JournalError
 __all__ = ["Answered", "Entity", "Permission", "Sent", "serve", "server_of"]
 
 ACTOR: Final = "mcp"
-"""Who gives the commands, as the records name them."""
+"""Actor of the commands in the records."""
 _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _CHANGES: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
@@ -43,7 +43,7 @@ Id = Annotated[str, Field(description="the id of a session, turn, agent, task or
 
 
 class Entity(BaseModel):
-    """A session, agent, turn or task. ``visual`` is how a person sees an agent; ``age_s`` counts until its end."""
+    """Session, agent, turn or task. ``visual`` is the visual state of an agent; ``age_s`` counts until the end."""
 
     id: str
     kind: str
@@ -57,7 +57,7 @@ class Entity(BaseModel):
 
 
 class Permission(BaseModel):
-    """What an agent asks for and waits for; after ``left_s`` seconds it is denied."""
+    """Permission request of an agent that waits for an answer; it is denied after ``left_s`` seconds."""
 
     id: str
     session: str
@@ -71,13 +71,13 @@ class Permission(BaseModel):
 
 
 class Sent(BaseModel):
-    """The message is durable."""
+    """Confirmation that the message is durable."""
 
     message_id: str
 
 
 class Answered(BaseModel):
-    """What the agent is told: which of its options, and its kind; ``None``: that nothing was chosen."""
+    """Option that the agent is told, and the option's kind; ``None`` if no option fits the answer."""
 
     option: str | None
     kind: str | None
@@ -85,7 +85,7 @@ class Answered(BaseModel):
 
 @asynccontextmanager
 async def _tool_errors() -> AsyncIterator[None]:
-    """A refusal is the tool's error, in its own words."""
+    """Raise refusals as errors of the tool, with their own text."""
     try:
         yield
     except _REFUSALS as error:
@@ -93,7 +93,7 @@ async def _tool_errors() -> AsyncIterator[None]:
 
 
 class _Tools:
-    """The tools of one state directory."""
+    """Tools for one state directory."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -175,7 +175,7 @@ class _Tools:
 
 
 def server_of(state_dir: Path) -> MCPServer[Any]:
-    """The server for the supervisor that runs on that state directory; it need not run yet."""
+    """Return the server for the supervisor of that state directory, which need not run yet."""
     server = MCPServer[Any]("supervisor", instructions=_INSTRUCTIONS, log_level="WARNING")
     tools = _Tools(state_dir)
     server.tool("list", annotations=_READS)(tools.listed)

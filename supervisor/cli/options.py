@@ -1,4 +1,4 @@
-"""Options that many commands have: where the state directory is, and whether JSON is wanted."""
+"""Options that many commands share (state directory, JSON, verbosity), and printing."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "verbose_op
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
 TASK: Final = "SUPERVISOR_TASK"
-"""The task that an agent works on: set for those that may split it."""
+"""Environment variable with the task that an agent works on, set for agents that may split their task."""
 DEFAULT: Final = Path(".sdd")
 
 
 class NonEmptyPath(click.Path):
-    """A path that is not empty: an empty one would mean the working directory, which nobody asked for."""
+    """Path that is not empty: an empty one would mean the working directory, which nobody asked for."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "" or (value == DEFAULT and _given_empty(param, ctx)):
-            self.fail(f"it is empty; name a directory, or leave it and {STATE_DIR} out for {DEFAULT}", param, ctx)
+            self.fail(f"it is empty; name a directory, or leave out it and {STATE_DIR} for {DEFAULT}", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def _given_empty(param: click.Parameter | None, ctx: click.Context | None) -> bool:
-    """Whether the variable stands there with nothing in it, which click takes for one that is not there."""
+    """Return whether the environment variable is set but empty, which click treats as unset."""
     if param is None or ctx is None or os.environ.get(STATE_DIR) != "":
         return False
     return ctx.get_parameter_source(param.name or "") is not click.core.ParameterSource.COMMANDLINE
@@ -42,15 +42,15 @@ state_dir_option = click.option(
     envvar=STATE_DIR,
     show_default=True,
     show_envvar=True,
-    help="Where the supervisor keeps its journal.",
+    help="Directory of the supervisor's journal.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does to standard error.")
 
 
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:
-    """Print *text*, JSON or not, on standard output or, with *err*, standard error. Everything that the program prints
-    goes through here: what a terminal would act on is escaped."""
+    """Print *text* on standard output or, with *err*, on standard error. All output of the program goes through this
+    function, which escapes what a terminal would interpret."""
     click.echo(printable(text, lines=True), err=err, nl=newline)
 
 

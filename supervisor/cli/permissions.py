@@ -1,4 +1,4 @@
-"""The commands about permissions: ``permissions`` lists those that wait for a human, ``answer`` answers one."""
+"""Commands about permissions: ``permissions`` lists the requests that wait for a person, ``answer`` answers one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ __all__ = ["answer", "permissions"]
 @state_dir_option
 @json_option
 def permissions(state_dir: Path, as_json: bool) -> None:
-    """List what agents ask for and wait for.
-
-    Only what a human is to answer: what a policy decides does not wait.
-    """
+    """Requests that a policy decides do not wait and are not listed."""
     told = send_request(state_dir, {"do": "permissions"})["permissions"]
     say(json_text(told) if as_json else _text(msgspec.convert(told, list[OpenPermission])))
 
@@ -49,15 +46,12 @@ def _indented(detail: str) -> str:
 @click.command("answer")
 @click.argument("permission_id", metavar="ID")
 @click.argument("decision", type=click.Choice(["allow", "deny"]))
-@click.option("--always", is_flag=True, help="As often as the agent asks for the same in its session.")
-@click.option("--because", default="", metavar="TEXT", help="Why, for the record.")
+@click.option("--always", is_flag=True, help="Also for the same request later in the session.")
+@click.option("--because", default="", metavar="TEXT", help="Reason to record.")
 @state_dir_option
 @json_option
 def answer(permission_id: str, decision: str, always: bool, because: str, state_dir: Path, as_json: bool) -> None:
-    """Answer the permission ID that an agent waits for.
-
-    The first answer counts; a later one is refused. What nobody answers in time is denied.
-    """
+    """The first answer counts; a later one is refused. A request that nobody answers in time is denied."""
     allow = decision == "allow"
     asked = {"do": "answer", "permission": permission_id, "allow": allow, "always": always, "because": because}
     told = send_request(state_dir, {**asked, "by": operator()})["answered"]

@@ -1,4 +1,4 @@
-"""``supervisor plan``: a plan checked without being run, and what a plan may hold as a JSON Schema for editors."""
+"""``supervisor plan``: check a plan without running it, and print the JSON Schema of plans for editors."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __all__ = ["plan_group", "schema"]
 
 @click.group("plan")
 def plan_group() -> None:
-    """Check a plan, or say what one may hold."""
+    pass
 
 
 @plan_group.command("check")
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def _check(plan: Path, as_json: bool) -> int:
-    """Check the plan whole, as `run` does before it starts anything."""
+    """Check the whole plan, as `run` does before it starts anything."""
     try:
         found = load_plan(plan)
     except BadPlan as error:
         raise BadInput(str(error)) from None
-    say(json.dumps(_as_json(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
+    say(json.dumps(_as_json(found)) if as_json else f"{plan}: {_summary(found)}: no problems")
     for words in () if as_json else (*narrowings(found), *_unguarded(found)):
         say(f"{plan}: {words}")
     return DONE
 
 
 def _as_json(plan: Plan) -> dict[str, object]:
-    """What is in *plan*, by name; subtasks stand among the tasks, each after the one it is of."""
+    """Return the names in *plan*; subtasks are listed among the tasks, each after its parent."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
     more = {"narrowed": list(narrowings(plan)), "unguarded": list(_unguarded(plan))}
@@ -48,7 +48,7 @@ def _as_json(plan: Plan) -> dict[str, object]:
 
 
 def _unguarded(plan: Plan) -> Iterator[str]:
-    """The agents that no permissions hold, in words."""
+    """Yield a line per agent for which permissions are not effective."""
     for name, agent in plan.agents.items():
         if agent.unguarded:
             asked = f"'{agent.permissions.default}' answers what it asks"
@@ -64,13 +64,13 @@ def _summary(plan: Plan) -> str:
 
 @plan_group.command("schema")
 def _schema() -> int:
-    """Print the JSON Schema of a plan: an editor can complete and check a plan with it."""
+    """Print the JSON Schema of a plan, with which an editor can complete and check plans."""
     say(json.dumps(schema(), indent=2))
     return DONE
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a plan. What hangs together across fields, only `check` sees."""
+    """Return the JSON Schema (2020-12) of a plan. Only `check` sees problems between fields."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
 
 

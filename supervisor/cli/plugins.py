@@ -1,6 +1,6 @@
-"""``supervisor plugins``: the plug-ins that a run would use, each loaded as a run loads it, and what they add.
+"""``supervisor plugins``: the plug-ins that a run would use, loaded as a run loads them, and what they add.
 
-One that cannot be used is listed with its problem: that is no error of the command.
+A plug-in that cannot be used is listed with its problem; the command succeeds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ __all__ = ["plugins"]
 @click.command("plugins")
 @json_option
 def plugins(as_json: bool) -> None:
-    """List the installed plug-ins, and what they add.
-
-    Each is loaded as a run would load it; what is wrong with one is told.
-    """
+    """Each plug-in is loaded as a run would load it, and its problems are printed."""
     found = Plugins.load(None, reserved=ADAPTERS)
     found.dismiss()
     reports = found.reports()

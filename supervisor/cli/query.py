@@ -1,7 +1,7 @@
-"""The commands that only read: ``ps``, ``tree``, ``logs`` and ``dead-letters``.
+"""Commands that only read: ``ps``, ``tree``, ``logs`` and ``dead-letters``.
 
-They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
-dead supervisor shows as alive is said to be so no longer, and what a living one cannot write now is said to be missing.
+They read the state directory, with or without a running supervisor, and never write to it. They warn if the journal of
+a dead supervisor shows entities as alive, and if a running supervisor cannot write something now.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ __all__ = [
 
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
-"""States that only a person, or the task that a run is for, leads out of."""
+"""States that only a person, or the run's task, leaves."""
 _NUMBER: Final = re.compile(r"-\d+")
-"""What distinguishes the sessions of one name."""
+"""Suffix that distinguishes sessions with the same name."""
 _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
-"""A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
+"""Line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
 
 
 @contextmanager
@@ -79,7 +79,6 @@ _all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and tu
 @state_dir_option
 @json_option
 def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
-    """List the sessions, and their agents and turns."""
     state = StateDir.open(state_dir, create=False)
     running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
     rows, seen = seen_entities(state_dir, all_of_it=all_of_it)
@@ -88,7 +87,7 @@ def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 
 
 def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine]]:
-    """Each session, and each agent and turn that has not ended: as the journal has it, and as it is shown."""
+    """Return each session, and each agent and turn that has not ended: the rows, and the lines to show."""
     with open_history(state_dir) as (state, reader):
         rows = _wanted(reader.live.entities(), all_of_it)
     return rows, _aged(ps(rows, now=time.time(), active_at=_last_output_times(state, rows)), rows)
@@ -99,7 +98,6 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
 @state_dir_option
 @json_option
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
-    """Show the sessions as a tree, with their open tool calls."""
     with open_history(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)  # before the rows, as in ``ps``
         rows = _wanted(reader.live.entities(), all_of_it)
@@ -110,19 +108,19 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 
 
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
-    """What agents say that it, and all below it, has used; ``None``: nothing."""
+    """Return the reported usage of an entity and everything below it, or ``None``."""
     with open_history(state_dir) as (_, reader):
         return _used(reader).get(entity_id)
 
 
 def _used(reader: History) -> Mapping[str, Amounts]:
-    """By the id of every entity that has used something, itself or below it. Where an archive is missing, what stands
-    there is not counted: that keeps nobody from seeing what there is."""
+    """Return the usage of every entity that has any, itself or below it, by id. If an archive is missing, its part is
+    not counted, with a warning."""
     try:
         return _sums(reader)
     except JournalDamaged as error:
         sums = _sums(reader.live)
-        warn(f"what was used is told without what is archived: {error}")
+        warn(f"usage is shown without archived records: {error}")
         return sums
 
 
@@ -131,29 +129,29 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None
 
-    return UsageTotals(reader.named(*USAGE_EVENTS), parent_of).sums()
+    return UsageTotals(reader.events_named(*USAGE_EVENTS), parent_of).sums()
 
 
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
-    """Warn of the shortages that a running supervisor waits for, or of what a killed one left open."""
+    """Warn of shortages of a running supervisor, or of entities that a killed supervisor left open."""
     if running:
         for words in troubles_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
         heard = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
         warn(
-            f"no supervisor runs on {state.root}: what looks alive was so when it died, at {clock(heard)[:8]};"
+            f"no supervisor runs on {state.root}: alive entities are shown as of its death at {clock(heard)[:8]};"
             " the next run records their end"
         )
 
 
 def _settled(row: EntityRow) -> bool:
-    """Whether nothing more will come of it by itself; a task that FAILED could be tried again, and is not."""
+    """Return whether the entity will not change by itself; a FAILED task could be tried again, but is not."""
     return row.ended or (row.kind, row.state) in _RESTING
 
 
 def _aged(seen: Iterable[EntityLine], rows: Iterable[EntityRow]) -> list[EntityLine]:
-    """What is settled does not grow older."""
+    """Stop the age of settled entities at their last change."""
     ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
     return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
 
@@ -163,7 +161,7 @@ def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
 
 
 def _last_output_times(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
-    """When each living session last said something: its transcript is written at once."""
+    """Return the time of the last output of each living session: its transcript is written at once."""
     live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
     return {one: spoken for one in live if (spoken := _changed_at(state.transcript(one))) is not None}
 
@@ -178,10 +176,7 @@ def _changed_at(transcript: Path) -> float | None:
 @state_dir_option
 @json_option
 def dead_letters_command(state_dir: Path, as_json: bool) -> None:
-    """List the tasks that were given up, and how to try again.
-
-    Each with its attempts in all its runs, and its last error.
-    """
+    """Each with its attempts in all runs, and its last error."""
     with open_history(state_dir) as (state, reader):
         running = is_running(state.control_socket)
         rows = reader.live.entities()
@@ -198,7 +193,7 @@ def _again(letter: DeadLetter, *, live: bool) -> str:
 
 
 def ended(state_dir: Path, entity_id: str) -> bool | None:
-    """Whether a session, turn or tool call has ended as far as the journal knows; ``None`` if it knows none."""
+    """Return whether a session, turn or tool call has ended according to the journal; ``None`` if it is unknown."""
     with open_history(state_dir) as (_, reader):
         row = reader.entity(entity_id)
         if row is not None:
@@ -210,7 +205,7 @@ def ended(state_dir: Path, entity_id: str) -> bool | None:
 
 
 def namesakes(state_dir: Path, entity_id: str) -> list[str]:
-    """The sessions that run now under the name of a session that has ended, or of the one it belonged to."""
+    """Return the running sessions that have the name of an ended session, or of the session that it belonged to."""
     with open_history(state_dir) as (state, reader):
         if not is_running(state.control_socket):
             return []
@@ -220,7 +215,7 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
 
 
 def _is_namesake(parts: list[str], names: list[str]) -> bool:
-    """Whether each part of an id is the name, or the name with a number behind it."""
+    """Return whether each part of an id is the name, or the name with a number behind it."""
     if len(parts) != len(names):
         return False
     pairs = zip(parts, names, strict=True)
@@ -234,11 +229,10 @@ def _pause() -> None:
 
 @click.command("logs")
 @click.argument("entity_id", metavar="ID")
-@click.option("--follow", is_flag=True, help="Go on until the session ends.")
+@click.option("--follow", is_flag=True, help="Continue until the session ends.")
 @state_dir_option
 @json_option
 def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
-    """Print what the agents of the session ID said."""
     with open_history(state_dir) as (state, reader):
         session = _session_of(reader, entity_id)
         lines = _TranscriptPrinter(state.transcript(session), session, as_json)
@@ -263,7 +257,7 @@ def _session_of(reader: History, entity_id: str) -> str:
 
 
 def _claimed_by(reader: History, task_id: str) -> str:
-    """The session that worked on a task last; the task's own id if none ever did."""
+    """Return the session that worked on a task last; the task's own id if none did."""
     claims = [one.metadata["by"] for one in reader.events(task_id) if one.metadata.get("by")]
     return str(claims[-1]) if claims else task_id
 
@@ -274,7 +268,7 @@ def _goes_on(reader: History, state: StateDir, session: str) -> bool:
 
 
 class _TranscriptPrinter:
-    """The lines of a transcript, as they are finished."""
+    """Prints the lines of a transcript as they are complete."""
 
     def __init__(self, path: Path, session: str, as_json: bool) -> None:
         self._path, self._session, self._as_json = path, session, as_json

@@ -1,8 +1,8 @@
-"""Values as text for people and as JSON for programs. Pure: nothing is printed here, and no clock is read.
+"""Values as text for people, and as JSON for programs. Pure: nothing is printed, and no clock is read.
 
-What an agent said may hold anything, so that every text from outside is made printable first: no escape sequence of
-an agent reaches a terminal, and none of its newlines makes a line of ours. JSON is what the records themselves are,
-unabridged; what a terminal would act on is escaped in it.
+Agents may produce any characters, so every text from outside is made printable first: no escape sequence of an agent
+reaches a terminal, and none of its newlines starts a line of ours. JSON holds the records in full, with the characters
+escaped that a terminal would interpret.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ __all__ = [
 
 
 INDENTED_MAX = 64
-"""Levels of a tree that are still indented as JSON."""
+"""Levels of a tree up to which its JSON is indented."""
 
 
 # ------------------------------------------------------------------------------------------------------- pieces
 def json_line(value: Any) -> str:
-    """One line of JSON."""
+    """Return one line of JSON."""
     return printable(msgspec.json.encode(value).decode())
 
 
 def json_text(value: Any) -> str:
-    """A JSON document, indented."""
+    """Return an indented JSON document."""
     return printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), lines=True)
 
 
 def duration(seconds: float) -> str:
-    """``0.42 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``: as much as a person reads."""
+    """Return ``0.42 s``, ``12 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = int(seconds)
@@ -75,12 +75,12 @@ def duration(seconds: float) -> str:
 
 
 def clock(timestamp: float) -> str:
-    """The local time of day."""
+    """Return the local time of day."""
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines with aligned columns; the last one is as long as it is."""
+    """Return lines with aligned columns; the last column is not padded."""
     cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(heads))]
     return "\n".join(
@@ -90,9 +90,9 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 # ------------------------------------------------------------------------------------------------------- events
 def event_line(event: LifecycleEvent, call: str | None = None) -> str:
-    """A record in one line: when, which, who, what, and why.
+    """Return a record in one line: time, number, entity, event, and reason.
 
-    *call* says which tool call it is about, where somebody who knows the records before it has found out.
+    *call* is the tool call that the record is about, if the caller knows it from earlier records.
     """
     who = f"{event.entity_type:<7} {printable(event.entity_id):<15}"
     return f"{clock(event.timestamp)} {event.seq:>6}  {who}  {_what(event, call or ToolCallIndex().label(event))}"
@@ -120,7 +120,7 @@ def _change(event: LifecycleEvent) -> str:
 
 
 def _metadata(event: LifecycleEvent, told: str) -> list[str]:
-    """The few facts that a line of an event is not understood without, but for what is *told* already."""
+    """Return the few metadata without which a line is hard to understand, except the field *told*."""
     shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
     found = {name: event.metadata.get(name) for name in shown if name != told}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
@@ -137,14 +137,14 @@ def _ps_row(row: EntityLine) -> tuple[str, ...]:
 
 
 def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
-    """The tasks that were given up, each with how to try it again."""
+    """Return the tasks that were given up, each with the command to retry it."""
     heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
     rows = ((one.task, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
     return columns(heads, rows)
 
 
 def tree_text(nodes: Sequence[Node]) -> str:
-    """The forest with its branches drawn. Iterative: it may be thousands deep."""
+    """Return the trees with their branches drawn. Iterative, because a tree may be thousands of levels deep."""
     lines: list[str] = []
     pending = [(node, "", "", "") for node in reversed(nodes)]
     while pending:
@@ -159,7 +159,8 @@ def tree_text(nodes: Sequence[Node]) -> str:
 
 
 def tree_json(nodes: Sequence[Node]) -> str:
-    """The forest as JSON, in one line where indenting it would be most of it. Iterative: it may be thousands deep."""
+    """Return the trees as JSON, in one line if indentation would take most of the text. Iterative, as
+    :func:`tree_text`."""
     order = [(1, node) for node in nodes]
     below: list[range] = []
     for depth, node in order:
@@ -189,7 +190,7 @@ def _node_line(node: Node) -> str:
 
 # ------------------------------------------------------------------------------------------------------- aborts
 def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
-    """What an abort would do, in the order in which it would."""
+    """Return the effects of an abort in the order in which they would happen."""
     head = f"abort of {printable(plan.target)}, scope {plan.scope}"
     if plan.already_ended:
         return f"{head}: {_over(namesakes)}"
@@ -222,13 +223,13 @@ def _spared(one: SparedNode) -> str:
 
 
 def _over(namesakes: Sequence[str]) -> str:
-    """What is said of a target that has ended; *namesakes* are the living sessions that have its name now."""
+    """Return the text about a target that has ended; *namesakes* are the running sessions with its name."""
     now = f"; running under that name now: {printable(', '.join(namesakes))}" if namesakes else ""
     return f"it had already ended, nothing was done{now}"
 
 
 def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
-    """What an abort did."""
+    """Return the effects that an abort had."""
     head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
     if receipt.already_ended:
         joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
@@ -270,7 +271,7 @@ def _recorded(receipt: Receipt) -> str:
 
 # ------------------------------------------------------------------------------------------------------ inspect
 def inspected_text(seen: Inspected) -> str:
-    """What goes on in one entity: a headline, what it is busy with, and where each of its tasks waits."""
+    """Return the inspection of one entity: a headline, its current activity, and the stacks of its tasks."""
     ending = f", {seen.phase}: {seen.reason}" if seen.reason else ""
     lines = [f"{seen.kind} {printable(seen.id)}: {seen.state}{ending}"]
     queued = ", ".join(f"{count} {lane}" for lane, count in seen.queued.items() if count) or "nothing"
@@ -298,7 +299,7 @@ def inspected_text(seen: Inspected) -> str:
 
 # --------------------------------------------------------------------------------------------------- validation
 def report_text(name: str, report: Report) -> str:
-    """``valid``, or every problem with its line."""
+    """Return ``valid``, or every problem with its line."""
     checked = f"{counted(report.lines, 'line', 'lines')}, {counted(report.entities, 'entity', 'entities')}"
     if not report.lines:
         return f"{name}: valid, but it holds no line"

@@ -1,7 +1,7 @@
-"""``supervisor replay``: a journal run again: compared, looked at as of any record, or under other policies.
+"""``supervisor replay``: replay a journal and compare, show the tree as of a record, or replay under other policies.
 
-The journal is only read, whether a supervisor runs on it or not. A policy is read strictly: an unknown key or a value
-that is none is bad input, and names what would be right.
+The journal is only read, with or without a running supervisor. Policies are parsed strictly: an unknown key or an
+invalid value is bad input, and the message says what is valid.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = ["replay"]
 
 _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _VALUE_MAX: Final = 120
-"""Characters of a value that is shown to people; JSON has all of it."""
+"""Characters of a value shown to people; JSON has the whole value."""
 _LEAST: Final[Mapping[str, float]] = {"max_consecutive_errors": 1, "max_total_errors": 1}
-"""The least value of a limit, where it is not 0."""
+"""Least value of a limit, if not 0."""
 _MOST: Final = 10**9
-"""The most that a limit can be: more than ever happens."""
+"""Largest value of a limit: more than ever happens."""
 
 
 @click.command("replay")
 @click.argument("journal", type=PATH, metavar="JOURNAL")
-@click.option("--at", type=int, metavar="SEQ", help="Only show the tree as it stood after that record.")
+@click.option("--at", type=int, metavar="SEQ", help="Show only the tree as it was after that record.")
 @click.option("--abort-policy", metavar="KEY=BOOL,...", help="What if: tool_to_sibling, sibling_to_session.")
 @click.option(
     "--restart-policy",
@@ -49,16 +49,13 @@ _MOST: Final = 10**9
 )
 @json_option
 def replay(journal: Path, at: int | None, abort_policy: str | None, restart_policy: str | None, as_json: bool) -> int:
-    """Run what a journal tells again.
-
-    JOURNAL is a journal.db or a state directory; it is only read. Every recorded input goes through the lifecycles once
-    more: what comes out is compared with what was recorded, and the invariants are checked. A difference is exit status
-    1. With a policy, it shows how the run would have gone under that one.
-    """
+    """JOURNAL is a journal.db or a state directory; it is only read. Every recorded event goes through the lifecycle
+    tables again: the results are compared with the recorded ones, and the invariants are checked. Exit status 1: there
+    is a difference. With a policy, it shows how the run would have gone under that policy."""
     edges = _edges(abort_policy) if abort_policy is not None else {}
     limits = _limits(restart_policy) if restart_policy is not None else {}
     if at is not None and (edges or limits):
-        raise BadInput("--at: it shows what was, a policy what would have been; give one of them")
+        raise BadInput("--at: it shows the recorded tree, a policy another run; give one of them")
     path = journal_at(journal)
     if at is not None:
         _replay_tree(path, at, as_json=as_json)
@@ -71,7 +68,7 @@ def replay(journal: Path, at: int | None, abort_policy: str | None, restart_poli
 
 # ------------------------------------------------------------------------------------------------- all of it, again
 def _replay_all(path: Path, *, as_json: bool) -> bool:
-    """Run everything again and compare; whether nothing differs and no invariant is broken."""
+    """Replay everything and compare; return whether nothing differs and no invariant is violated."""
     with History(path) as reader:
         _refuse_part(path, reader)
         changed = changed_since(reader)
@@ -122,7 +119,7 @@ def _short(text: str) -> str:
 
 # -------------------------------------------------------------------------------------------------- as of a record
 def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
-    """Print the tree as it stood after record *at*."""
+    """Print the tree as it was after record *at*."""
     replay, told = Replay(), list[LifecycleEvent]()
     with History(path) as reader:
         _refuse_part(path, reader)
@@ -181,20 +178,20 @@ def _outcome_text(outcome: Outcome) -> str:
 
 def _parting_text(outcome: Outcome) -> str:
     if outcome.parts_at is None:
-        return f"the runs do not part: {outcome.records} records, the same ends"
-    return f"the runs part at record {outcome.parts_at} of {outcome.records}"
+        return f"the runs do not differ: {outcome.records} records, the same ends"
+    return f"the runs differ from record {outcome.parts_at} of {outcome.records}"
 
 
 def _names(ids: tuple[str, ...]) -> str:
-    return ", ".join(ids) or "nobody"
+    return ", ".join(ids) or "none"
 
 
 # ------------------------------------------------------------------------------------------------ reading policies
 def _edges(text: str) -> dict[str, bool]:
-    """``tool_to_sibling=true,sibling_to_session=false``.
+    """Parse ``tool_to_sibling=true,sibling_to_session=false``.
 
     Raises:
-        BadInput: an unknown edge, or a value that is neither true nor false.
+        BadInput: an edge is unknown, or a value is neither true nor false.
     """
     found: dict[str, bool] = {}
     for key, value in _pairs("--abort-policy", text, EDGES):
@@ -208,10 +205,10 @@ def _edges(text: str) -> dict[str, bool]:
 
 
 def _limits(text: str) -> dict[str, int | float]:
-    """``max_total_errors=3,restarts_within_s=30``.
+    """Parse ``max_total_errors=3,restarts_within_s=30``.
 
     Raises:
-        BadInput: an unknown limit, or a value that is none, or beyond a thousand million.
+        BadInput: a limit is unknown, or a value is invalid or larger than ``_MOST``.
     """
     return {key: _limit(key, value) for key, value in _pairs("--restart-policy", text, tuple(LIMITS))}
 

@@ -1,8 +1,7 @@
-"""``supervisor run``: a plan, the runtime, the control socket, signals and progress put together.
+"""``supervisor run``: run a plan with the control socket, signal handlers and live output.
 
-This is the only place that installs signal handlers or configures logging, and only the command line comes here: a
-host that embeds the runtime keeps its own. A plan is checked before anything is opened; nothing is written for a bad
-one.
+This is the only module that installs signal handlers or configures logging, and only the command line uses it: an
+embedding program keeps its own. A plan is checked before anything is opened; for an invalid plan nothing is written.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
 
-__all__ = ["configure_logging", "run_command"]
+__all__ = ["check_resumable", "configure_logging", "run_command"]
 
 
 class _Request(NamedTuple):
@@ -51,7 +50,7 @@ class _Request(NamedTuple):
     resume: bool
     no_plugins: bool
     instead: Mapping[str, str]
-    """Agents of the catalogue that take the place of agents of the plan."""
+    """Agents of the catalogue that replace agents of the plan."""
 
     def load(self) -> Plan:
         """Read and check the plan."""
@@ -63,12 +62,12 @@ class _Request(NamedTuple):
 @state_dir_option
 @json_option
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
-@click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Where the agents work.")
-@click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
+@click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Directory in which the agents work.")
+@click.option("--fresh", is_flag=True, help="Start over: end what an interrupted run left, and continue none of it.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Do what the last run of the plan did not close: what was cancelled or given up, from its checkpoint.",
+    help="Run the tasks that the last run did not close; cancelled and given-up tasks start from their checkpoints.",
 )
 @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
 @click.option(
@@ -76,19 +75,16 @@ class _Request(NamedTuple):
     "instead",
     multiple=True,
     metavar="NAME=KNOWN",
-    help="A known agent in the place of one of the plan: worker=codex; or worker=gemini:jsonl, to say which way.",
+    help="Replace an agent of the plan by a known one: worker=codex, or worker=gemini:jsonl to choose the adapter.",
 )
 @verbose_option
 def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
-    """Run the tasks of a plan (a YAML file).
-
-    They run in the order of their dependencies. The first Ctrl-C drains: no task starts, those under way may
-    finish. The second stops everything. Where an earlier run of this plan was interrupted, it goes on with that.
-    """
+    """Tasks run in the order of their dependencies. The first Ctrl-C drains: no task starts, tasks in progress may
+    finish. The second stops everything. If an earlier run of this plan was interrupted, this run continues it."""
     if not workdir.is_dir():
         raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
     if given["fresh"] and given["resume"]:
-        raise BadInput("--fresh, --resume: one begins anew, the other goes on; give one of them")
+        raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
     request = _Request(workdir=workdir.resolve(), instead=_replacements(instead), **given)
     try:
         plan = request.load()
@@ -99,10 +95,10 @@ def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
 
 
 def _replacements(given: Sequence[str]) -> Mapping[str, str]:
-    """Which agents of the catalogue take the place of which of a plan.
+    """Return the agents of the catalogue that replace agents of the plan.
 
     Raises:
-        BadInput: one of *given* is no ``NAME=KNOWN``, or a name is there twice.
+        BadInput: one of *given* is not ``NAME=KNOWN``, or a name is given twice.
     """
     found: dict[str, str] = {}
     for one in given:
@@ -116,7 +112,7 @@ def _replacements(given: Sequence[str]) -> Mapping[str, str]:
 
 
 def configure_logging(*, verbose: bool) -> None:
-    """Logs of the runtime go to standard error; a library would not decide that."""
+    """Send logs of the runtime to standard error; a library would leave that to its host."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("supervisor")
@@ -128,7 +124,7 @@ def configure_logging(*, verbose: bool) -> None:
 async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
-        _check_resumable(plan, state)
+        check_resumable(plan, state)
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
@@ -141,9 +137,11 @@ async def _run(request: _Request, plan: Plan) -> int:
     return DONE if result.ok else WORK_FAILED
 
 
-def _check_resumable(plan: Plan, state: StateDir) -> None:
-    """Raises:
-    BadInput: no run of the plan has left anything to go on with.
+def check_resumable(plan: Plan, state: StateDir) -> None:
+    """Check that the last run of the plan left something to resume.
+
+    Raises:
+        BadInput: nothing of the plan was cancelled, given up or interrupted.
     """
     rows: list[EntityRow] = []
     if state.journal.exists():
@@ -156,17 +154,17 @@ def _check_resumable(plan: Plan, state: StateDir) -> None:
 
 
 def _last_seq(state: StateDir) -> int:
-    """The number of the last record of the runs before this one."""
+    """Return the number of the last record of earlier runs."""
     if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
         return 0
     return last_seq_of(state.journal)
 
 
 async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
-    """Run the plan, and print its result. The signals and the progress stay until the supervisor has ended.
+    """Run the plan and print its result. Signals and output stay until the supervisor has ended.
 
-    The result is printed when all sessions have ended, since it is the last line, and before the journal is closed:
-    that it was printed is the journal's last record.
+    The result is printed after all sessions have ended, because it is the last line, and before the journal is closed,
+    because the last record says that it was printed.
     """
     async with anyio.create_task_group() as around:
         async with open_supervisor(
@@ -203,17 +201,17 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
 
 
 async def _report_takeover(runner: PlanRunner) -> None:
-    """Say what the run goes on with, once it has begun."""
+    """Report what the run continues, once it has begun."""
     await runner.begun.wait()
     for how, tasks in (
-        ("going on with the run that was interrupted", runner.taken_over),
-        ("merged what was done before", runner.merged),
+        ("continuing the interrupted run", runner.taken_over),
+        ("merged finished work", runner.merged),
         ("resumed", runner.resumed),
     ):
         if tasks:
             warn(f"{how}: {', '.join(tasks)}")
     if runner.unshown:
-        warn(f"begins anew; not shown is the result of {runner.unshown}")
+        warn(f"starting over; not shown is the result of {runner.unshown}")
 
 
 def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
@@ -221,7 +219,7 @@ def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
 
 
 async def _update_view(reporter: Reporter, sup: Supervisor) -> None:
-    """Have the progress told, in a thread: whoever reads it may be slow."""
+    """Update the output in a thread, since its reader may be slow."""
     while True:
         await anyio.to_thread.run_sync(reporter.update, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(TICK_S)

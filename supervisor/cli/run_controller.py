@@ -1,9 +1,8 @@
-"""What a running plan is told from outside: stop, stop now, read the plan again; and what its terminal and systemd
-are told of that.
+"""Control of a running plan from outside (drain, stop, reload), and reports about it to the terminal and to systemd.
 
-The first SIGINT or SIGTERM drains, the next one stops everything now, SIGHUP reads the plan again. A stop from another
-terminal is told of too. Each thing is said once, whoever asked for it. When the work has ended, whom no task waits for
-goes on for ``drain_s`` at most; a signal ends that.
+The first SIGINT or SIGTERM drains, the next stops everything, SIGHUP reads the plan again. A stop from another terminal
+is reported, too. Each change is announced once, whoever requested it. After the work has ended, sessions that no task
+waits for continue for at most ``drain_s`` seconds; a signal ends them.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from supervisor.work.plan_runner import PlanRunner
 __all__ = ["RunController"]
 
 PROGRESS_S = 10.0
-"""How often a drain tells how far it is, if nothing has ended meanwhile."""
+"""Seconds between reports during a drain in which no task ends."""
 BEATS = 2
-"""Signs of life within the time in which systemd wants one, as sd_watchdog_enabled(3) advises."""
+"""Heartbeats within systemd's watchdog time, as sd_watchdog_enabled(3) advises."""
 CLOSE_S = 30.0
-"""The keeper, the journal's last snapshot and the interpreter, on a machine with much to do."""
+"""Seconds for the fork server, the journal's last snapshot and the interpreter to end on a busy machine."""
 BEAT_S = 30.0
-"""How long the scheduler may take to answer before it is asked again: by then systemd has long acted."""
+"""Seconds that the scheduler may take to answer before it is asked again; systemd acts long before."""
 TOO_LATE = "not reloaded: the run is ending"
 
 
 class RunController:
-    """Attends to one run.
+    """Control of one run.
 
     Args:
         load: reads and checks the plan again.
-        apply: makes what it says about agents and settings hold for what begins from now on.
+        apply: applies the plan's agents and settings to everything that begins from now on.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class RunController:
     async def run_until_cancelled(
         self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Until the scope handed out is cancelled: then the run ends by itself, and that is no news. Signals are heard
-        until the caller is cancelled, who waits for the end."""
+        """Run until the scope handed out is cancelled: then the run ends by itself, which is not announced. Signals are
+        handled until the caller, who waits for the end, is cancelled."""
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
@@ -74,14 +73,12 @@ class RunController:
                     await self._end(number, now=True)
 
     def closing(self, *, drains: bool) -> None:
-        """The run is over; where the supervisor *drains*, it waits for those who are at work all the same."""
+        """Announce the end of the run. If the supervisor *drains*, it waits for sessions that still work."""
         if not (drains and self._sup.unanswered):
             self._systemd.stopping("closing", self._end_s)
         elif not self._sup.stopping.is_set():  # else that is known
             drain_s = self._sup.settings.drain_s
-            words = (
-                f"closing: somebody is at work for whom no task waits, for {drain_s:g} s at most; signal to end it now"
-            )
+            words = f"closing: sessions that no task waits for may work for {drain_s:g} s; signal again to end them now"
             self._announce_once(words, drain_s + self._end_s)
 
     # ------------------------------------------------------------------ stops
@@ -102,7 +99,7 @@ class RunController:
             self._say_stopping()
 
     async def _report_progress(self) -> None:
-        """How many tasks a drain still waits for: when one has ended, and from time to time."""
+        """Report the number of tasks that a drain waits for, whenever one has ended and from time to time."""
         until_s = anyio.current_time() + self._sup.settings.drain_s
         told = self._sup.under_way()
         while told and (left_s := until_s - anyio.current_time()) > 0:
@@ -113,15 +110,12 @@ class RunController:
                 return
             if count and (count != told or waited.cancelled_caught):
                 left_s = until_s - anyio.current_time()
-                self._say(f"draining: {count} {'task' if count == 1 else 'tasks'} under way, {left_s:.0f} s left")
+                self._say(f"draining: {count} {'task' if count == 1 else 'tasks'} in progress, {left_s:.0f} s left")
             told = count
 
     def _say_draining(self) -> None:
         drain_s = self._sup.settings.drain_s
-        words = (
-            f"draining: no task starts any more, those under way have {drain_s:g} s;"
-            " signal again to stop everything now"
-        )
+        words = f"draining: no task starts, tasks in progress have {drain_s:g} s; signal again to stop everything now"
         self._announce_once(words, drain_s + self._end_s)
 
     def _say_stopping(self) -> None:
@@ -129,7 +123,8 @@ class RunController:
 
     @property
     def _end_s(self) -> float:
-        """What an end may take that is not waited with: the ladder, the last records, and what closes after them."""
+        """Seconds that an end without a drain may take: the termination stages, the last records, and what closes after
+        them."""
         return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
 
     def _announce_once(self, words: str, within_s: float) -> None:
@@ -144,7 +139,7 @@ class RunController:
 
     # ------------------------------------------------------------------ the plan again
     async def _reload(self) -> None:
-        """A plan with a fault changes nothing. A stop has more weight than a new plan."""
+        """Read the plan again. An invalid plan changes nothing; a stop takes precedence over a new plan."""
         if self._sup.stopping.is_set():
             self._say(TOO_LATE)
             return
@@ -162,7 +157,7 @@ class RunController:
 
     # ------------------------------------------------------------------ the disk
     async def _watch_disk(self) -> None:
-        """Tell systemd of outages; the terminal and the log hear of them by themselves."""
+        """Report outages of the journal to systemd; the terminal and the log report them by themselves."""
         while True:
             outage = await self._sup.degraded()
             if not self._sup.stopping.is_set():
@@ -173,7 +168,8 @@ class RunController:
 
     # ------------------------------------------------------------------ alive
     async def _send_heartbeats(self) -> None:
-        """A sign of life for systemd, each of them by way of the kernel's dispatcher: a loop alone proves little."""
+        """Send heartbeats to systemd, each after an answer of the kernel's dispatcher: a running event loop alone
+        proves little."""
         if self._systemd.watchdog_s is None:
             return
         while True:
@@ -184,6 +180,6 @@ class RunController:
 
 
 def _signals() -> list[signal.Signals]:
-    """Under ``nohup`` SIGHUP is ignored, and that stays so."""
+    """Return the signals to handle. Under ``nohup`` SIGHUP is ignored, and stays ignored."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]

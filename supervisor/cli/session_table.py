@@ -1,4 +1,4 @@
-"""The sessions of a run as a table for a terminal, folded from the records. Pure: texts and the time are handed in."""
+"""Table of a run's sessions for a terminal, folded from the records. Pure: texts and the time are arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["RunTable", "SessionRow"]
 
 
 class SessionRow:
-    """What the board knows of one session."""
+    """State of one session in the table."""
 
     def __init__(self, session_id: str, since: float) -> None:
         self.id = session_id
@@ -31,14 +31,14 @@ class SessionRow:
         self.trouble = ""
 
     def doing(self) -> str:
-        """The open tool calls, else what went wrong, else what was said last."""
+        """Return the open tool calls, else the trouble, else the last line of output."""
         if self.calls:
             return ", ".join(f'{call} "{title}"' for call, title in self.calls.items())
         return self.trouble or self.last_line
 
 
 class RunTable:
-    """The sessions of a run and its work, folded from its records. Pure: texts are handed in."""
+    """Sessions and tasks of a run, folded from its records."""
 
     def __init__(self) -> None:
         self.work = WorkTable()
@@ -74,7 +74,7 @@ class RunTable:
                 self._closed(row, turn, event)
 
     def _closed(self, row: SessionRow, turn: str, event: LifecycleEvent) -> None:
-        """Forget the calls that ended; of a call whose start was not seen, the turn's oldest one."""
+        """Remove the calls that ended; for a call whose start was not seen, the turn's oldest call."""
         if event.event == "tool_completed" and event.to_status == "TOOL_USE":
             number = self._calls.take(event)
             row.calls.pop(f"{turn}:c{number}" if number else next(iter(row.calls), ""), None)
@@ -82,7 +82,7 @@ class RunTable:
             row.calls.clear()
 
     def table(self, now: float) -> Table:
-        """The board as a table for a terminal. Where that is narrow, DOING and the ids are cut, and nothing else."""
+        """Return the table. On a narrow terminal only DOING and the ids are cut."""
         table = Table(box=None, pad_edge=False)
         for head in ("SESSION", "STATE", "AGE", "DOING"):  # a column that may wrap is the one that is made narrower
             table.add_column(head, no_wrap=head in ("STATE", "AGE"))
@@ -95,21 +95,21 @@ class RunTable:
         return table
 
     def view(self, now: float, caption: Text | None = None) -> Group:
-        """The table below the line about the workstream, if there is one."""
+        """Return the table below the line about the workstream, if there is one."""
         table = self.table(now)
         table.caption = caption
         told = self.work.headline()
         return Group(_cut(told), table) if told else Group(table)
 
     def _doing(self, row: SessionRow) -> str:
-        """What a session does, and at which attempt of its task, if that is not the first."""
+        """Return the activity of a session, with the attempt of its task unless that is the first."""
         task = self.work.of_session(row.id)
         return ": ".join(
             part for part in (task.attempt if task else "", task.settling if task else "", row.doing()) if part
         )
 
     def _in_order(self) -> list[tuple[int, SessionRow]]:
-        """Every session after its parent and what was born below it before, with its depth. Iterative."""
+        """Return every session with its depth, after its parent and the earlier children of that parent. Iterative."""
         below: dict[str, list[SessionRow]] = {}
         for row in self.rows.values():
             parent = row.id.rpartition("/")[0]
@@ -124,12 +124,12 @@ class RunTable:
 
 
 def _cut(text: str, style: str = "") -> Text:
-    """A cell of one line, however narrow its column."""
+    """Return a cell of one line, cut to the width of its column."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _trouble(event: LifecycleEvent) -> str:
-    """The reason of an event, unless it is the good one."""
+    """Return the reason of an event, unless it is success."""
     return "" if event.transition_reason == "completed" else event.reason
 
 

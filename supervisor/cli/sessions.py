@@ -1,7 +1,7 @@
-"""The commands that speak to a running supervisor: ``abort``, ``send``, ``inspect`` and ``stop``.
+"""Commands that send requests to a running supervisor: ``abort``, ``send``, ``inspect`` and ``stop``.
 
-They go through the control socket and print the answer. Aborting what has ended is no error, and neither is it where
-the supervisor has ended with it: then the journal knows.
+They use the control socket and print the reply. Aborting a target that has ended is not an error, even if its
+supervisor has ended with it: then the journal knows the target.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCOPES = ("tool", "sibling", "session")
 
 
 def operator() -> str:
-    """Who gives the command, as the records name them."""
+    """Return the actor of a command for the records."""
     try:
         return encodable(f"operator:{getpass.getuser()}")
     except (KeyError, OSError):  # a user without a name, as in a container
@@ -44,29 +44,28 @@ def operator() -> str:
 
 
 def send_request(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
-    """The one line of an answer."""
+    """Send a request that has a reply of one line, and return that line."""
     return anyio.run(answers_to, StateDir(state_dir).control_socket, message)[0]
 
 
 @click.command("abort")
 @click.argument("target", metavar="ID")
-@click.option("--scope", type=click.Choice(_SCOPES), required=True, help="How far it reaches.")
-@click.option("--dry-run", is_flag=True, help="Only print the plan: whom it would end, by when, and its id.")
-@click.option("--plan", metavar="PLAN", help="Only if it would do exactly what the plan of that id said.")
-@click.option("--now", is_flag=True, help="Start at the kill rung, also where an earlier abort is still asking.")
-@click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS", help="End it all by then.")
+@click.option("--scope", type=click.Choice(_SCOPES), required=True, help="What ends besides the target.")
+@click.option("--dry-run", is_flag=True, help="Print the plan only: what would end, by when, and the plan's id.")
+@click.option("--plan", metavar="PLAN", help="Abort only if the effect is still that of the plan with this id.")
+@click.option("--now", is_flag=True, help="Start at the stage kill, even if an earlier abort has not got that far.")
+@click.option(
+    "--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Deadline of the whole abort."
+)
 @click.option("--reason", default="aborted from the command line", show_default=True)
 @state_dir_option
 @json_option
 def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, **how: Any) -> None:
-    """End a tool call, a session or its siblings.
-
-    Prints the receipt: what was ended, how, and what is left of it.
-    """
+    """Prints the receipt: what was ended, how, and what is left."""
     if how["within_s"] is not None and not isfinite(how["within_s"]):
-        raise BadInput(f"--within: {how['within_s']} is no time to end in; give seconds, 0 or more")
+        raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
-        raise BadInput("--dry-run: it plans anew and ends nothing; leave out --plan and --within")
+        raise BadInput("--dry-run: it makes a new plan and ends nothing; leave out --plan and --within")
     message = {"do": "abort", "target": target, "scope": scope, **how}
     try:
         answer = send_request(state_dir, {**message, "reason": reason, "actor": operator()})
@@ -86,7 +85,7 @@ def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, 
 
 
 def _namesakes(state_dir: Path, target: str) -> list[str]:
-    """The living sessions with the target's name and a number: its id was used in an earlier run."""
+    """Return the running sessions with the target's name and a number: the id was used in an earlier run."""
     try:
         return namesakes(state_dir, target)
     except (StateDirError, JournalError):  # an abort is answered all the same
@@ -94,7 +93,7 @@ def _namesakes(state_dir: Path, target: str) -> list[str]:
 
 
 def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
-    """Whether the journal knows *target*, and it cannot be running: it has ended, or its supervisor has."""
+    """Return whether the journal knows *target* and it cannot be running: it has ended, or its supervisor has."""
     if isinstance(error, ControlError) and error.kind != "unknown":
         return False
     try:
@@ -115,13 +114,12 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
 @click.option(
     "--at",
     type=click.Choice(_POINTS),
-    help="When an urgent message interrupts: now (the default), when no tool call is open, or not at all, but in a "
-    "turn of its own right after this one.",
+    help="When to deliver an urgent message: now (the default), when no tool call is open, or in a turn of its own "
+    "right after this one.",
 )
 @state_dir_option
 @json_option
 def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
-    """Give the session ID a message."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     message = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at}
@@ -134,10 +132,8 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 @state_dir_option
 @json_option
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """Show what goes on in ID right now.
-
-    ID is that of a living session, turn, agent, task or tool call. Also shows where one is stuck: its tasks' stacks.
-    """
+    """ID is the id of a living session, turn, agent, task or tool call. The output includes the stacks of its tasks,
+    which show where an entity is stuck."""
     answer = send_request(state_dir, {"do": "inspect", "entity": entity_id})
     used = used_by(state_dir, entity_id)
     told = {**answer["inspected"], "used": used.told if used is not None else {}}
@@ -157,9 +153,8 @@ def _warn_of_outage(answer: Mapping[str, Any]) -> None:
 @state_dir_option
 @json_option
 def stop(now: bool, state_dir: Path, as_json: bool) -> None:
-    """End the supervisor in good order."""
     answer = send_request(state_dir, {"do": "stop", "now": now, "actor": operator()})
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
-    words = "everything is being aborted" if ending else "draining: no new turn begins, those under way may finish"
+    words = "everything is being aborted" if ending else "draining: no new turn begins, turns in progress may finish"
     say(json_text(answer) if as_json else words)
     _warn_of_outage(answer)

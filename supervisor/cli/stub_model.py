@@ -1,7 +1,7 @@
-"""``supervisor stub-model``: the server in the foreground, until it is interrupted.
+"""``supervisor stub-model``: run the scripted model server in the foreground until it is interrupted.
 
-Standard output says where it listens and what points agents at it; then, for a person to watch, one line a request
-goes to standard error, and all of each, as JSON, to the log that was asked for.
+Standard output shows the address and the settings that point agents at it; standard error then shows one line per
+request. The log file, if requested, gets every request in full as JSON.
 """
 
 from __future__ import annotations
@@ -38,17 +38,14 @@ _TITLES = {
 
 
 @click.command("stub-model")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; by default a free port.")
-@click.option("--log", type=PATH, metavar="FILE", help="Append every request to FILE, a line of JSON each; no keys.")
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens as JSON.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; by default a free one.")
+@click.option("--log", type=PATH, metavar="FILE", help="Append every request to FILE as a line of JSON, without keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
 def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
-    """Serve a scripted model on loopback, for agents under test.
-
-    It speaks the dialects of Anthropic, OpenAI and Google. The prompt is the script: RUN[[make test]] runs a command
-    with the agent's own tool, SAY[[done]] says something; docs/stub-model.md has all of it. It needs no account and no
-    network. Ctrl-C ends it.
-    """
+    """The server offers the APIs of Anthropic, OpenAI and Google. The prompt is the script: RUN[[make test]] runs a
+    command with the agent's own tool, SAY[[done]] answers with text; docs/how-to/stub-model.md lists all of them. The
+    server needs no account and no network. Ctrl-C ends it."""
     try:
         import h11  # noqa: F401
     except ModuleNotFoundError:
@@ -60,7 +57,7 @@ def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
 
 @contextmanager
 def _log(path: Path | None) -> Iterator[Callable[[LoggedRequest], None]]:
-    """Tells a person, and the log."""
+    """Yield a function that reports a request on standard error and in the log."""
     try:
         file = path.open("a", encoding="utf-8") if path else None
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The commands about work: ``approve``, ``reject`` and ``task``; asked over the control socket, each answer printed.
+"""Commands about tasks: ``approve``, ``reject`` and ``task``; sent over the control socket, each reply printed.
 
-What is refused does not keep the rest: each task has an answer of its own. The exit status is that of the worst one.
+A refused task does not stop the others: each task has a reply of its own. The exit status is that of the worst reply.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _DONE: Final[Mapping[str, str]] = {
     "split": "split",
 }
 _SUBTASKS_BYTES_MAX: Final = 512 * 1024
-"""A request has at most twice as much."""
+"""Largest size of subtasks; a request may be twice as large."""
 
 
-_by = click.option("--by", metavar="NAME", help="Who says so, for the record; by default your user name.")
+_by = click.option("--by", metavar="NAME", help="Name to record; by default your user name.")
 _id = click.option(
     "--command-id",
     metavar="ID",
-    help="An id of your own: with it the command takes effect once, however often it is given.",
+    help="Id of your own: a command with this id takes effect once, however often it is given.",
 )
-_reason = click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Reason to record.")
 _tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...")
-_all = click.option("--all-planned", is_flag=True, help="All that wait to be approved before they begin.")
+_all = click.option("--all-planned", is_flag=True, help="All tasks that wait for approval before they begin.")
 
 
 def _common_options(command: Any) -> Any:
-    """The options of every command here."""
+    """Add the options that all commands of this module have."""
     return _by(_id(state_dir_option(json_option(command))))
 
 
@@ -60,29 +60,24 @@ def _common_options(command: Any) -> Any:
 @_reason
 @_common_options
 def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
-    """Approve planned tasks, or the results of tasks.
-
-    A planned task is worked on from then on; the result of one that waits for approval is merged.
-    """
+    """A planned task is worked on from then on; the result of a task that waits for approval is merged."""
     return _send_command("approve", tasks, all_planned=all_planned, **how)
 
 
 @click.command()
 @_tasks
 @_all
-@click.option("--reason", required=True, metavar="TEXT", help="Why not, for the record and for the next try.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason to record, and to tell the next attempt.")
 @_common_options
 def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
-    """Reject planned tasks, or the results of tasks.
-
-    A planned task is cancelled; one whose result is rejected has failed, and is tried again within its retries.
-    """
+    """A planned task is cancelled; a task whose result is rejected has failed, and is tried again within its
+    retries."""
     return _send_command("reject", tasks, all_planned=all_planned, **how)
 
 
 @click.group()
 def task() -> None:
-    """Reset, requeue, unclaim, cancel, block or split tasks."""
+    pass
 
 
 def _command(verb: str, words: str) -> Callable[..., Any]:
@@ -95,57 +90,59 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     return task.command(verb, help=words)(command)
 
 
-_command("reset", "Let tasks that were given up be tried afresh: the circuit closes, attempts count from 0.")
-_command("requeue", "Take tasks from whoever works on them, for somebody else.")
-_command("unclaim", "Take tasks that were claimed and not begun from whoever claimed them.")
-_command("cancel", "Let tasks be worked on no more.")
-_command("unblock", "Let tasks that were blocked go on: what they waited for is there.")
+_command("reset", "Retry tasks that were given up: close the circuit, and count attempts from 0.")
+_command("requeue", "Take tasks in progress from their sessions, and let other sessions take them.")
+_command("unclaim", "Take tasks that were claimed but not begun from their sessions.")
+_command("cancel", "Cancel tasks for good.")
+_command("unblock", "Release blocked tasks: what they waited for is there.")
 
 
 @task.command("block")
 @_tasks
-@click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; may be given repeatedly.")
+@click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; repeatable.")
 @_reason
 @_common_options
 def block(tasks: tuple[str, ...], **how: Any) -> int:
-    """Take tasks from whoever works on them, until what they wait for is there.
+    """Take tasks from their sessions until what they wait for is there.
 
-    One that waits for other tasks of the plan goes on by itself when these are closed; one that waits for anything else
-    goes on with `supervisor task unblock`.
+    A task that waits for other tasks of the plan continues by itself when these are closed; a task that waits for
+    anything else continues with `supervisor task unblock`.
     """
     return _send_command("block", tasks, **how)
 
 
 @task.command("split")
 @click.argument("task_id", metavar="[TASK]", required=False, envvar=TASK)
-@click.option("--from", "file", type=PATH, metavar="FILE", help="Where the subtasks are; by default standard input.")
+@click.option("--from", "file", type=PATH, metavar="FILE", help="File with the subtasks; by default standard input.")
 @_reason
 @_common_options
 def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     """Split a task into subtasks.
 
-    They are a list of tasks in YAML, with the keys that a task of a plan has; one that names no agent has the task's.
-    The task is completed when they are. An agent that may split its own task need not name it.
+    The subtasks are a list of tasks in YAML, with the keys of a plan's tasks; a subtask without an agent gets the
+    task's. The task is completed when its subtasks are. An agent that may split its own task need not name it.
     """
     if not task_id:
-        raise BadInput(f"TASK: none is named; name the task to split (for an agent, {TASK} does)")
+        raise BadInput(f"TASK: missing; name the task to split (an agent may set {TASK} instead)")
     source, text = _read(file)
     return _send({"do": "split", "task": task_id, "subtasks": text, "source": source}, **how)
 
 
-# --------------------------------------------------------------------------------------------------------- asking
+# ------------------------------------------------------------------------------------------------------- requests
 def _send_command(
     verb: str, tasks: tuple[str, ...], *, all_planned: bool = False, on: tuple[str, ...] = (), **how: Any
 ) -> int:
-    """Give the command *verb* about *tasks*; the exit status.
+    """Send the command *verb* about *tasks*; return the exit status.
 
     Raises:
-        BadInput: no task is named, or none is meant.
+        BadInput: no task is named, or the options contradict each other.
     """
     if all_planned and (tasks or how["command_id"] is not None):
-        raise BadInput("--all-planned: these are other tasks each time; leave it out, or the tasks and --command-id")
+        raise BadInput(
+            "--all-planned: it stands for other tasks each time; leave out either it, or TASK and --command-id"
+        )
     if not all_planned and not tasks:
-        raise BadInput(f"TASK: none is named; name the tasks to {verb} (`supervisor tree` shows them)")
+        raise BadInput(f"TASK: missing; name the tasks to {verb} (`supervisor tree` shows them)")
     asked = {"do": "steer", "verb": verb, "tasks": tasks, "all_planned": all_planned, "on": on}
     return _send(asked, **how)
 
@@ -155,7 +152,7 @@ def _read(file: Path | None) -> tuple[str, str]:
     try:
         data = sys.stdin.buffer.read(_SUBTASKS_BYTES_MAX + 1) if file is None else file.read_bytes()
         if len(data) > _SUBTASKS_BYTES_MAX:
-            raise BadInput(f"{name}: is larger than {_SUBTASKS_BYTES_MAX} bytes, the most that subtasks may have")
+            raise BadInput(f"{name}: is larger than {_SUBTASKS_BYTES_MAX} bytes, the maximum for subtasks")
         return name, data.decode("utf-8-sig")
     except OSError as error:
         raise BadInput(f"{name}: cannot be read: {error.strerror}; give a file that lists the subtasks") from None
@@ -164,13 +161,13 @@ def _read(file: Path | None) -> tuple[str, str]:
 
 
 def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
-    """Ask, and print what came of it; the exit status. *how*: the reason and the command's id."""
+    """Send a request and print the replies; return the exit status. *how*: the reason and the command's id."""
     asked = {**message, **how, "by": operator() if by is None else f"operator:{by}"}
     told = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
     if as_json:
         say(json_text(told))
     elif not told:
-        say("no task is planned and waits for approval")
+        say("no planned task waits for approval")
     for one in [] if as_json else told:
         _print_reply(one)
     return max((_status(one) for one in told), default=DONE)
@@ -187,7 +184,7 @@ def _print_reply(one: Mapping[str, Any]) -> None:
 
 
 def _status(one: Mapping[str, Any]) -> int:
-    """Return the exit status for one answer: a refusal that a later try may lift counts as failed work."""
+    """Return the exit status for one reply: a refusal that a later try may lift counts as failed work."""
     if "refused" not in one:
         return DONE
     return WORK_FAILED if one["refused"]["kind"] in ("degraded", "failed") else BAD_INPUT

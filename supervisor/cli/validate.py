@@ -1,8 +1,8 @@
-"""``supervisor validate``: the check of what a run has written, line by line or record by record.
+"""``supervisor validate``: check a log line by line, or a journal record by record.
 
-A ``transitions.jsonl`` is checked as text: schema, order, legality, the invariants of spec 004. A journal, or a state
-directory, is checked as records: the chain of their hashes, and every invariant that records can show. Nothing is
-written, and a supervisor may run on it meanwhile: what has not ended is no violation.
+A ``transitions.jsonl`` is checked as text: schema, order, legality, the invariants of spec 004. A journal or a state
+directory is checked as records: the chain of their hashes, and every invariant that records can show. Nothing is
+written, and a supervisor may run meanwhile: an entity that has not ended is not a violation.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ VIOLATIONS_MAX: Final = 1000
 """Violations that are kept; the others are counted."""
 _CHUNK_BYTES: Final = 1 << 16
 _CHAIN: Final = "chain"
-"""No law of records: what the hashes beside them say."""
+"""Name for damage found by the hashes, which is no invariant of the records."""
 _SUFFIX: Final = ".db"
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of a journal and what it breaks; ``omitted`` counts the violations beyond the limit."""
+    """Result of a check of records; ``omitted`` counts the violations beyond the limit."""
 
     records: int
     entities: int
@@ -54,10 +54,10 @@ class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 # ----------------------------------------------------------------------------------------------------- which it is
 def journal_at(path: Path) -> Path:
-    """The journal that *path* is, or that the state directory *path* has.
+    """Return the journal that *path* is, or the journal of the state directory *path*.
 
     Raises:
-        BadInput: there is none, or this user may not see it.
+        BadInput: there is none, or this user may not read it.
         StateDirError: the directory cannot be used.
     """
     try:
@@ -76,11 +76,8 @@ def journal_at(path: Path) -> Path:
 @click.argument("file", type=PATH, metavar="FILE")
 @json_option
 def validate(file: Path, as_json: bool) -> int:
-    """Check what a run has written.
-
-    FILE is a transitions.jsonl (schema, order, legality, invariants of work), a journal.db, or a state directory (every
-    invariant that records can show). Problems are exit status 1.
-    """
+    """FILE is a transitions.jsonl (checks schema, order, legality, invariants of work), a journal.db, or a state
+    directory (checks every invariant that records can show). Exit status 1: there are problems."""
     report: Report | CheckedRecords
     if (lines := _read_lines(file)) is not None:
         report, valid, text = lines, not lines.problems, report_text(str(file), lines)
@@ -93,7 +90,8 @@ def validate(file: Path, as_json: bool) -> int:
 
 
 def _read_lines(path: Path) -> Report | None:
-    """The check of a log, ``None`` of what is another thing. It is opened once: what a pipe has given is gone."""
+    """Return the check of a log, or ``None`` if the file is not a log. The file is opened once: data read from a pipe
+    is gone."""
     try:
         with path.open("rb") as file:
             if path.suffix == _SUFFIX or file.peek(len(_MAGIC)).startswith(_MAGIC):  # no log, however damaged it is
@@ -117,10 +115,10 @@ def _checked_journal(path: Path) -> CheckedRecords:
 
 
 def changed_since(reader: History) -> list[Violation]:
-    """What ``journal check`` finds: of each file the first record and an entity that are not as they were written, by
-    the hashes that are kept of them, or what it lacks."""
+    """Return the damage that ``journal check`` finds: of each file the first record and the first entity that differ
+    from their hashes, or what is missing."""
     found = []
-    for seq, entity_id, problem in reader.changed():
+    for seq, entity_id, problem in reader.find_damage():
         if seq is not None:
             words = "it is not what was written"
             found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message=words))
@@ -135,8 +133,9 @@ def changed_since(reader: History) -> list[Violation]:
 def check_records(
     records: Iterator[LifecycleEvent], found: Sequence[Violation] = (), *, whole: bool = True
 ) -> CheckedRecords:
-    """Run the invariants over *records*, after what was *found*; what is missing counts only if every session has
-    ended. Where they are not the *whole* of a journal, only what each entity's own log shows is checked."""
+    """Check the invariants over *records*, after the violations *found* before. Missing records count only if every
+    session has ended. If the records are not the *whole* journal, only the invariants of each entity's own log are
+    checked."""
     checker, number = RecordChecker(whole=whole), 0
     kept = list(found)
     omitted = 0
@@ -156,7 +155,7 @@ def check_records(
 
 
 def violation_line(one: Violation) -> str:
-    """A violation for people: where, which law, who, and what."""
+    """Return a violation for people: record, invariant, entity, and text."""
     where = f"record {one.seq}" if one.seq is not None else "at the end"
     return f"{where}: {one.invariant}: {printable(one.entity_id)}: {printable(one.message)}"
 

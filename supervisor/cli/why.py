@@ -1,4 +1,4 @@
-"""``supervisor why``: the causes of an entity, from the one root event to its last record."""
+"""``supervisor why``: the causes of an entity's last change, from the root to its last record."""
 
 from __future__ import annotations
 
@@ -25,17 +25,14 @@ __all__ = ["explained", "why_command", "why_text"]
 @state_dir_option
 @json_option
 def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """Explain how ID came to be as it is.
-
-    ID is that of a session, turn, agent, task or tool call. Prints the tree of causes, from the one root event to the
-    end: who asked, policy edges, rungs, and what came too late to matter.
-    """
+    """ID is the id of a session, turn, agent, task or tool call. Prints the tree of causes from the one root event to
+    the end: the actor, policy edges, termination stages, and causes that came too late."""
     explanation, events = explained(state_dir, entity_id)
     say(json_text(explanation) if as_json else why_text(explanation, events))
 
 
 def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[LifecycleEvent]]:
-    """The causes of an entity, and the records that they were found in.
+    """Return the explanation of an entity, and the records that it is based on.
 
     Raises:
         UnknownId: no record is about that id.
@@ -52,7 +49,7 @@ def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[Lifecy
 
 
 def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
-    """A task may be named as its plan names it."""
+    """Explain an entity, or a task by its name in the plan."""
     for one in (entity_id, f"task:{entity_id}"):
         with suppress(LookupError):
             return why(events, one)
@@ -61,9 +58,10 @@ def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | No
 
 # ---------------------------------------------------------------------------------------------------------- text
 def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
-    """The tree of causes: the trunk from the root event to the end, each record with its branches below it.
+    """Return the tree of causes: the spine from the root to the end, each record with its annotations below it.
 
-    *events* tell which tool calls the records are about. The trunk is not indented: it may be thousands long.
+    *events* show which tool calls the records are about. The spine is not indented, because it may be thousands of
+    records long.
     """
     calls = ToolCallIndex()
     for one in events:

@@ -1,6 +1,6 @@
-"""The work of a run as lines of the board: its workstream, and the tasks that no session has. Pure.
+"""Rows of the run table about work: the workstream, and the tasks that no session has. Pure.
 
-A task that is claimed is seen as its session; it stands here again when it waits for somebody, or was given up.
+A claimed task is shown as its session; it has a row of its own again when it waits for something, or was given up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALONE: Final = ("OPEN", "BLOCKED", "WAITING_FOR_SUBTASKS", "FAILED", *_ASKED)
 
 
 class TaskRow:
-    """What the board knows of one task."""
+    """State of one task in the table."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,21 +31,21 @@ class TaskRow:
         self.attempts, self.attempts_max = 0, 0
         self.trouble = ""
         self.settling = ""
-        """The processes of its turn that are waited for before it is judged, and until when."""
+        """Processes of the task's turn that are waited for before it is judged, and until when."""
 
     @property
     def alone(self) -> bool:
-        """No session stands for it."""
+        """True if no session is shown for the task."""
         return self.state in _ALONE or not self.claimed
 
     @property
     def attempt(self) -> str:
-        """``attempt 2 of 5``; nothing of a first one."""
+        """``attempt 2 of 5``, or ``""`` for the first attempt."""
         return f"attempt {self.attempts} of {self.attempts_max}" if self.attempts > 1 else ""
 
 
 class WorkTable:
-    """The workstream and the tasks of a run, folded from its records."""
+    """Workstream and tasks of a run, folded from its records."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskRow] = {}
@@ -54,7 +54,7 @@ class WorkTable:
         self._stream, self._state, self._count = "", "", 0
 
     def take(self, event: LifecycleEvent) -> None:
-        """A birth or a transition of something of the work side."""
+        """Take a birth or a transition of a workstream, task or run."""
         match event.entity_type:
             case Kind.WORKSTREAM:
                 self._workstream(event)
@@ -98,7 +98,7 @@ class WorkTable:
                 row.trouble = event.reason
 
     def _run(self, event: LifecycleEvent) -> None:
-        """A run has the name of its task; a later one of the same task a number, too."""
+        """Take a record of a task run. A run has its task's name; later runs of the task also have a number."""
         name = plan_name(event.entity_id)
         row = self._names.get(name) or self._names.get(_NUMBERED.sub("", name))
         if row is None:
@@ -115,7 +115,7 @@ class WorkTable:
 
     # ------------------------------------------------------------------ told
     def headline(self) -> str:
-        """``workstream plan: executing, 2 of 6 tasks closed``; nothing where there is none."""
+        """Return ``workstream plan: executing, 2 of 6 tasks closed``; ``""`` without a workstream."""
         if not self._stream:
             return ""
         states = Counter(row.state for row in self.tasks.values())
@@ -125,11 +125,11 @@ class WorkTable:
         return ", ".join([*parts, *([f"{asked} to be approved"] if asked else [])])
 
     def waiting(self) -> dict[str, TaskRow]:
-        """The tasks that no session has and that are not over, and those that were given up; by their ids."""
+        """Return the tasks that no session has and that are not closed, by id."""
         return {one: row for one, row in self.tasks.items() if row.alone and row.state != "CLOSED"}
 
     def doing(self, row: TaskRow) -> str:
-        """What such a task waits for, or why it was given up."""
+        """Return what the task waits for, or why it was given up."""
         if row.state in _ASKED:
             return f"supervisor approve {row.name}"
         waits = [name for name in row.waits_for if not self._is_closed(name)]
@@ -140,5 +140,5 @@ class WorkTable:
         return row is not None and row.state == "CLOSED"
 
     def of_session(self, session_id: str) -> TaskRow | None:
-        """The task that this session has."""
+        """Return the task that this session has."""
         return self._holders.get(session_id)

@@ -21,7 +21,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.server import reach
-from supervisor.journal.statedir import StateDirError, not_ours
+from supervisor.journal.statedir import StateDirError, unreadable_error
 from supervisor.runtime.availability import Outage, Shortage
 
 __all__ = ["answers_to", "is_running", "request", "troubles_of"]
@@ -95,7 +95,7 @@ async def _connect(path: Path) -> ByteStream:
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         raise NotRunning(path) from None
     except PermissionError:
-        raise not_ours(path.parent.parent) from None
+        raise unreadable_error(path.parent.parent) from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise BadInput(f"{path.parent.parent} cannot be a state directory: {error.strerror}") from None

@@ -1,3 +1,4 @@
-"""Read models of the records: causes, the tree, visual states, validation, replay, what-if."""
+"""Read models of the journal: causal traces, the entity tree, visual states, validation, replay and what-if
+analysis."""
 
 __all__: list[str] = []

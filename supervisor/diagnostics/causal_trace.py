@@ -1,8 +1,26 @@
-"""Why something is as it is: the tree of causes of its last change, and the one root that all of it goes back to.
+"""Explain the last change of an entity by the records that led to it (``supervisor why``). Pure.
 
-Pure: records come in, values for a renderer go out. The trunk is the chain of causes, from the root event to the end;
-what belongs to a step without being its cause (the abort that it names, a policy edge, a rung, a later cause) is a
-branch of it. Nothing is invented: where the journal does not hold a cause, the explanation says which one is missing.
+Theory of operation
+-------------------
+Every record names at most one cause, an older record (``cause_id``). Following the causes from an entity's last change
+leads to a record without a cause, the root, for example an operator's command. This chain is the spine of the trace,
+printed from the root to the last change.
+
+Other records belong to a step of the spine without being its cause. They are its annotations:
+
+* the abort that the record names (``abort_id``), with the policy edges that the abort crossed on its way;
+* facts after the last change that name the termination stage that was needed, and causes that came too late.
+
+Example (``lead/docs`` was ended by an abort of ``lead`` with scope SESSION)::
+
+    12  operator aborts lead           root, AbortRecord
+    13  lead: OperatorStop             cause 12
+    15  lead/docs: OperatorStop        cause 13, the last change of lead/docs
+    17  lead/docs: Ended               annotation: stage request
+
+Every end has exactly one root, over the causes and over the aborts that the records name; ``supervisor validate`` and
+the simulator check that. Nothing is guessed: if the journal lacks a cause, the explanation names the missing record. A
+cause is always older than its effect, so that following causes ends even in a forged journal.
 """
 
 from __future__ import annotations
@@ -20,22 +38,22 @@ __all__ = ["Annotation", "Explanation", "RecordRole", "SpineStep", "roots", "spl
 
 ABORT_RECORD: Final = "AbortRecord"
 _CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
-"""A number has one spelling, and the most calls of a turn have fewer digits."""
+"""Id of a tool call. A number has one spelling, and the largest number of calls of a turn has fewer digits."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
-"""Events that end something: one that comes when it has ended already is a later cause."""
+"""Events that end an entity; such an event of an entity that has already ended is a later cause."""
 
 Events = Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent]
 BySeq = Mapping[int, LifecycleEvent]
 
 
 def split_call(entity_id: str) -> tuple[str, int | None]:
-    """``lead:t1:c2`` as its turn and number; any other id as itself and ``None``."""
+    """Split ``lead:t1:c2`` into the turn's id and the call's number; return any other id with ``None``."""
     found = _CALL.fullmatch(entity_id)
     return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 
 class RecordRole(StrEnum):
-    """What a record is to an explanation."""
+    """Role of a record in an explanation."""
 
     ROOT = "root"
     CAUSE = "cause"
@@ -47,14 +65,14 @@ class RecordRole(StrEnum):
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that belongs to a step of the chain without being its cause."""
+    """Record that belongs to a record of the spine without being its cause."""
 
     role: RecordRole
     record: LifecycleEvent
 
 
 class SpineStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of the chain of causes, with what belongs to it."""
+    """Record of the spine with its annotations."""
 
     role: RecordRole
     record: LifecycleEvent
@@ -62,10 +80,10 @@ class SpineStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an entity is as it is: the steps from the root event to the last change, oldest first.
+    """Explanation of an entity's last change: the steps from the root to that change, oldest first.
 
-    ``roots`` counts the root events that anything here goes back to; with a complete journal it is 1, and ``root`` is
-    the one. ``missing`` is the number of a cause that the journal does not hold, or ``None``.
+    ``roots`` counts the records without a cause that any record here goes back to; with a complete journal it is 1, and
+    ``root`` is that record. ``missing`` is the number of a cause that the journal lacks, or ``None``.
     """
 
     entity_id: str
@@ -76,7 +94,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> tuple[LifecycleEvent, ...]:
-        """Every record of the tree, oldest first."""
+        """Every record of the explanation, oldest first."""
         found = [
             one for step in self.steps for one in (step.record, *(annotation.record for annotation in step.branches))
         ]
@@ -109,9 +127,10 @@ def why(events: Events, entity_id: str) -> Explanation:
 
 
 def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
-    """The records without a cause that the end of *entity_id* goes back to, over causes and over aborts it names.
+    """Return the records without a cause that the end of *entity_id* goes back to, over causes and over the aborts
+    named.
 
-    Every end has exactly one. There is none where the journal lacks a cause.
+    Every end has exactly one; a journal that lacks a cause has none.
 
     Raises:
         LookupError: no record is about it.
@@ -126,7 +145,7 @@ def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
     return _roots(by_seq, _aborts(by_seq), [last, *stages])
 
 
-# ------------------------------------------------------------------------------------------------------- the trunk
+# ------------------------------------------------------------------------------------------------------- the spine
 def _seq(record: LifecycleEvent) -> int:
     return record.seq
 
@@ -136,7 +155,8 @@ def _by_seq(events: Events) -> BySeq:
 
 
 def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
-    """From the root to *last*, and the cause that is missing. A cause is older than its effect, so this ends."""
+    """Return the records from the root to *last*, and the missing cause. A cause is older than its effect, so the loop
+    ends."""
     spine = [last]
     while (cause_id := spine[-1].cause_id) is not None:
         cause = by_seq.get(cause_id)
@@ -152,9 +172,9 @@ def _role(record: LifecycleEvent) -> RecordRole:
     return RecordRole.CAUSE if record.cause_id is not None else RecordRole.ROOT
 
 
-# ------------------------------------------------------------------------------------------------------ its branches
+# ----------------------------------------------------------------------------------------------------- annotations
 def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
-    """The records of aborts by their own ids: the wish, and each edge that it crossed."""
+    """Return the records of aborts by their own ids: the request, and each policy edge that the abort crossed."""
     found = (one for one in by_seq.values() if one.event == ABORT_RECORD)
     return {str(one.metadata.get("id", one.abort_id)): one for one in found}
 
@@ -162,7 +182,8 @@ def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
 def _annotations(
     record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], shown: set[int]
 ) -> tuple[Annotation, ...]:
-    """What *record* names, and, for an abort, the other edges that it crossed; what is *told* is not told again."""
+    """Return the aborts that *record* names and, for an abort, the other edges that it crossed, without those already
+    *shown*."""
     found = list(_aborts_named_by(record, aborts))
     if record.event == ABORT_RECORD:
         found += [one for one in aborts.values() if one.metadata.get("parent_record") == record.metadata.get("id")]
@@ -175,7 +196,7 @@ def _annotations(
 
 
 def _aborts_named_by(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iterator[LifecycleEvent]:
-    """The abort that a record names, and those that it was escalated from."""
+    """Yield the abort that a record names, and the aborts from which that one was escalated."""
     wanted: object = record.metadata.get("parent_record") if record.event == ABORT_RECORD else record.abort_id
     seen: set[object] = set()
     while wanted not in seen and (found := aborts.get(str(wanted))) is not None:
@@ -185,7 +206,8 @@ def _aborts_named_by(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent
 
 
 def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Annotation]:
-    """What was recorded of it after its last change: how its scope was joined, and causes that came too late."""
+    """Return what was recorded of the entity after its last change: the termination stage, and causes that came too
+    late."""
     own = [one for one in _records_of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
     stages = [Annotation(role=RecordRole.STAGE, record=one) for one in own if "rung" in one.metadata]
     later = [
@@ -197,7 +219,7 @@ def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[
 
 
 def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
-    """A tool call has no log: aborts of it stand in its turn's."""
+    """Return the aborts of a tool call: a call has no log, so they are in the log of its turn."""
     return [one for one in by_seq.values() if one.event == ABORT_RECORD and one.metadata.get("target") == call_id]
 
 
@@ -219,7 +241,7 @@ def _roots(
     return tuple(sorted(found, key=_seq))
 
 
-# ------------------------------------------------------------------------------------------------------------ its end
+# ------------------------------------------------------------------------------------------------------- last change
 def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
     own = _records_of(by_seq, entity_id)
     if own:
@@ -240,7 +262,8 @@ def _records_of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
 
 
 def _last_of_call(turn: list[LifecycleEvent], number: int) -> LifecycleEvent | None:
-    """The record that ended the call: its result, or the failure of its turn; its start while it is open."""
+    """Return the record that ended the call (its result, or the failure of its turn); while the call is open, its
+    start."""
     started = next((one for one in turn if _is_call(one, "tool_started", "number", number)), None)
     if started is None:
         return None

@@ -1,7 +1,16 @@
-"""Records folded back into what they tell of: events rebuilt from their metadata, stepped through the tables again.
+"""Rebuild events from records and step them through the lifecycle tables again. Pure.
 
-Pure. The journal keeps what came in (the event) and what came of it (the state); whoever folds the first must get the
-second. A record that cannot be folded is a :class:`Mismatch` with its words, never a guess.
+Theory of operation
+-------------------
+A record keeps the event that came in (name and metadata) and the state that came out. The tables are pure, so that the
+rebuilt event, applied to the rebuilt data of the entity, must give the recorded state, data and effects again. The
+invariants, ``supervisor replay`` and recovery use this:
+
+    data = data_of(kind, first_record)            # the entity's data at birth
+    event = event_of(kind, record)                # the event, from name and metadata
+    step = step_of(kind, state, data, event)      # new state, new data, effects
+
+A record that cannot be rebuilt or stepped is reported as a :class:`Mismatch` with its reason, never guessed.
 """
 
 from __future__ import annotations
@@ -43,16 +52,16 @@ _STALE: Final[Mapping[str, Callable[[Any, Event], bool]]] = {
     Kind.AGENT: agent.stale,
     Kind.TURN: turn.stale,
 }
-"""What comes too late, for kinds that can tell."""
+"""Functions that recognise events which come too late, for the kinds that have such events."""
 
 _ENDS_AT_TERMINAL: Final = frozenset({Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKSTREAM, Kind.WORKER})
-"""Kinds whose log ends in a final state; the log of the others ends with the event that buries them."""
+"""Kinds whose log ends in a final state; the log of other kinds ends with the effect that finalizes the entity."""
 
 _convert = msgspec.convert
 
 
 class Mismatch(ValueError):
-    """A record cannot be what its table makes of what was before it; the message says why."""
+    """The record does not follow from the records before it; the message says why."""
 
 
 def _never(data: Any, event: Event) -> bool:
@@ -60,7 +69,7 @@ def _never(data: Any, event: Event) -> bool:
 
 
 class EntityKind:
-    """One kind of entity as records spell it: its machine, its data, its states and edges as text."""
+    """Kind of entity as records spell it: its machine, its data type, and its states and edges as text."""
 
     def __init__(self, machine: Machine[Any, Any]) -> None:
         self.machine = machine
@@ -79,21 +88,21 @@ class EntityKind:
         return ", ".join(dict.fromkeys(f"{on} to {to}" for source, on, to in edges if source == state)) or "nothing"
 
     def ends_with(self, step: Step[Any, Any]) -> bool:
-        """True if this step ends the entity's log."""
+        """Return whether this step ends the entity's log."""
         if self.ends_at_terminal:
             return step.state in self.machine.final
         return FinalizeEntity in map(type, step.effects)
 
 
 KINDS: Final[Mapping[str, EntityKind]] = {name: EntityKind(machine) for name, machine in MACHINES.items()}
-"""By the name that records have for them."""
+"""Kinds by the name that records use."""
 
 
 def data_of(kind: EntityKind, record: LifecycleEvent) -> Any:
-    """What an entity knew when it was born.
+    """Return an entity's data at birth.
 
     Raises:
-        Mismatch: the record does not hold it.
+        Mismatch: the record does not hold the data.
     """
     try:
         return _convert(record.metadata, kind.data)
@@ -102,10 +111,10 @@ def data_of(kind: EntityKind, record: LifecycleEvent) -> Any:
 
 
 def event_of(kind: EntityKind, record: LifecycleEvent) -> Event:
-    """The event that a record tells of.
+    """Return the event of a record.
 
     Raises:
-        Mismatch: no such event of that kind is known, or its metadata do not make one.
+        Mismatch: the kind has no such event, or the metadata do not fit the event.
     """
     name = record.event
     found = kind.events.get(name)
@@ -118,10 +127,10 @@ def event_of(kind: EntityKind, record: LifecycleEvent) -> Event:
 
 
 def step_of(kind: EntityKind, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
-    """What the production table makes of *event* here.
+    """Return the step that the table makes of *event*.
 
     Raises:
-        Mismatch: the table refuses it, or cannot make anything of it: its actions trust what a forged record breaks.
+        Mismatch: the table refuses the event, or an action fails because a forged record breaks its assumptions.
     """
     try:
         return kind.machine.step(state, data, event)

@@ -1,8 +1,8 @@
-"""An incident, run again: every recorded input goes through the tables once more, and what comes out is compared.
+"""Replay a journal: run every recorded event through the tables again and compare the results. Pure.
 
-Pure: records, rows and effects come in, differences and the tree at any record go out. The invariants are checked on
-the way. What an earlier version kept may lack fields that came later. Rows may be newer or older than the records,
-since a supervisor may be writing: each is compared at the very record that it was written with.
+Records, rows and effects come in; differences, violated invariants and the tree at any record come out. Data that an
+earlier version wrote may lack fields that were added later. The rows may be newer or older than the records, since a
+supervisor may be writing: each row is compared at the record with which it was written.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ __all__ = ["Difference", "Replay"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the journal keeps is not what its records lead to. ``field`` is ``state``, ``data``, ``parent``, ``ended``,
-    ``effect`` or ``records``; ``seq`` the record after which it should be, where there is one."""
+    """Difference between the journal and its replayed records.
+
+    ``field`` is ``state``, ``data``, ``parent``, ``ended``, ``effect`` or ``records``; ``seq`` is the record after
+    which the value should hold, if there is one.
+    """
 
     seq: int | None
     entity_id: str
@@ -36,13 +39,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay:
-    """Give it the records in order.
+    """Replay of a journal; pass the records in order to :meth:`replay`.
 
     Args:
         rows: the entities as the journal keeps them, read before the records.
-        effects: the effects that the journal holds, by their ids, as JSON, read before the records; ``None``: they are
-            not compared.
-        last_seq: the last record that was there when the effects were read.
+        effects: the effects that the journal holds, by id, as JSON, read before the records; ``None``: they are not
+            compared.
+        last_seq: the last record that existed when the effects were read.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Replay:
         self._times: dict[str, tuple[float, float]] = {}
 
     def replay(self, record: LifecycleEvent) -> None:
-        """One more record."""
+        """Replay the next record."""
         self.records += 1
         self.violations += self.checker.check(record)
         born_at, _ = self._times.get(record.entity_id, (record.timestamp, 0.0))
@@ -70,7 +73,7 @@ class Replay:
             self._compare(row, record)
 
     def finish(self) -> None:
-        """There are no more: what the journal keeps beyond them is a difference, too."""
+        """Report what the journal holds beyond the records."""
         self.violations += self.checker.finish(quiescent=self.checker.all_ended)
         for row in self._rows.values():
             shadow = self.shadows.get(row.id)
@@ -106,7 +109,7 @@ class Replay:
                 self._differs(record.seq, row.id, field, str(recorded), str(replayed))
 
     def _compare_effects(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """The effects that this step owes are those of the journal."""
+        """Compare the effects of a step with those of the journal."""
         if self._effects is None or record.seq > self._last_seq:
             return
         for number, effect in enumerate(step.effects):
@@ -119,7 +122,7 @@ class Replay:
 
     # ------------------------------------------------------------------ the tree as it stood
     def rows(self) -> list[EntityRow]:
-        """Every entity as it is after the last record that was taken, in the order of birth."""
+        """Return every entity as it is after the last replayed record, in the order of birth."""
         return [self._row(shadow) for shadow in self.shadows.values()]
 
     def _row(self, shadow: EntityShadow) -> EntityRow:
@@ -139,8 +142,8 @@ class Replay:
 
 
 def _agree(kept: bytes, replayed: bytes, read: Callable[[], object]) -> bool:
-    """Whether both are the same, but for fields that the version which wrote *kept* did not know: who knows a field
-    writes it, whatever it is. What cannot be *read* agrees with nothing."""
+    """Return whether both values are equal, except for fields that the version which wrote *kept* did not have: a
+    version that has a field writes it, whatever its value. A value that cannot be *read* equals nothing."""
     if kept == replayed:
         return True
     with suppress(ValueError, KeyError, TypeError):
@@ -155,7 +158,7 @@ def _read(kept: bytes, effect: Effect) -> SupervisorEffect:
 
 
 def _holds(kept: Any, now: Any) -> bool:
-    """Whether everything in *kept* is in *now*, which may have more fields."""
+    """Return whether everything in *kept* is in *now*, which may have more fields."""
     match kept, now:
         case dict(), dict():
             return all(name in now and _holds(value, now[name]) for name, value in kept.items())
@@ -171,7 +174,7 @@ def _seq_of(effect_id: str) -> int | None:
 
 
 def _parent_of(shadow: EntityShadow) -> str | None:
-    """Whom it belongs to: of work, its own data say so."""
+    """Return the id of the parent; the parent of a task, run, job or worker is named in its data."""
     if shadow.parent is not None or shadow.data is None:
         return shadow.parent.id if shadow.parent is not None else None
     match shadow.name:

@@ -1,7 +1,7 @@
-"""How work stands, in a few words for a person: what a task waits for, who holds it, how often it was tried.
+"""Status of tasks, runs, jobs and workers in a few words: what a task waits for, its holder, its attempts. Pure.
 
-Pure: rows come in, words go out. What is said of one row is looked up in the others: a task's runs, its subtasks, the
-tasks that it waits for by name. Nothing is said of what is as one would expect.
+The status of a row may depend on other rows: a task's runs, its subtasks, and the tasks that it waits for by name. An
+expected state gets no text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["WORK", "DeadLetter", "TaskStatus", "checkpoint_name", "data_of", "de
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
 _ANYTHING: Final = "*"
-"""The capability of a worker that can do everything."""
+"""Capability of a worker that can do everything."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
 _LEFT: Final = (Task.FAILED.value, Task.CANCELLED.value)
 _COMMIT_CHARS: Final = 40
@@ -35,7 +35,8 @@ _ASKED: Final[Mapping[str, str]] = {
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that was given up: its ids and its workstream, how often it was tried in how many runs, its last error."""
+    """Task that was given up: its ids, its workstream, its attempts in all runs, the number of runs, and the last
+    error."""
 
     task: str
     entity_id: str
@@ -46,12 +47,12 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_name(entity_id: str) -> str:
-    """``build`` for ``task:build``: how a plan, and a person, names it."""
+    """Return ``build`` for ``task:build``, the name that plans and people use."""
     return entity_id.partition(":")[2] or entity_id
 
 
 class TaskStatus:
-    """What can be said of each of *rows*."""
+    """Status texts of *rows*."""
 
     def __init__(self, rows: Iterable[EntityRow]) -> None:
         self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
@@ -71,7 +72,7 @@ class TaskStatus:
             self._runs.setdefault(row.parent_id, []).append(row.id)
 
     def note(self, row: EntityRow) -> str:
-        """What a person wants to know of it beside its state."""
+        """Return what a person needs to know of a row beside its state."""
         data = self._data.get(row.id, {})
         match row.kind:
             case Kind.WORKSTREAM:
@@ -118,8 +119,11 @@ class TaskStatus:
         yield f"retry {retries} of {data.get('max_retries')}" if retries and not row.ended else ""
 
     def _unmet(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
-        """Those it waits for that are not closed, by name. A task that is not there was closed in a run that this one
-        resumes, or has gone to an archive; what is blocked may wait for what is no task."""
+        """Yield the names of dependencies that are not closed.
+
+        A task that is missing was closed in a run that this run resumes, or has moved to an archive. A blocked task may
+        wait for a name that is not a task.
+        """
         for name in data.get("waiting_for") or ():
             found = self._find(str(data.get("workstream", "")), str(name))
             if found is None and row.state == Task.BLOCKED.value:
@@ -131,7 +135,7 @@ class TaskStatus:
         return name if name in self._rows else self._named.get((stream, name))
 
     def _run(self, task: EntityRow) -> tuple[EntityRow, Mapping[str, Any]] | None:
-        """Its newest run."""
+        """Return the newest run of a task."""
         runs = self._runs.get(task.id)
         return (self._rows[runs[-1]], self._data[runs[-1]]) if runs else None
 
@@ -140,13 +144,13 @@ class TaskStatus:
         return _attempts(found[1]) if found is not None and found[1].get("attempts") else ""
 
     def _next_attempt(self, task: EntityRow) -> str:
-        """Why a task that waits for nobody is not held: it was tried, and waits for another try."""
+        """Return why an unclaimed task without dependencies waits: it was tried and waits for another attempt."""
         found = self._run(task)
         if found is None or found[0].state not in (TaskRun.RETRYING.value, *_CIRCUIT):
             return ""
         return "; ".join(part for part in _of_run(*found) if part)
 
-    # ------------------------------------------------------------------ the exhausted
+    # ------------------------------------------------------------------ dead letters
     def dead_letters(self) -> Iterator[DeadLetter]:
         for row in self._rows.values():
             if row.kind == Kind.TASK and row.state == Task.FAILED.value:
@@ -162,7 +166,7 @@ class TaskStatus:
 
 
 def dead_letters(rows: Iterable[EntityRow]) -> tuple[DeadLetter, ...]:
-    """The tasks that were given up, in the order of their birth."""
+    """Return the tasks that were given up, in the order of birth."""
     return tuple(TaskStatus(rows).dead_letters())
 
 
@@ -183,25 +187,25 @@ def _of_run(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _checkpoint(data: Mapping[str, Any]) -> str:
-    """``checkpoint 1a2b3c4d5e6f (FAILED)``: what is gone on with after the run."""
+    """Return ``checkpoint 1a2b3c4d5e6f (FAILED)``: the checkpoint with which a later run can continue."""
     if data.get("saved_in") in (None, TaskRun.COMPLETED.value):
         return ""
     return f"checkpoint {checkpoint_name(str(data.get('saved_as', '')))} ({data['saved_in']})"
 
 
 def checkpoint_name(saved_as: str) -> str:
-    """What holds a checkpoint, as a person reads it: a commit in short, a copy as it is called."""
+    """Return the short name of a checkpoint: a commit's first 12 characters, or the name of a copy."""
     return saved_as[:12] if len(saved_as) == _COMMIT_CHARS else saved_as or "in place"
 
 
 def _attempts(data: Mapping[str, Any]) -> str:
-    """The attempt under way, or the last one; a probe is beyond those that a run has."""
+    """Return the current or last attempt; a probe is beyond the attempts of a run."""
     attempt = _probes(data) if data.get("probe") else f"attempt {data.get('attempts')} of {data.get('max_attempts')}"
     return f"{attempt}, {waits}" if (waits := settling(data)) else attempt
 
 
 def settling(data: Mapping[str, Any]) -> str:
-    """The processes of a turn that are waited for, and until when; nothing, where none are."""
+    """Return the processes of a turn that are waited for, and until when; ``""`` if there are none."""
     if not data.get("waits_for"):
         return ""
     until = datetime.fromtimestamp(data.get("until") or 0.0, UTC)
@@ -236,6 +240,6 @@ def _of_worker(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def data_of(row: EntityRow) -> Mapping[str, Any]:
-    """Return the stored data of an entity as a mapping; an empty mapping if the data is no JSON object."""
+    """Return the stored data of an entity as a mapping; an empty mapping if the data is not a JSON object."""
     data = msgspec.json.decode(row.data) if row.data else {}
     return data if isinstance(data, dict) else {}

@@ -1,6 +1,6 @@
-"""What the journal tells about now: the tree of sessions, and the list of what there is.
+"""Current state from the journal's rows: the tree of entities, and the list of ``supervisor ps``. Pure.
 
-Pure: rows come in, values for a renderer go out; *now* is an argument, and nothing is drawn here.
+Rows come in, values for a renderer come out; *now* is an argument.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["STAYING", "EntityLine", "Node", "ps", "tool_calls", "tree"]
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
-"""What is shown when it has ended, too: now, and in the tree as of a record."""
+"""Kinds that are shown after they have ended, too: now, and in the tree as of a record."""
 
 
 # --------------------------------------------------------------------------------------------------------- tree
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """An entity, or an open tool call, with what is below it; ``used`` is what agents say that it, and all below it,
-    has used."""
+    """Entity, or open tool call, with everything below it. ``used`` is the reported usage of the node and all below
+    it."""
 
     id: str
     kind: str
@@ -39,7 +39,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
-    """The roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
+    """Return the roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
     task_status = TaskStatus(ordered)
     known = {row.id for row in ordered}
@@ -76,7 +76,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], task_status: TaskStatus, u
 
 
 def _call_nodes(row: EntityRow, calls: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
-    """The open calls of a turn; those that are made within another open one stand below it."""
+    """Return the open calls of a turn; a call nested in another open call is a child of that call."""
     numbers = {call["number"] for call in calls}
     below: dict[int, list[Node]] = {}
     for call in reversed(calls):  # a call is younger than the one that it is made within
@@ -90,7 +90,7 @@ def _call_nodes(row: EntityRow, calls: Sequence[dict[str, Any]]) -> tuple[Node, 
 
 
 def _waiting_permissions(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The permissions of a turn that wait for a human."""
+    """Return the permission requests of a turn that wait for a person."""
     return [request for request in data.get("asking") or () if request.get("asked")]
 
 
@@ -101,12 +101,12 @@ def _permission_node(row: EntityRow, request: dict[str, Any]) -> Node:
 
 
 def tool_calls(row: EntityRow) -> tuple[str, ...]:
-    """The ids of the calls that a turn has made so far."""
+    """Return the ids of the calls that a turn has made so far."""
     return tuple(f"{row.id}:c{number}" for number in range(1, int(data_of(row).get("calls") or 0) + 1))
 
 
 def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> str:
-    """What a person wants to know beside the state."""
+    """Return what a person needs to know beside the state."""
     match row.kind:
         case Kind.SESSION:
             errors = data.get("total_errors") or 0
@@ -125,7 +125,7 @@ def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> s
 
 # ----------------------------------------------------------------------------------------------------------- ps
 class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``supervisor ps``. ``age_s`` counts from its birth to *now*, or to its end."""
+    """Line of ``supervisor ps``. ``age_s`` is the time from birth to *now*, or to the end, in seconds."""
 
     id: str
     kind: str
@@ -141,7 +141,8 @@ class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
 def ps(
     rows: Iterable[EntityRow], *, now: float, active_at: Mapping[str, float] | None = None
 ) -> tuple[EntityLine, ...]:
-    """One line for each row, in the order of birth. *active_at* says when each session last said something."""
+    """Return one line per row, in the order of birth. *active_at* is the time at which each session last produced
+    output."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
     active = dict(active_at or {})
     for row in ordered:  # whatever happens below a session is activity of it

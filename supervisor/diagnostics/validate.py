@@ -1,8 +1,8 @@
-"""The check of a ``transitions.jsonl``: schema, order, legality, and the invariants of spec 004, line by line.
+"""Check a ``transitions.jsonl`` line by line: schema, order, legality, and the invariants of spec 004. Pure.
 
-Pure: lines come in, a report goes out. It trusts nothing that it reads: a line may be torn, too long, not UTF-8, or
-a lie, and then it is a problem with a line number, never an exception. Memory grows with the number of entities and
-of reported problems, not with the log. What is legal is read from the tables; nothing is restated here.
+Lines come in, a report comes out. The input is not trusted: a line may be torn, too long, not UTF-8, or a lie; then it
+is a problem with a line number, never an exception. Memory grows with the number of entities and of reported problems,
+not with the log. Legality is read from the tables; no rule is repeated here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from supervisor.lifecycles.types import Severity
 __all__ = ["LINE_BYTES_MAX", "Problem", "Report", "split_lines", "validate_lines"]
 
 LINE_BYTES_MAX: Final = 1 << 20
-"""A longer line is reported and not looked into."""
+"""Longest line that is examined, in bytes; a longer line is reported."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong in line *line* (from 1), and in which of its fields, where it is one field."""
+    """Problem in line *line*, from 1, and in one field, if it belongs to one."""
 
     line: int
     field: str | None
@@ -39,7 +39,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read and what was wrong; ``omitted`` counts the problems beyond the limit on ``problems``."""
+    """Counts and problems; ``omitted`` counts the problems beyond the limit."""
 
     lines: int
     entities: int
@@ -48,9 +48,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def validate_lines(lines: Iterable[bytes | str], *, problems_max: int = 1000) -> Report:
-    """Check *lines*, read one at a time; a file opened in binary mode will do, or :func:`split_lines` for hostile ones.
+    """Check *lines*, read one at a time: a file opened in binary mode, or :func:`split_lines` for untrusted files.
 
-    At most *problems_max* problems are kept, the others are counted.
+    At most *problems_max* problems are kept; the others are counted.
     """
     log = _LogChecker(problems_max)
     for line, is_last in _with_last(lines):
@@ -59,7 +59,7 @@ def validate_lines(lines: Iterable[bytes | str], *, problems_max: int = 1000) ->
 
 
 def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """Lines out of chunks of a file, each cut one byte behind the limit, so that a line costs no more memory."""
+    """Yield lines from chunks of a file, each cut one byte behind the limit, so that a line costs no more memory."""
     held = bytearray()
     for chunk in chunks:
         *ends, rest = chunk.split(b"\n")
@@ -73,7 +73,7 @@ def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> 
 
 
 _KINDS: Final[Mapping[str, EntityKind]] = {f"{name}_state_transition": kind for name, kind in KINDS.items()}
-"""By the type of event."""
+"""Kinds by the type of event."""
 
 
 # ------------------------------------------------------------------------------------------------------ the lines
@@ -91,10 +91,10 @@ def _is_whole(line: bytes | str) -> bool:
 
 
 def _decoded(line: bytes | str) -> dict[str, Any]:
-    """The JSON object of a line.
+    """Return the JSON object in a line.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: the line holds none; the message says why.
     """
     if len(line) - _is_whole(line) > LINE_BYTES_MAX:
         raise ValueError(f"longer than {LINE_BYTES_MAX} bytes; a transition is one short line")
@@ -141,7 +141,7 @@ def _check_schema(fields: dict[str, Any], report: ReportProblem) -> None:
 
 
 class _LogChecker:
-    """What has been read so far: the last state of every entity, the last time and number, the problems."""
+    """State of the check: the last state of every entity, the last time and number, and the problems."""
 
     def __init__(self, problems_max: int) -> None:
         self.number = 0
@@ -231,6 +231,6 @@ class _LogChecker:
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
-    """The string of that name, ``""`` if it is none (which the schema has reported)."""
+    """Return the string in that field, or ``""`` if it is not one (which the schema check has reported)."""
     value = fields.get(name)
     return value if isinstance(value, str) else ""

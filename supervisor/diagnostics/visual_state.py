@@ -1,9 +1,9 @@
-"""What a person sees: the seven visual states of an agent, derived from facts and never stored (spec 000), and what an
-inspection of any living entity shows.
+"""The seven visual states of an agent, derived from facts and never stored (spec 000), and the inspection of a living
+entity.
 
-Pure: *now* is an argument. At a threshold the worse state holds already (``>=``). An agent that never sent a
-heartbeat is judged from its start, and a heartbeat older than the start belongs to an earlier life. A combination
-that fits no row of the specification is ``UNKNOWN``, never a guess.
+Pure: *now* is an argument. At a threshold the worse state holds (``>=``). An agent that never sent a heartbeat is
+judged from its start, and a heartbeat older than the start belongs to an earlier process. A combination that fits no
+row of the specification is ``UNKNOWN``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["AgentStateThresholds", "Inspected", "TaskStack", "VisualState", "vis
 
 
 class VisualState(Enum):
-    """The seven classifications, each with the sign and the colour that a terminal shows."""
+    """The seven visual states, each with its symbol and its colour on a terminal."""
 
     indicator: str
     colour: str
@@ -39,7 +39,7 @@ class VisualState(Enum):
 
 
 class AgentStateThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """After how many seconds an agent looks stalled, dead on arrival, or stuck in a merge."""
+    """Seconds after which an agent counts as stalled, as dead on arrival, or as stuck in a merge."""
 
     stall_threshold_s: float = 300
     spawn_timeout_s: float = 60
@@ -62,9 +62,9 @@ def visual_state(
     status: str = "",
     thresholds: AgentStateThresholds = AgentStateThresholds(),  # noqa: B008 - a frozen value
 ) -> VisualState:
-    """Classify an agent by its machine's state and the facts around it; times are seconds of one clock.
+    """Classify an agent by the state of its machine and the facts around it; times are seconds of one clock.
 
-    An empty *status* says nothing beyond the state: an agent within the process, which has no pid, has none.
+    An empty *status* adds nothing to the state: an in-process agent, which has no pid, has no status.
     """
     status = status.casefold()
     if agent_state == "dead" or (agent_state in _CLASSIFIED and _has_ended(status, pid)):
@@ -87,24 +87,24 @@ _CLASSIFIED: Final = frozenset({"starting", "working", "idle"})
 
 
 def _has_ended(status: str, pid: int | None) -> bool:
-    """The session has ended, or claims to wait without a process that could."""
+    """Return whether the session has ended, or claims to wait without a process that could wait."""
     return status in _ENDED or (pid is None and status in _WAITING)
 
 
 class TaskStack(msgspec.Struct, frozen=True, kw_only=True):
-    """A task, and where it waits: ``file:line in function``, the outermost call first."""
+    """Running task and its stack: ``file:line in function``, the outermost call first."""
 
     name: str
     stack: tuple[str, ...]
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
-    """One living entity, or tool call, from outside.
+    """Inspection of one living entity or tool call.
 
-    ``state`` is its table's state (``open`` for a call), ``phase`` the kernel's: ``live`` or ``stopping``, for
-    ``reason``. ``queued`` counts its mailbox by lane, ``open_calls`` are its turn's, and ``permissions`` those that it
-    waits for a human with; ``agent`` is the id of the agent it has now. ``checkpoint`` is the one that a run has, or
-    that a session begins with.
+    ``state`` is the state of its lifecycle table (``open`` for a call); ``phase`` is the kernel's, ``live`` or
+    ``stopping``, the latter for ``reason``. ``queued`` counts the mailbox by lane, ``open_calls`` are the turn's open
+    calls, ``permissions`` the requests that wait for a person; ``agent`` is the id of the current agent. ``checkpoint``
+    is the checkpoint of a run, or the one that a session begins with.
     """
 
     id: str

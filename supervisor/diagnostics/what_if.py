@@ -1,8 +1,8 @@
-"""What if another policy had been in force: the recorded inputs run again under it, up to where the runs part.
+"""Run the recorded events again under another policy, up to the record where the two runs part. Pure.
 
-Pure. Aborts are planned again on the tree as it stood (:func:`supervisor.policies.abort_plan.plan_abort`), sessions
-are stepped again through their table under other limits. What would have ended is followed: what it did after that
-would not have been. What would have lived is not: nobody knows what it would have done.
+Aborts are planned again on the tree as it was (:func:`supervisor.policies.abort_plan.plan_abort`); sessions are stepped
+again through their table under other limits. An entity that would have ended earlier is followed: its later records
+would not exist. An entity that would have lived longer is not: nobody knows what it would have done.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ LIMITS: Final[Mapping[str, type]] = {
     "restarts_max": int,
     "restarts_within_s": float,
 }
-"""The limits that decide who starts again: those that recorded inputs can be run under."""
+"""Limits that decide about another start, under which recorded events can be run again."""
 
 
 # ----------------------------------------------------------------------------------------------------- what comes out
 class AbortDiffers(msgspec.Struct, frozen=True, kw_only=True):
-    """An abort that would have reached others: ``would_end`` beside whom it ended, ``would_live`` though it did."""
+    """Abort with another reach: ``would_end`` lists additional ends, ``would_live`` ends that would not have
+    happened."""
 
     seq: int
     abort_id: str
@@ -49,7 +50,7 @@ class AbortDiffers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that would have done otherwise after a failure: ``give_up`` where it tried again, or ``try_again``."""
+    """Session that would have acted differently after a failure: ``give_up`` where it tried again, or ``try_again``."""
 
     seq: int
     session_id: str
@@ -58,11 +59,12 @@ class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How the other run differs. ``parts_at`` is the first record after which it does, ``None`` if it does nowhere.
+    """Differences of the other run. ``parts_at`` is the first record after which the runs differ, or ``None``.
 
-    ``ended`` would have ended earlier or not been born, ``lived`` would have gone on. ``launches`` counts agents that
-    were started; ``launches_saved`` would not have been, ``launches_spent`` would have come on top, at least.
-    ``waited_s`` is the time in backoff as it was, ``would_wait_s`` as it would have been, both up to where they part.
+    ``ended`` would have ended earlier or not been born, ``lived`` would have continued. ``launches`` counts the agents
+    that were started; ``launches_saved`` would not have been started, ``launches_spent`` would have been added, at
+    least. ``waited_s`` is the recorded time in backoff, ``would_wait_s`` the time under the other limits, both up to
+    the parting.
     """
 
     records: int
@@ -80,7 +82,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 # ----------------------------------------------------------------------------------------------------------- the tree
 class _AbortTree(Mapping[str, TreeNode]):
-    """The living sessions and their open calls as aborts see them; who is *gone* has ended."""
+    """Living sessions and their open calls as the abort planner sees them, without those that would have ended
+    earlier."""
 
     def __init__(
         self, shadows: Mapping[str, EntityShadow], modes: Mapping[str, CancelMode], ended_earlier: Mapping[str, int]
@@ -123,7 +126,7 @@ class _AbortTree(Mapping[str, TreeNode]):
 
 # -------------------------------------------------------------------------------------------------------- one session
 class _SessionReplay:
-    """A session under the recorded limits and under the other ones, until the two part."""
+    """Session under the recorded limits and under the other limits, until the two runs part."""
 
     def __init__(self, shadow: SessionShadow, limits: Mapping[str, Any]) -> None:
         self.state: Enum = shadow.state
@@ -133,14 +136,15 @@ class _SessionReplay:
         )
         self.prompted = 0
         self.crashes: dict[bool, tuple[float, ...]] = {True: (), False: ()}
-        """Failures after a start, within the window that counts: as it was, and as it would have been."""
+        """Failures after a start within the window that counts: under the recorded limits (``True``) and the others
+        (``False``)."""
         self.waited_s = self.would_wait_s = 0.0
 
     def replay(self, record: LifecycleEvent, shadow: SessionShadow) -> SessionDiffers | None:
-        """One more input; what it would have led to, where that is another thing.
+        """Replay the next event; return the difference if the two runs part here.
 
         Raises:
-            Mismatch: the table refuses it.
+            Mismatch: the table refuses the event.
         """
         source, kind = self.state, shadow.kind
         step = step_of(kind, source, self.data, event_of(kind, record))
@@ -157,7 +161,7 @@ class _SessionReplay:
         return self._cool_down(record, source)
 
     def _cool_down(self, record: LifecycleEvent, source: Enum) -> SessionDiffers | None:
-        """Both would try again, unless they have done so too often lately."""
+        """Compare the restart intensities: both runs would try again, unless they did so too often lately."""
         lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED  # with its supervisor: that is no failure
         if source is Session.RUNNING and self.prompted == self.data.incarnation and not (self.data.spent or lost):
             self.prompted = 0
@@ -188,9 +192,9 @@ def what_if(
     edges: Mapping[str, bool] | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Run *records* again under other policy *edges* and other *limits*; what is not named stays as it was.
+    """Run *records* again under other policy *edges* and other *limits*; values that are not named stay as recorded.
 
-    An edge that an abort did not cross counts as one that its policy did not have.
+    An edge that an abort did not cross counts as an edge that its policy did not have.
     """
     run = _WhatIfRun(edges or {}, limits or {}, _modes_of(records))
     for record in records:
@@ -199,14 +203,14 @@ def what_if(
 
 
 def _modes_of(records: Sequence[LifecycleEvent]) -> dict[str, CancelMode]:
-    """The cancel modes of child sessions, where they are not the usual one."""
+    """Return the cancel modes of child sessions that differ from the default."""
     found = {one.entity_id: str(one.metadata.get("mode")) for one in records if one.event in ("Placed", "Adopted")}
     known = {mode.value: mode for mode in CancelMode}
     return {name: known[mode] for name, mode in found.items() if mode in known}
 
 
 class _WhatIfRun:
-    """What has been run again so far."""
+    """State of the run so far."""
 
     def __init__(self, edges: Mapping[str, bool], limits: Mapping[str, Any], modes: Mapping[str, CancelMode]) -> None:
         self._edges, self._limits, self._modes = edges, limits, modes
@@ -225,7 +229,7 @@ class _WhatIfRun:
         self._waited_s = self._would_wait_s = 0.0
 
     def replay(self, record: LifecycleEvent) -> None:
-        """One more record. An abort is looked at when its crossings, which follow at once, are known."""
+        """Replay the next record. An abort is planned again once its policy edges, which follow at once, are known."""
         if self._request is not None and not self._is_crossing(record):
             self._plan_again(self._request)
             self._request = None
@@ -285,7 +289,7 @@ class _WhatIfRun:
             self._would_wait_s += session_replay.would_wait_s
 
     def _end(self, shadow: SessionShadow, seq: int) -> None:
-        """It would have ended here, with all below it but those that it abandons."""
+        """Mark a session and everything below it, except what it abandons, as ended earlier."""
         pending = [shadow]
         while pending:
             one = pending.pop()
@@ -322,7 +326,7 @@ class _WhatIfRun:
             self._not_ended.setdefault(one, request.seq)
 
     def _reached(self, request: LifecycleEvent, tree: _AbortTree, edges: Mapping[str, bool]) -> tuple[str, ...]:
-        """Whom the abort ends; nobody where it asks for what is not there."""
+        """Return the ids that the abort ends; empty if its target does not exist."""
         try:
             plan: AbortPlan = plan_abort(
                 tree,

@@ -1,10 +1,10 @@
-"""Jobs, workers and workstreams against each other: the invariants of spec 004 that one line of a log cannot show.
+"""Invariants of spec 004 between jobs, workers and workstreams, which a single line of a log cannot show.
 
-Pure: states and ``metadata`` come in, problems go out through ``ReportProblem``; nothing is raised for any metadata.
-Every line costs the same, however long the log is. ``metadata`` tells how things are after the line's transition.
+Pure: states and ``metadata`` come in, problems go out through ``ReportProblem``; no metadata raises an exception. Each
+line costs the same time, however long the log is. ``metadata`` describes the state after the line's transition.
 
-Two of the fourteen invariants leave no trace in a line and are checked elsewhere, by the simulator's oracle: which
-workers send heartbeats, and that a failed workstream's state is archived.
+Two of the fourteen invariants leave no trace in a line and are checked by the simulator's oracle: which workers send
+heartbeats, and that the state of a failed workstream is archived.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final
 __all__ = ["INTEGER_MAX", "ReportProblem", "WorkInvariants", "count_of", "is_text", "moment_of", "name_of", "shortened"]
 
 ReportProblem = Callable[[str | None, str], None]
-"""Report a problem: the field, and the words."""
+"""Report a problem: the field, and the text."""
 
 INTEGER_MAX: Final = 2**63 - 1
-"""A larger number in a log is a problem: other readers of the line could not hold it."""
+"""Largest integer of a log: readers of the line in other languages could not hold a larger one."""
 
 
 class _JobState:
-    """What the log has shown of a job."""
+    """State of a job as far as the log has shown it."""
 
     def __init__(self) -> None:
         self.state: str | None = None
@@ -39,9 +39,10 @@ class _JobState:
 
 
 class WorkInvariants:
-    """What a log has shown of jobs, workers and workstreams so far. ``check`` is given each transition in order.
+    """State of jobs, workers and workstreams as far as the log has shown it; pass each transition in order to
+    :meth:`check`.
 
-    ``invariant`` is the invariant that is being looked at: while a problem is reported, the one that is broken.
+    ``invariant`` is the invariant that is being checked: while a problem is reported, the violated one.
     """
 
     def __init__(self, report: ReportProblem) -> None:
@@ -212,12 +213,12 @@ class WorkInvariants:
 
 # -------------------------------------------------------------------------------------------------------- values
 def is_text(value: object) -> bool:
-    """True for a string that says something."""
+    """Return whether *value* is a string that is not empty."""
     return isinstance(value, str) and bool(value)
 
 
 def name_of(fields: dict[str, Any], name: str, report: ReportProblem) -> str | None:
-    """The id in that field; ``None`` if there is none, and what else there is, is a problem."""
+    """Return the id in that field, or ``None``; a value of another type is reported."""
     value = fields.get(name)
     if value is not None and not is_text(value):
         report(name, f"must be a non-empty string or null, is {shortened(value)}")
@@ -226,7 +227,7 @@ def name_of(fields: dict[str, Any], name: str, report: ReportProblem) -> str | N
 
 
 def count_of(fields: dict[str, Any], name: str, report: ReportProblem, *, least: int = 0) -> int | None:
-    """The number in that field; ``None`` if there is none, and what else there is, is a problem."""
+    """Return the number in that field, or ``None``; any other value is reported."""
     value = fields.get(name)
     if value is None:
         return None
@@ -237,7 +238,7 @@ def count_of(fields: dict[str, Any], name: str, report: ReportProblem, *, least:
 
 
 def moment_of(value: object) -> float | None:
-    """A number, or an ISO 8601 time with a zone, as seconds; ``None`` for anything else."""
+    """Return a number, or an ISO 8601 time with a zone, as seconds; ``None`` for anything else."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -250,7 +251,7 @@ def moment_of(value: object) -> float | None:
 
 
 def shortened(value: object) -> str:
-    """A value for a message: quoted, and never long."""
+    """Return a value for a message: quoted and never long."""
     match value:
         case str():
             return repr(value if len(value) <= 60 else f"{value[:60]}…")

@@ -75,9 +75,9 @@ async def open_supervisor(
         workdir: where agents work unless their own ``cwd`` says otherwise; by default the current directory.
         choose: which sessions and tasks of an earlier supervisor, that died, may go on: given every entity of the
             journal, their ids. By default all, as ``settings.recovery`` says.
-        plugins: modules or objects with hook implementations (docs/plugins.md), beside the installed ones.
-        on_permission: asked what an agent may, where its policy says ``ask`` (docs/permissions.md); an operator may
-            answer first.
+        plugins: modules or objects with hook implementations (docs/how-to/plugins.md), beside the installed ones.
+        on_permission: asked what an agent may, where its policy says ``ask`` (docs/how-to/permissions.md); an operator
+            may answer first.
         journal: where records are kept instead of in memory; closed when the block is left. A state directory has a
             journal already.
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.inprocess import FunctionConnection
-from supervisor.journal.compaction import JournalUpkeep
+from supervisor.journal.compaction import JournalArchiver
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import OpenTranscripts, Transcript
@@ -232,10 +232,10 @@ def real_parts(
     )
     if state_dir is None:
         return parts
-    upkeep = JournalUpkeep(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
-    shelf = OpenTranscripts(transcripts_max(), state_dir.possession.holds)
+    upkeep = JournalArchiver(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
+    open_transcripts = OpenTranscripts(transcripts_max(), state_dir.possession.holds)
 
     def transcript_of(session_id: str) -> TranscriptSink:
-        return Transcript(state_dir.transcript(session_id), shelf=shelf)
+        return Transcript(state_dir.transcript(session_id), open_transcripts=open_transcripts)
 
     return parts._replace(transcript_of=transcript_of, state_dir=str(state_dir.root.absolute()), upkeep=upkeep)

@@ -60,6 +60,6 @@ def _entity(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
         "pid": getattr(agent.data if agent is not None else data, "pid", None),
         "turn": connection.turn_id if connection is not None else None,
         "open_calls": tuple(f"{entity_id}:c{call.number}" for call in getattr(data, "open", ())),
-        "checkpoint": session.place.starts_at if session is not None else getattr(data, "saved_as", ""),
+        "checkpoint": session.workspace_spec.starts_at if session is not None else getattr(data, "saved_as", ""),
         "permissions": tuple(f"{entity_id}:p{one.number}" for one in getattr(data, "asking", ()) if one.asked),
     }

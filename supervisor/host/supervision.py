@@ -125,7 +125,7 @@ class Supervisor:
         self.journal_writer = JournalWriter(
             journal,
             Clock(parts.wall, from_s),
-            perform=lambda owed: self._effect_executor.perform(owed),
+            perform=lambda owed: self.effect_executor.perform(owed),
             publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
@@ -136,10 +136,11 @@ class Supervisor:
         self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
         self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
-        self._aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
-        self.monitors = MonitorRegistry(self.registry, self._aborts.abort_session)
-        self._endings = TerminationService(self.registry, JANITOR)
-        make_link = ConnectionFactory(
+        self.timers = system.timers
+        self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
+        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
+        self.terminations = TerminationService(self.registry, JANITOR)
+        make_connection = ConnectionFactory(
             self.registry,
             self._delegate,
             parts.processes,
@@ -154,14 +155,14 @@ class Supervisor:
         )
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
         answered = self._prompting.complete_request
-        self._effect_executor = EffectExecutor(
-            self.registry, JANITOR, self._endings, make_link, parts.workspace, answered, self._approvals
+        self.effect_executor = EffectExecutor(
+            self.registry, JANITOR, self.terminations, make_connection, parts.workspace, answered, self._approvals
         )
         self._succession = Takeover(
             self.registry,
             journal,
-            self._effect_executor,
-            self._endings,
+            self.effect_executor,
+            self.terminations,
             admit=self._admit,
             ended=self._shutdown.wait_recorded,
             revived=lambda session, past: self.monitors.restore_monitor(
@@ -169,7 +170,7 @@ class Supervisor:
             ),
             inherit=self._prompting.track_recovered,
         )
-        system.spawn(self._endings, JANITOR, shutdown_s=END_S)
+        system.spawn(self.terminations, JANITOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._prompting).heard
         self.services = Services(system, self._service_failed)
 
@@ -197,7 +198,7 @@ class Supervisor:
         budget: Budget | None = None,
         within: BudgetScope | None = None,
         patience: StallProfileName = StallProfileName.DEFAULT,
-        place: WorkspaceSpec = NO_WORKSPACE,
+        workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
@@ -214,7 +215,7 @@ class Supervisor:
             budget: what it may use, with all below it; by default what the settings say of each session.
             within: whose budget that lies in (:meth:`scope`); by default the parent's.
             patience: how long it may be silent before it is taken for stuck.
-            place: what is asked of the place where it works.
+            workspace_spec: the workspace wanted for the session.
 
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
@@ -239,11 +240,11 @@ class Supervisor:
         _check_types(str, directory=directory)
         _check_type("cause", cause, Cause)
         _check_type("patience", patience, StallProfileName)
-        _check_type("place", place, WorkspaceSpec)
+        _check_type("workspace_spec", workspace_spec, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = BudgetGrant(budget, within, patience)
-        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
+        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, workspace_spec)
         try:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
@@ -329,7 +330,7 @@ class Supervisor:
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
         allowance: BudgetGrant = NO_GRANT,
-        place: WorkspaceSpec = NO_WORKSPACE,
+        workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> str:
         _check_name(name)
         above = self.registry.session(parent) if parent is not None else None
@@ -343,7 +344,7 @@ class Supervisor:
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
         session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
-        session.place = place
+        session.workspace_spec = workspace_spec
         self.monitors.start_monitor(session, self.settings.monitor_settings, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
@@ -360,8 +361,12 @@ class Supervisor:
         except ActorError as error:
             self.registry.remove_session(session)
             raise Refused(f"session {name!r} is not started: {error}") from error
-        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_WORKSPACE:
-            placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
+        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or workspace_spec != NO_WORKSPACE:
+            placed = {
+                "mode": mode.value,
+                "policy": msgspec.to_builtins(policy),
+                "place": msgspec.to_builtins(workspace_spec),
+            }
             self.registry.record_fact(session_id, PLACED, cause, placed)
         self.monitors.note_budget(session, allowance, cause)
         return session_id
@@ -704,10 +709,10 @@ class Supervisor:
 
         Raises:
             UnknownTarget: nothing alive has that id.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
-        return self._aborts.plan(target, scope, now=now)
+        return self.aborts.plan(target, scope, now=now)
 
     async def abort(
         self,
@@ -729,14 +734,14 @@ class Supervisor:
 
         Raises:
             UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            UnknownWord: no scope has that name.
+            UnknownValue: no scope has that name.
             NoSiblings: SIBLING of a root session.
             Refused: the plan of that id would not be carried out; nothing was ended.
         """
         _check_type("reason", reason, str)
         _check_type("actor", actor, str)
         reason = reason or f"aborted by {actor}"
-        return await self._aborts.abort(
+        return await self.aborts.abort(
             target, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
         )
 
@@ -757,7 +762,7 @@ class Supervisor:
         _check_type("plan", plan, AbortPlan)
         _check_type("reason", reason, str)
         _check_type("actor", actor, str)
-        return await self._aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+        return await self.aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
         """End a session in order and wait until everything below it has ended; no error if it already has.
@@ -785,7 +790,7 @@ class Supervisor:
         if self._system.context(JANITOR) is None:  # a command may come as its socket closes
             return
         with suppress(ActorStopped):  # or as the last of its actors end
-            self._shutdown.stop(actor, now=now, give_up_retries=self._effect_executor.give_up_retries)
+            self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""

@@ -116,7 +116,7 @@ class Verification:
         except (OSError, Refused) as error:
             return f"it could not be looked at: {error}"
         if self._workspace.temporary:
-            await self._cleanup.put_away(place_id, f"what the tests of {place_id} left")
+            await self._cleanup.clean_up(place_id, f"what the tests of {place_id} left")
         if not done:
             return "it was stopped before its tests were over"
         last = done[-1]
@@ -176,55 +176,55 @@ class Verification:
         except OSError as error:
             raise Refused(f"the changes of session {session_id!r} cannot be read: {error}") from error
 
-    async def begin(self, place: WorkspaceSpec) -> None:
+    async def begin(self, workspace_spec: WorkspaceSpec) -> None:
         """Bring the files that a task owns to the state with which an attempt begins, and save that state.
 
         Raises:
             Refused: the state could not be saved or restored.
         """
         try:
-            await self._request(partial(self._workspace.begin, "", place))
+            await self._request(partial(self._workspace.begin, "", workspace_spec))
         except OSError as error:
             raise Refused(f"the state before the attempt could not be saved: {error}") from error
 
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
+    async def save(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
         """Save the work of a session so far, and return the checkpoint that holds it.
 
         Raises:
             Refused: the checkpoint could not be made.
         """
-        return await self._finish(self._workspace.save, session_id, place, message)
+        return await self._finish(self._workspace.save, session_id, workspace_spec, message)
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
+    async def roll_back(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
         """Take back the work of a session, and return the checkpoint that holds it.
 
         Raises:
             Refused: the work could not be taken back.
         """
-        return await self._finish(self._workspace.roll_back, session_id, place, message)
+        return await self._finish(self._workspace.roll_back, session_id, workspace_spec, message)
 
     async def _finish(
         self,
         do: Callable[[str, WorkspaceSpec, str], Awaitable[str]],
         session_id: str,
-        place: WorkspaceSpec,
+        workspace_spec: WorkspaceSpec,
         message: str,
     ) -> str:
         """Call *do* to its end, also if the caller is cancelled, for at most ``REMOVE_S`` seconds."""
         with anyio.move_on_after(REMOVE_S, shield=True):
             try:
-                return await self._request(partial(do, session_id, place, message))
+                return await self._request(partial(do, session_id, workspace_spec, message))
             except OSError as error:
                 raise Refused(str(error)) from error
         raise Refused(f"it took longer than {REMOVE_S:g} s")
 
-    async def accept(self, place: WorkspaceSpec) -> None:
-        """Give up the possibility to take back the work in *place*."""
-        await self._drop(self._workspace.accept, place)
+    async def accept(self, workspace_spec: WorkspaceSpec) -> None:
+        """Give up the possibility to take back the work in that workspace."""
+        await self._drop(self._workspace.accept, workspace_spec)
 
-    async def forget(self, place: WorkspaceSpec) -> None:
+    async def forget(self, workspace_spec: WorkspaceSpec) -> None:
         """Delete the checkpoints of a task that is over, as far as no other task needs them."""
-        await self._drop(self._workspace.forget, place)
+        await self._drop(self._workspace.forget, workspace_spec)
 
     async def _request(self, do: Callable[[], Awaitable[_T]]) -> _T:
         """Call the workspace; outlast a shortage of descriptors.
@@ -245,14 +245,14 @@ class Verification:
             _log.error("verification failed", error=repr(error), exc_info=error)
             raise Refused(f"verification failed: {error!r}") from error
 
-    async def _drop(self, drop: Callable[[WorkspaceSpec], Awaitable[None]], place: WorkspaceSpec) -> None:
+    async def _drop(self, drop: Callable[[WorkspaceSpec], Awaitable[None]], workspace_spec: WorkspaceSpec) -> None:
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return
         with anyio.move_on_after(REMOVE_S, shield=True):
             try:
-                await drop(place)
+                await drop(workspace_spec)
             except OSError as error:
-                _log.warning("what was saved of a task could not be dropped", task=place.owner, why=str(error))
+                _log.warning("what was saved of a task could not be dropped", task=workspace_spec.owner, why=str(error))
 
 
 def _told(one: AcceptanceResult) -> str:

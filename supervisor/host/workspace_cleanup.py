@@ -48,14 +48,14 @@ class WorkspaceCleanup:
         """False if sessions work where their work stays, so that nothing is removed."""
         return self._workspace.temporary
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         """Remove the workspace of a session. What cannot be removed is left, and logged."""
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return Released()
         released = Released(problem=f"it was not put away within {REMOVE_S:g} s")
         with anyio.move_on_after(REMOVE_S, shield=True):
             try:
-                released = await outlast_shortage(partial(self._workspace.put_away, session_id, message))
+                released = await outlast_shortage(partial(self._workspace.clean_up, session_id, message))
             except OSError as error:
                 released = Released(problem=str(error))
                 _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
@@ -70,9 +70,9 @@ class WorkspaceCleanup:
             session.reached(SessionPhase.RECORDED).then(lambda: self._remove_recorded(session))
 
     def _remove_recorded(self, session: LiveSession) -> None:
-        if not session.place.kept:
+        if not session.workspace_spec.kept:
             session_id = session.session_id
-            self._queue(session_id, partial(self.put_away, session_id, f"what {session_id} left"))
+            self._queue(session_id, partial(self.clean_up, session_id, f"what {session_id} left"))
 
     def remove_left(self) -> None:
         """Have the workspaces removed that an earlier supervisor left of sessions that do not live any more."""
@@ -80,9 +80,9 @@ class WorkspaceCleanup:
             self._queue("", self._remove_left)
 
     async def _remove_left(self) -> None:
-        for session_id in await self._workspace.left():
+        for session_id in await self._workspace.list_sessions():
             if session_id not in self._registry.sessions:
-                await self.put_away(session_id, f"what {session_id} left")
+                await self.clean_up(session_id, f"what {session_id} left")
 
     def _queue(self, session_id: str, remove: Callable[[], Awaitable[object]]) -> None:
         self._open[session_id] = remove

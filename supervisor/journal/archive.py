@@ -1,8 +1,8 @@
-"""How what has ended long ago leaves the journal: into an archive first, then out of it, in small transactions.
+"""Archive: move ended entities out of the journal, first into an archive file, then out of it, in small transactions.
 
-An archive is a journal itself, with the same tables: its records carry the hashes that they always had, and gaps stand
-for what it has not. It is whole, checked and on the disk before the journal names it, and named before anything is
-deleted. Whatever still stands in the journal is authoritative there; a crash at any point leaves each record in the
+An archive is a journal itself, with the same tables: its records keep their hashes, and gaps stand for the records that
+it does not have. An archive is complete, verified and on the disk before the journal names it, and it is named before
+anything is deleted. What is still in the journal is authoritative there. A crash at any point leaves each record in the
 journal, in a named archive, or in both, and the next compaction first finishes what was begun.
 """
 
@@ -17,27 +17,27 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from supervisor.journal.chain import START, check_entities, link_before, walk
+from supervisor.journal.chain import START, check_entities, link_before, walk_chain
 from supervisor.journal.database import Database
-from supervisor.journal.deletion import remove
-from supervisor.journal.files import DISK, Files
-from supervisor.journal.retention import RetentionSelection, leavers
-from supervisor.journal.schema import explaining
+from supervisor.journal.deletion import delete_slice
+from supervisor.journal.files import DISK, JournalFiles
+from supervisor.journal.retention import RetentionSelection, select_entities
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.ports import Compacted, JournalError, Retention
 
-__all__ = ["APART", "RECORDS_PER_ARCHIVE", "WRITING", "compacting", "digest_of"]
+__all__ = ["OWN_CONNECTION", "RECORDS_PER_ARCHIVE", "WRITING", "compact_pieces", "digest_of"]
 
 RECORDS_PER_ARCHIVE: Final = 50_000
 RECORDS_PER_SLICE: Final = 100
-BRIDGES_PER_SLICE: Final = 1_000
-"""Records that leave in one transaction: what a commit of the supervisor may have to wait for."""
+GAPS_PER_SLICE: Final = 1_000
+"""Records that leave in one transaction, which a commit of the supervisor may have to wait for."""
 _PAGE: Final = 500
 _BUSY_MS: Final = 5_000
-APART: Final = "apart"
-"""The next piece of work reads the journal by a connection of its own, on any thread."""
+OWN_CONNECTION: Final = "apart"
+"""The next piece reads the journal with a connection of its own, on any thread."""
 WRITING: Final = "writing"
-"""The next piece of work is a transaction on the journal's own connection: for its thread."""
+"""The next piece is a transaction on the journal's own connection, and must run on the journal's thread."""
 
 _ATTACH: Final = "ATTACH ? AS live"
 _COPY_ENTITIES: Final = """
@@ -71,7 +71,7 @@ _MEASURES: Final = "SELECT count(*), (SELECT count(*) FROM entities), min(seq), 
 _encode = msgspec.json.Encoder().encode
 
 
-class Named(msgspec.Struct, frozen=True):
+class ArchiveName(msgspec.Struct, frozen=True):
     """An archive as the journal names it."""
 
     number: int
@@ -79,95 +79,96 @@ class Named(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-def compacting(
+def compact_pieces(
     database: Database,
     folder: Path,
     retention: Retention,
     now: float,
-    files: Files = DISK,
+    files: JournalFiles = DISK,
     living: Callable[[], Collection[str]] = tuple,
 ) -> Generator[tuple[str, Compacted], None, None]:
-    """Compact the journal piece by piece: each step does one, and says which thread the next one is for, and what was
-    moved so far. Close it where it is not brought to its end.
+    """Compact the journal piece by piece; each step yields the thread for the next piece, and the progress so far.
+
+    Close the generator if it is not exhausted.
 
     Args:
-        folder: where archives are kept; made if it is missing.
+        folder: folder of the archives; made if it is missing.
         now: Unix time.
-        living: ids of those who stay whatever the journal says; asked on another thread.
+        living: returns the ids of entities that must stay; called on another thread.
 
     Raises:
-        JournalError: a record is not what was written, or an archive is missing: nothing more is moved.
+        JournalError: a record is not as it was written, or an archive is missing: nothing more is moved.
     """
-    told = Compacted()
-    yield WRITING, told
-    with explaining(database.path):
-        begun = [Named(*row) for row in database.db.execute(_UNFINISHED)]
-    yield APART, told
+    progress = Compacted()
+    yield WRITING, progress
+    with translate_errors(database.path):
+        begun = [ArchiveName(*row) for row in database.db.execute(_UNFINISHED)]
+    yield OWN_CONNECTION, progress
     while True:
         for one in begun:
-            for so_far in _emptied(database, folder, one, told):
-                told = so_far
-                yield WRITING, told
-            told = _counted(database, told, 0, 0, one.file)
-            yield APART, told
-        with explaining(database.path), closing(_reading(database.path)) as live:
-            going = leavers(live, retention, now, RECORDS_PER_ARCHIVE, living())
-        yield APART, told
-        begun = yield from _archived(database, folder, going, files, told)
+            for so_far in _delete_archived(database, folder, one, progress):
+                progress = so_far
+                yield WRITING, progress
+            progress = _add_progress(database, progress, 0, 0, one.file)
+            yield OWN_CONNECTION, progress
+        with translate_errors(database.path), closing(_open_read_only(database.path)) as live:
+            selected = select_entities(live, retention, now, RECORDS_PER_ARCHIVE, living())
+        yield OWN_CONNECTION, progress
+        begun = yield from _make_archive(database, folder, selected, files, progress)
         if not begun:
             break
-    yield APART, _counted(database, told, 0, 0)
+    yield OWN_CONNECTION, _add_progress(database, progress, 0, 0)
 
 
-Pieces = Generator[tuple[str, Compacted], None, list[Named]]
+Pieces = Generator[tuple[str, Compacted], None, list[ArchiveName]]
 
 
 # ------------------------------------------------------------------------------------------------ into the archive
-def _archived(
-    database: Database, folder: Path, going: Sequence[RetentionSelection], files: Files, told: Compacted
+def _make_archive(
+    database: Database, folder: Path, selected: Sequence[RetentionSelection], files: JournalFiles, progress: Compacted
 ) -> Pieces:
-    """Make the next archive; it, or nothing."""
-    if not going:
+    """Make the next archive; on an error nothing is left of it."""
+    if not selected:
         return []
-    with explaining(database.path), closing(_reading(database.path)) as live:
+    with translate_errors(database.path), closing(_open_read_only(database.path)) as live:
         number = live.execute(_NEXT).get
     while files.exists(path := folder / f"journal-{number:06}.db"):  # what a crash left, or another journal's only copy
         number += 1
     new = path.with_name(f"{path.name}.new")
-    with explaining(path):
+    with translate_errors(path):
         folder.mkdir(mode=0o700, exist_ok=True)
         files.remove(new)
     try:
-        for _ in _build(new, database.path, going, files):
-            with explaining(path):
+        for _ in _build(new, database.path, selected, files):
+            with translate_errors(path):
                 files.sync(new)  # little by little: one large sync would hold up the journal's own
-            yield APART, told
-        with explaining(path):
+            yield OWN_CONNECTION, progress
+        with translate_errors(path):
             files.sync(new)
             files.rename(new, path)
             files.sync(folder)
-            row = _described(number, path)
+            row = _archive_row(number, path)
     except BaseException:
         with suppress(OSError):  # the disk may be full
             files.remove(new)
         raise
-    yield WRITING, told
-    with explaining(database.path), database.writing():
+    yield WRITING, progress
+    with translate_errors(database.path), database.writing():
         database.db.execute(_NAME, row)
-    yield APART, told
-    return [Named(number, path.name, row[2])]
+    yield OWN_CONNECTION, progress
+    return [ArchiveName(number, path.name, row[2])]
 
 
-def _reading(path: Path) -> apsw.Connection:
+def _open_read_only(path: Path) -> apsw.Connection:
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     db.set_busy_timeout(_BUSY_MS)
     return db
 
 
-def _build(path: Path, live: Path, going: Sequence[RetentionSelection], files: Files) -> Iterator[None]:
-    """Copy who is *going*, and check what was copied: each of its records, and each of its entities."""
+def _build(path: Path, live: Path, selected: Sequence[RetentionSelection], files: JournalFiles) -> Iterator[None]:
+    """Copy the *selected* entities, and verify each record and each entity of the copy."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    with explaining(path), closing(files.connect(path, flags)) as db:
+    with translate_errors(path), closing(files.connect(path, flags)) as db:
         db.pragma("journal_mode", "off")  # it is synced as a whole, before it has its name
         db.pragma("synchronous", "off")
         db.pragma("temp_store", "memory")
@@ -175,17 +176,17 @@ def _build(path: Path, live: Path, going: Sequence[RetentionSelection], files: F
         db.execute(TABLES)
         db.execute(_ATTACH, (str(live),))
         yield
-        yield from _copied(db, _encode([one.id for one in going]).decode())
+        yield from _copy_entities(db, _encode([one.id for one in selected]).decode())
         db.execute("DETACH live")
         try:
-            yield from _checked(db, len(going))
+            yield from _check_copy(db, len(selected))
         except (apsw.CorruptError, UnicodeDecodeError) as error:
             words = "nothing of it was archived; restore a copy or use another state directory"
             raise JournalError(f"{live} is damaged ({error}): {words}") from None
 
 
-def _checked(db: apsw.Connection, entities: int) -> Iterator[None]:
-    for number, _ in enumerate(walk(db)):
+def _check_copy(db: apsw.Connection, entities: int) -> Iterator[None]:
+    for number, _ in enumerate(walk_chain(db)):
         if not number % _PAGE:
             yield
     if (lost := entities - db.execute("SELECT count(*) FROM entities").get) != 0:
@@ -194,7 +195,7 @@ def _checked(db: apsw.Connection, entities: int) -> Iterator[None]:
         raise apsw.CorruptError(f"{astray} is not as its last record left it")
 
 
-def _copied(db: apsw.Connection, ids: str) -> Iterator[None]:
+def _copy_entities(db: apsw.Connection, ids: str) -> Iterator[None]:
     db.execute("CREATE TEMP TABLE moving (seq INTEGER PRIMARY KEY)")
     db.execute(_COPY_ENTITIES, (ids,))
     db.execute(_MOVING, (ids,))
@@ -210,18 +211,18 @@ def _copied(db: apsw.Connection, ids: str) -> Iterator[None]:
         yield
     runs: list[Any] = db.execute(_RUNS).fetchall()
     for number, (seq, earlier) in enumerate(runs, 1):
-        _bridge(db, seq, earlier)
-        if number % BRIDGES_PER_SLICE == 0:
+        _insert_gap(db, seq, earlier)
+        if number % GAPS_PER_SLICE == 0:
             yield
-    _bridge(db, _BEYOND, last)
+    _insert_gap(db, _BEYOND, last)
     db.execute("DROP TABLE temp.moving")
 
 
 _BEYOND: Final = (1 << 63) - 1
 
 
-def _bridge(db: apsw.Connection, seq: int, earlier: int | None) -> None:
-    """A gap before record *seq*, behind the record *earlier* of the archive, if the journal has others between them."""
+def _insert_gap(db: apsw.Connection, seq: int, earlier: int | None) -> None:
+    """Insert a gap between the archive's records *earlier* and *seq*, if the journal has others between them."""
     last_seq, after = link_before(db, seq, schema="live")
     if last_seq == (earlier or 0):
         return
@@ -229,15 +230,15 @@ def _bridge(db: apsw.Connection, seq: int, earlier: int | None) -> None:
     db.execute("INSERT INTO main.gaps VALUES (?, ?, ?, ?)", ((earlier or 0) + 1, last_seq, before, after))
 
 
-def _described(number: int, path: Path) -> tuple[Any, ...]:
-    """The row that names the archive at *path*."""
+def _archive_row(number: int, path: Path) -> tuple[Any, ...]:
+    """Return the row of ``archives`` that names the archive at *path*."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         measures: tuple[int, ...] = db.execute(_MEASURES).fetchone() or ()
         return (number, path.name, digest_of(path), *measures)
 
 
 def digest_of(path: Path) -> bytes:
-    """What the journal keeps of an archive: a hash of all its bytes."""
+    """Return a hash of all bytes of an archive, which the journal keeps."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while data := file.read(1 << 20):
@@ -250,31 +251,31 @@ _THERE: Final = "SELECT id, entity_seq FROM entities ORDER BY born_seq DESC"
 """Children before their parents."""
 
 
-def _emptied(database: Database, folder: Path, named: Named, told: Compacted) -> Iterator[Compacted]:
+def _delete_archived(database: Database, folder: Path, named: ArchiveName, progress: Compacted) -> Iterator[Compacted]:
     """Delete from the journal what the archive *named* has. Each piece but the first is for the journal's thread."""
     path = folder / named.file
-    with explaining(path):
+    with translate_errors(path):
         if not path.is_file() or digest_of(path) != named.digest:
             raise JournalError(
                 f"{path} is not there, or not as it was archived: what {database.path} still has of it stays there;"
                 " put the file back, and compact again"
             )
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as archive:
-            going = [(str(who), int(seq)) for who, seq in archive.execute(_THERE)]
-    yield told
-    with explaining(database.path):
-        while going:
-            told = _counted(database, told, *remove(database, going, RECORDS_PER_SLICE))
-            yield told
+            selected = [(str(who), int(seq)) for who, seq in archive.execute(_THERE)]
+    yield progress
+    with translate_errors(database.path):
+        while selected:
+            progress = _add_progress(database, progress, *delete_slice(database, selected, RECORDS_PER_SLICE))
+            yield progress
         with database.writing():
             database.db.execute("UPDATE archives SET done = 1 WHERE number = ?", (named.number,))
 
 
-def _counted(database: Database, told: Compacted, records: int, entities: int, *files: str) -> Compacted:
+def _add_progress(database: Database, progress: Compacted, records: int, entities: int, *files: str) -> Compacted:
     return Compacted(
-        archives=(*told.archives, *files),
-        records=told.records + records,
-        entities=told.entities + entities,
-        records_left=database.standing.records,
-        entities_left=database.standing.entities,
+        archives=(*progress.archives, *files),
+        records=progress.records + records,
+        entities=progress.entities + entities,
+        records_left=database.checksums.records,
+        entities_left=database.checksums.entities,
     )

@@ -1,9 +1,19 @@
-"""The chain: each record's row carries a hash of itself, its effects and the row before: none can change unnoticed.
+"""Hash chain of the journal: no record, effect or entity can change unnoticed.
 
-SQLite's own checks see a page that is malformed; they do not see one that is old, or a row with another byte in it,
-which is what a disk that lies about its syncs leaves behind. A chain cannot tell that its end is missing: whoever kept
-the number of a later record can, as ``transitions.jsonl`` does. Where records have gone to an archive a gap carries the
-hashes before and after them, here and there: both halves can be checked, each by itself.
+Theory of operation
+-------------------
+The row of each record carries a hash (``chain``) of the row itself, of the effects that the record owes and settles,
+and of the hash before. The first row is chained to ``START``. The last record of an entity in a batch also carries a
+hash of the entity's row (``entity_hash``).
+
+    chain(n) = blake2b(chain(n - 1) + msgpack(row n, owed effects, settled effects))
+
+The chain finds what SQLite's own checks cannot: a page that is well-formed but old, or a row with another byte in it. A
+disk that lies about its syncs leaves such pages.
+
+Limits: a chain cannot show that its end is missing. A reader that knows the number of a later record can, as
+``transitions.jsonl`` does. Where records have gone to an archive, a gap holds the hash before and the hash after them,
+in the journal and in the archive, so that each file can be checked by itself.
 """
 
 from __future__ import annotations
@@ -19,31 +29,31 @@ from supervisor.journal.schema import ENTITY_FIELDS, EVENT_FIELDS
 
 __all__ = [
     "START",
-    "Broken",
-    "Due",
-    "Dues",
-    "Merged",
-    "Taken",
-    "chained",
+    "BatchEffects",
+    "BrokenChain",
+    "EffectsByRecord",
+    "RecordEffects",
+    "SeqCursor",
     "check_chain",
     "check_entities",
     "entity_hash",
+    "hash_rows",
     "link_at",
     "link_before",
     "read_end",
-    "walk",
+    "walk_chain",
 ]
 
 _SIZE: Final = 16
 START: Final = bytes(_SIZE)
-"""What the first row is chained to."""
+"""The hash that the first row is chained to."""
 
 _ROWS: Final = f"SELECT {', '.join(EVENT_FIELDS)}, entity_hash, chain FROM events WHERE seq > ? ORDER BY seq"
 _BEYOND: Final = 1 << 63
-"""No record has so high a number."""
+"""A number above that of every record."""
 _GAPS: Final = "SELECT first_seq, last_seq, before, after FROM gaps WHERE first_seq > ? ORDER BY first_seq"
 _OWED: Final = "SELECT seq, effect_id, entity_id, payload FROM effects WHERE seq > ? ORDER BY seq, rowid"
-"""In the order in which they were written, which is that of their records."""
+"""Ordered as they were written, which is the order of their records."""
 _SETTLED: Final = """
 SELECT settled, effect_id FROM effects WHERE settled > max(?1, 0)
 UNION ALL SELECT seq, effect_id FROM strays WHERE seq > ?1 ORDER BY 1, 2
@@ -62,45 +72,45 @@ UNION ALL SELECT last_seq, after FROM (
 """
 # Gaps are disjoint: the last one that begins before a record also ends before it, and the index knows where they begin.
 _canonical = msgspec.msgpack.Encoder().encode
-"""MessagePack: one encoding for each value, and a float is its eight bytes, so no version's way to print it matters."""
+"""MessagePack has one encoding for each value, and a float is its eight bytes: no version's number formatting
+matters."""
 
 
-Due: TypeAlias = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
-"""What a record owes, in order, and what it settles, by name: part of what its hash is over."""
+RecordEffects: TypeAlias = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
+"""The effects that a record owes, in order, and the names of those that it settles: both are part of its hash."""
 
 
-class Taken(Protocol):
-    """Effects that are taken record by record."""
+class EffectsByRecord(Protocol):
+    """Source of the effects of each record, read in the order of the records."""
 
-    def take(self, seq: int) -> Due: ...
+    def take(self, seq: int) -> RecordEffects: ...
 
 
-class Dues:
-    """The effects that the records of a batch owe and settle, by the record's ``seq``."""
+class BatchEffects:
+    """Effects of one batch, by the ``seq`` of the record that owes or settles them."""
 
     def __init__(self) -> None:
         self._owed: dict[int, list[tuple[str, str, bytes]]] = {}
         self._settled: dict[int, list[str]] = {}
 
-    def owe(self, effect_id: str, entity_id: str, seq: int, payload: bytes) -> None:
+    def add_owed(self, effect_id: str, entity_id: str, seq: int, payload: bytes) -> None:
         self._owed.setdefault(seq, []).append((effect_id, entity_id, payload))
 
-    def settle(self, effect_id: str, seq: int) -> None:
+    def add_settled(self, effect_id: str, seq: int) -> None:
         self._settled.setdefault(seq, []).append(effect_id)
 
-    def take(self, seq: int) -> Due:
+    def take(self, seq: int) -> RecordEffects:
         settled = self._settled.pop(seq, None)
         return self._owed.pop(seq, ()), sorted(settled) if settled else ()
 
 
-class Merged:
-    """Rows in the order of the ``seq`` that each begins with, taken along with the records of a journal: only the next
-    one is held."""
+class SeqCursor:
+    """Cursor over rows that begin with a ``seq``, in that order; only the next row is held in memory."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._rows = iter(rows)
         self.at: int | None = None
-        """What the next row begins with; ``None`` after the last."""
+        """The ``seq`` of the next row; ``None`` after the last."""
         self._go_on()
 
     def _go_on(self) -> None:
@@ -115,65 +125,65 @@ class Merged:
         return taken
 
 
-_NOTHING: Final[Due] = ((), ())
+_NOTHING: Final[RecordEffects] = ((), ())
 
 
-class _ReadDues:
-    """The effects of a journal after some record, as they were written; taken in the order of the records."""
+class StoredEffects:
+    """Effects that the journal holds after some record; read in the order of the records."""
 
     def __init__(self, db: apsw.Connection, after_seq: int) -> None:
-        self._owed = Merged(db.execute(_OWED, (after_seq,)))
-        self._settled = Merged(db.execute(_SETTLED, (after_seq,)))
+        self._owed = SeqCursor(db.execute(_OWED, (after_seq,)))
+        self._settled = SeqCursor(db.execute(_SETTLED, (after_seq,)))
 
-    def take(self, seq: int) -> Due:
+    def take(self, seq: int) -> RecordEffects:
         if self._owed.at != seq and self._settled.at != seq:  # three times in four
             return _NOTHING
         return self._owed.take(seq), [effect_id for (effect_id,) in self._settled.take(seq)]
 
     def cross(self, last_seq: int) -> None:
-        """Go on behind a gap: what its records settled is not asked for here."""
+        """Skip what the records of a gap settled, up to *last_seq*."""
         while (at := self._settled.at) is not None and at <= last_seq:
             self._settled.take(at)
 
     def left(self) -> int | None:
-        """The ``seq`` of an effect that belongs to no record, or to none in its place."""
+        """Return the ``seq`` of an effect that was not read, since no record with that number was in its place."""
         return min((one.at for one in (self._owed, self._settled) if one.at is not None), default=None)
 
 
-class Broken(apsw.CorruptError):
-    """Record ``seq`` is not what was written, or its effects are not."""
+class BrokenChain(apsw.CorruptError):
+    """Record ``seq``, or one of its effects, is not as it was written."""
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
         super().__init__(f"record {seq} is not what was written there")
 
 
-def chained(rows: Iterable[tuple[Any, ...]], dues: Taken, after: bytes) -> list[tuple[Any, ...]]:
-    """*rows* of ``events`` with their hashes, the first chained to *after*."""
+def hash_rows(rows: Iterable[tuple[Any, ...]], effects: EffectsByRecord, after: bytes) -> list[tuple[Any, ...]]:
+    """Append its hash to each of *rows* of ``events``; the first is chained to *after*."""
     made = []
     for row in rows:
-        after = _link(after, row, dues)
+        after = _link_hash(after, row, effects)
         made.append((*row, after))
     return made
 
 
-def _link(before: bytes, row: tuple[Any, ...], dues: Taken) -> bytes:
-    return blake2b(before + _canonical((row, dues.take(row[0]))), digest_size=_SIZE).digest()
+def _link_hash(before: bytes, row: tuple[Any, ...], effects: EffectsByRecord) -> bytes:
+    return blake2b(before + _canonical((row, effects.take(row[0]))), digest_size=_SIZE).digest()
 
 
 def entity_hash(row: tuple[Any, ...]) -> bytes:
-    """Of a row of ``entities``: kept with the record that left the entity like that."""
+    """Return the hash of a row of ``entities``, which is kept with the record that left the entity so."""
     return blake2b(_canonical(row), digest_size=_SIZE).digest()
 
 
 def read_end(db: apsw.Connection) -> tuple[int, bytes]:
-    """The number and the hash of the last record: what the next one continues."""
+    """Return the number and the hash of the last record, to which the next one is chained."""
     seq, link = db.execute(_END).fetchone() or (0, START)
     return seq, link
 
 
 def link_at(db: apsw.Connection, seq: int) -> bytes | None:
-    """The hash of record *seq*, also of one behind which a gap ends; ``None`` if neither is there."""
+    """Return the hash of record *seq*, or of a gap that ends with it; ``None`` if neither exists."""
     if seq == 0:
         return START
     found = db.execute(_AT, (seq,)).fetchone()
@@ -181,54 +191,57 @@ def link_at(db: apsw.Connection, seq: int) -> bytes | None:
 
 
 def link_before(db: apsw.Connection, seq: int, schema: str = "main") -> tuple[int, bytes]:
-    """The number and the hash of what record *seq* continues: the record before it, or the end of a gap."""
+    """Return the number and the hash of the record, or the end of the gap, to which record *seq* is chained."""
     last_seq, link = db.execute(_BEFORE.format(schema), (seq,)).fetchone() or (0, START)
     return last_seq, link
 
 
-def walk(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:
-    """The rows of ``events`` after *after_seq*, whose hash is *link*, each as soon as it is known to be sound.
+def walk_chain(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:
+    """Iterate over the rows of ``events`` after *after_seq*, whose hash is *link*; each is verified before it is
+    returned.
 
     Raises:
-        Broken: one is not.
+        BrokenChain: a row, an effect or a gap is not as it was written.
     """
-    dues, gaps = _ReadDues(db, after_seq), Merged(db.execute(_GAPS, (after_seq,)))
+    effects, gaps = StoredEffects(db, after_seq), SeqCursor(db.execute(_GAPS, (after_seq,)))
     for row in db.execute(_ROWS, (after_seq,)):
         if gaps.at is not None and gaps.at < row[0]:
-            link = _crossed(gaps, row[0], link, dues)
-        if _link(link, row[:-1], dues) != row[-1]:
-            raise Broken(row[0])
+            link = _cross_gaps(gaps, row[0], link, effects)
+        if _link_hash(link, row[:-1], effects) != row[-1]:
+            raise BrokenChain(row[0])
         link = row[-1]
         yield row
-    _crossed(gaps, _BEYOND, link, dues)
-    if (left := dues.left()) is not None:
-        raise Broken(left)
+    _cross_gaps(gaps, _BEYOND, link, effects)
+    if (left := effects.left()) is not None:
+        raise BrokenChain(left)
 
 
-def _crossed(gaps: Merged, before_seq: int, link: bytes, dues: _ReadDues) -> bytes:
-    """The hash that record *before_seq* continues: that of the last gap before it."""
+def _cross_gaps(gaps: SeqCursor, before_seq: int, link: bytes, effects: StoredEffects) -> bytes:
+    """Check the gaps before record *before_seq*; return the hash to which that record is chained."""
     while (first_seq := gaps.at) is not None and first_seq < before_seq:
         ((last_seq, before, after),) = gaps.take(first_seq)
         if before != link or not first_seq <= last_seq < before_seq:
-            raise Broken(first_seq)
-        dues.cross(last_seq)
+            raise BrokenChain(first_seq)
+        effects.cross(last_seq)
         link = after
     return link
 
 
 def check_chain(db: apsw.Connection) -> int | None:
-    """The ``seq`` of the first record that is not what was written, or whose effects are not; ``None`` if all are."""
+    """Return the ``seq`` of the first record that is not, or whose effects are not, as written; ``None`` if all are."""
     try:
-        for _ in walk(db):
+        for _ in walk_chain(db):
             pass
-    except Broken as broken:
+    except BrokenChain as broken:
         return broken.seq
     return None
 
 
 def check_entities(db: apsw.Connection, where: str = "", values: Sequence[str] = ()) -> tuple[str | None, int]:
-    """The id of an entity that is not as its last record left it, ``None`` if there is none; and the sum of the hashes
-    of all that were looked at. *where* is SQL that says which, of ``one``."""
+    """Return the id of an entity that is not as its last record left it (``None``: all are), and the sum of all hashes.
+
+    *where* is SQL that selects entities, of ``one``.
+    """
     total = 0
     for row in db.execute(f"{_ENTITIES} {where}", values):
         found = entity_hash(row[:-1])

@@ -1,6 +1,6 @@
-"""What compacts a journal on disk into its archive, one compaction at a time, and writes copies of records there.
+"""Compaction of a journal on disk into its archive, one at a time, and copies of records there.
 
-Each compaction is cut into small pieces with a pause between two, so that no commit waits for long.
+A compaction is done in small pieces with a pause between two, so that no commit waits for long.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, Retention, WallClock
 
-__all__ = ["JournalUpkeep"]
+__all__ = ["JournalArchiver"]
 
 _PAUSE_S: Final = 0.02
-"""Between two pieces: with some 5 ms of work in each, a compaction takes a fifth of a core at most."""
+"""Seconds between two pieces: with some 5 ms of work in each, a compaction takes a fifth of a core at most."""
 
 
-class JournalUpkeep:
-    """Compacts *journal* into *folder* (``supervisor.ports.Upkeep``)."""
+class JournalArchiver:
+    """Compacts *journal* into *folder* (``supervisor.ports.Archiver``)."""
 
     def __init__(self, journal: SqliteJournal, folder: Path, wall: WallClock) -> None:
         self._journal, self._folder, self._wall = journal, folder, wall

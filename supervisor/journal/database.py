@@ -1,10 +1,8 @@
-"""The journal's database: what an append writes, and how a journal is made, opened and checked.
+"""Database of the journal: append, creation, opening and takeover. Synchronous, for one thread at a time.
 
-Synchronous, for one thread at a time; ``supervisor.journal.sqlite`` gives it a thread of its own. A journal is SQLite
-in WAL mode with synchronous=FULL, appears under its name whole or not at all, is brought up to date when it is older,
-and is refused when what ``soundness`` looks at is not what was written. The database is the truth:
-``transitions.jsonl`` is written from it after the commit, and when that fails the journal goes on and the file catches
-up later.
+A journal is SQLite in WAL mode with synchronous=FULL. It appears under its name complete or not at all, and is refused
+when the integrity check finds damage. The database is authoritative: ``transitions.jsonl`` is written from it after the
+commit; if that fails the journal goes on, and the file catches up later.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from typing import Any, Final
 
 import apsw
 
-from supervisor.journal.chain import Dues, chained, entity_hash, read_end
-from supervisor.journal.files import DISK, Files
-from supervisor.journal.integrity import SNAPSHOT_EVERY, ChecksumState, read_snapshot, verified, write_snapshot
+from supervisor.journal.chain import BatchEffects, entity_hash, hash_rows, read_end
+from supervisor.journal.files import DISK, JournalFiles
+from supervisor.journal.integrity import SNAPSHOT_EVERY, ChecksumState, read_snapshot, verify_journal, write_snapshot
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import (
@@ -27,18 +25,18 @@ from supervisor.journal.schema import (
     WRITE_EFFECT,
     WRITE_ENTITY,
     WRITE_EVENT,
+    apply_batch,
     check_generation,
     check_version,
     effect_rows,
     entity_values,
     event_values,
-    explaining,
-    folded,
     read_entities,
     read_events,
     read_last_seq,
     read_meta,
     transaction,
+    translate_errors,
 )
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.lifecycles.types import LifecycleEvent
@@ -47,7 +45,7 @@ from supervisor.ports import Append, JournalError
 __all__ = ["Database", "open_database"]
 
 _BUSY_MS: Final = 5_000
-"""How long to wait for a lock: only a second writer or a checkpoint by a reader's tool ever holds one."""
+"""Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds one."""
 _PAGE: Final = 1_000
 _SETTLE: Final = "UPDATE effects SET settled = ? WHERE effect_id = ? AND settled = 0"
 _BY_NO_RECORD: Final = -1
@@ -55,18 +53,18 @@ _OWED: Final = "SELECT effect_id, entity_id, payload FROM effects WHERE settled 
 
 
 class Database:
-    """The connection and the line file, used by one thread at a time. Made by :func:`open_database`; close it."""
+    """Connection and line file, used by one thread at a time. Made by :func:`open_database`; close it."""
 
     def __init__(
-        self, path: Path, db: apsw.Connection, files: Files = DISK, possession: Possession | None = None
+        self, path: Path, db: apsw.Connection, files: JournalFiles = DISK, possession: Possession | None = None
     ) -> None:
         self.path = path
         self.db = db
         self._files = files
         self._possession = possession
         self.boot = files.boot()
-        self.standing = ChecksumState(0, b"", 0, 0, 0)
-        """What is on the disk, as far as it is known to be sound."""
+        self.checksums = ChecksumState(0, b"", 0, 0, 0)
+        """Checksums of the verified content of the disk."""
         self.snapshot_seq = 0
         self.generation = 0
         self.last_seq = 0
@@ -75,27 +73,27 @@ class Database:
 
     def append(self, batch: Sequence[Append]) -> None:
         events = [event_values(one.record) for one in batch]
-        standing = self.standing
+        checksums = self.checksums
         try:
             with self.writing():
-                standing = self._write(batch, events)
+                checksums = self._write(batch, events)
         finally:
             self.last_seq = read_last_seq(self.db)  # whatever was said, this is what is there
-            if standing.seq == self.last_seq:
-                self.standing = standing
+            if checksums.seq == self.last_seq:
+                self.checksums = checksums
         self._publish([one.record for one in batch])
 
     def _write(self, batch: Sequence[Append], events: Sequence[tuple[Any, ...]]) -> ChecksumState:
         ids = list(dict.fromkeys(one.record.entity_id for one in batch))
         rows = {row.id: row for row in read_entities(self.db, ids=ids)}
         last_seq, link = read_end(self.db)
-        after = folded(rows, last_seq, batch)
+        after = apply_batch(rows, last_seq, batch)
         entities = [entity_values(row) for row in after.values()]
         hashes = {(row[_ID], row[_ENTITY_SEQ]): entity_hash(row) for row in entities}
         self.db.executemany(WRITE_ENTITY, entities)
-        made = chained(_with_entities(events, hashes), self._write_effects(batch), link)
+        made = hash_rows(_add_entity_hashes(events, hashes), self._write_effects(batch), link)
         self.db.executemany(WRITE_EVENT, made)
-        standing = self.standing.after(
+        checksums = self.checksums.after(
             seq=made[-1][0] if made else last_seq,
             chain=made[-1][-1] if made else link,
             records=len(made),
@@ -103,36 +101,36 @@ class Database:
             went=[entity_hash(entity_values(row)) for row in rows.values()],
             more=len(after) - len(rows),
         )
-        if standing.seq >= self.snapshot_seq + SNAPSHOT_EVERY:
-            self.write_snapshot(standing)
-        return standing
+        if checksums.seq >= self.snapshot_seq + SNAPSHOT_EVERY:
+            self.write_snapshot(checksums)
+        return checksums
 
-    def write_snapshot(self, standing: ChecksumState) -> None:
-        """In the caller's transaction."""
-        write_snapshot(self.db, standing, self.boot)
-        self.snapshot_seq = standing.seq
+    def write_snapshot(self, checksums: ChecksumState) -> None:
+        """Write a snapshot in the caller's transaction."""
+        write_snapshot(self.db, checksums, self.boot)
+        self.snapshot_seq = checksums.seq
 
-    def _write_effects(self, batch: Sequence[Append]) -> Dues:
-        dues, owed = Dues(), effect_rows(batch)
+    def _write_effects(self, batch: Sequence[Append]) -> BatchEffects:
+        effects, owed = BatchEffects(), effect_rows(batch)
         self.db.executemany(WRITE_EFFECT, owed)
         for row in owed:
-            dues.owe(*row)
+            effects.add_owed(*row)
         for seq, name in [(one.record.seq, name) for one in batch for name in one.settled]:
             self.db.execute(_SETTLE, (seq, name))
             if self.db.changes():  # not settled before, and known at all
-                dues.settle(name, seq)
-        return dues
+                effects.add_settled(name, seq)
+        return effects
 
     def recover(self) -> int:
-        """After an append that failed, look at what the disk holds; the number of the last record.
+        """Read from the disk what a failed append has left; return the number of the last record.
 
-        On a new connection, and past the system's cache: after a sync that failed, what either of them would show may
-        be on no disk. What the old connection still had to say is left unsaid.
+        Uses a new connection, and bypasses the system's cache: after a failed sync, either may show what is on no disk.
+        The old connection is closed without a checkpoint.
 
         Raises:
-            JournalLost: another file lies there by now: it is not opened.
-            Fenced: another supervisor owns the journal by now.
-            apsw.Error, OSError: the disk cannot be asked, or what it holds is not sound; once more may be better.
+            JournalLost: another file lies at the path; it is not opened.
+            Fenced: another supervisor owns the journal.
+            apsw.Error, OSError: the disk cannot be read, or its content is damaged; a later try may succeed.
         """
         self.check()
         with suppress(apsw.ConnectionClosedError):  # the last look had got no further
@@ -143,14 +141,14 @@ class Database:
         self.db.set_busy_timeout(_BUSY_MS)
         _configure(self.db)
         check_generation(self.path, self.generation, read_meta(self.db, "generation"))
-        self.standing = verified(self.db, self.boot)
+        self.checksums = verify_journal(self.db, self.boot)
         self.snapshot_seq = self._last_snapshot()
         self.last_seq = read_last_seq(self.db)
         self._follow_on()
         return self.last_seq
 
     def _follow_on(self) -> None:
-        """The lines of what was there all the same, although its commit had failed."""
+        """Write the lines of records that are durable although their commit had failed."""
         if self._lines is None:
             return
         try:
@@ -160,7 +158,7 @@ class Database:
             self.lines_error = str(error)
 
     def _last_snapshot(self) -> int:
-        """Up to which record there is one: that of a transaction which failed was never written."""
+        """Return the last record of the last snapshot; a snapshot of a failed transaction was never written."""
         found = read_snapshot(self.db)
         return found[0].seq if found is not None else 0
 
@@ -173,11 +171,12 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction of this owner. What it has committed counts if the journal is still where it was, afterwards.
+        """Run the body in a transaction of this owner. What is committed counts only if the journal is still in place
+        then.
 
         Raises:
-            JournalLost: it is not.
-            Fenced: a later one owns the journal.
+            JournalLost: the journal was deleted or replaced.
+            Fenced: a later supervisor owns the journal.
         """
         self.check()
         with transaction(self.db):
@@ -186,17 +185,17 @@ class Database:
         self.check()
 
     def hold(self) -> None:
-        """Note which files are open, now that all of them are.
+        """Register the open files for the checks, once all of them are open.
 
         Raises:
-            OSError: one of them has gone already.
+            OSError: one of them is gone already.
         """
         if self._possession is not None:
             self._possession.hold("write-ahead log of the journal", Path(f"{self.path}-wal"))
             self._possession.hold("journal", self.path)
 
     def check(self) -> None:
-        """Look whether the journal, its log and the lock lie where they were opened.
+        """Check that the journal, its log and the lock lie where they were opened.
 
         Raises:
             JournalLost: one was deleted or replaced.
@@ -205,18 +204,18 @@ class Database:
             self._possession.check()
 
     def take_over(self, jsonl: Path | None) -> None:
-        """Become the journal's next owner, once it and *jsonl* are known to be sound."""
-        self.standing = verified(self.db, self.boot)
+        """Verify the journal and *jsonl*, and become the journal's next owner."""
+        self.checksums = verify_journal(self.db, self.boot)
         with transaction(self.db):
             self.generation = read_meta(self.db, "generation") + 1
             self.last_seq = read_last_seq(self.db)
             if jsonl is not None:
                 self._follow(jsonl)
-            self.write_snapshot(self.standing)
+            self.write_snapshot(self.checksums)
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'generation'", (self.generation,))
 
     def _follow(self, jsonl: Path) -> None:
-        with explaining(jsonl):
+        with translate_errors(jsonl):
             self._lines = TransitionLog.open(jsonl, journal_seq=self.last_seq)
             self._catch_up(self._lines)
 
@@ -239,8 +238,11 @@ class Database:
             seq = page[-1].seq
 
     def close(self) -> None:
-        """Leave the file whole by itself: SQLite sees to that with the last connection only, and a reader may stay. A
-        journal that was lost is let go of: SQLite would remove the log that has its name, which may be another's."""
+        """Checkpoint the log and close, so that the file is complete by itself.
+
+        SQLite does that with the last connection only, and a reader may stay. A journal that was lost is closed without
+        a checkpoint: SQLite would remove the log of that name, which may be another journal's.
+        """
         if self._possession is not None and not self._possession.holds():
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         else:
@@ -256,13 +258,16 @@ class Database:
         if not self.generation:
             return
         with self.writing():  # whose journal it is by now need not wait for a checkpoint of ours
-            if self.standing.seq == self.last_seq > self.snapshot_seq:
-                self.write_snapshot(self.standing)
+            if self.checksums.seq == self.last_seq > self.snapshot_seq:
+                self.write_snapshot(self.checksums)
         self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
-def _with_entities(events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]) -> list[tuple[Any, ...]]:
-    """*events* with what became of their entities, each with the last record of its batch; the others have nothing."""
+def _add_entity_hashes(
+    events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]
+) -> list[tuple[Any, ...]]:
+    """Append to each of *events* the hash of its entity, if it is the entity's last record in the batch; else
+    ``b""``."""
     return [(*row, hashes.get((row[_OF], row[_NUMBER]), b"")) for row in events]
 
 
@@ -272,15 +277,16 @@ _OF, _NUMBER = (EVENT_FIELDS.index(name) for name in ("entity_id", "entity_seq")
 
 # ------------------------------------------------------------------------------------------------------- opening
 def open_database(
-    path: Path, jsonl: Path | None, files: Files = DISK, possession: Possession | None = None
+    path: Path, jsonl: Path | None, files: JournalFiles = DISK, possession: Possession | None = None
 ) -> Database:
-    """Open or create the journal at *path* as its next generation, and bring it and *jsonl* up to date. *possession*
-    is to notice when it is deleted or replaced.
+    """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
+
+    *possession* is to notice when the journal is deleted or replaced.
 
     Raises:
-        JournalError: of another schema, damaged or somebody else's; it was left as it was.
+        JournalError: another schema, damage, or another program's file; the file is unchanged.
     """
-    with explaining(path):
+    with translate_errors(path):
         if not files.exists(path):
             _create(path, files)
         files.reread(Path(f"{path}-wal"))
@@ -298,7 +304,7 @@ def open_database(
 
 
 def _check_ours(db: apsw.Connection, path: Path) -> None:
-    """Refuse a journal of another schema, or what is none, and leave even its write-ahead log as it was."""
+    """Refuse a journal of another schema, or another file, and leave even its write-ahead log unchanged."""
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     check_version(db, path)
@@ -312,8 +318,9 @@ def _configure(db: apsw.Connection) -> None:
     db.pragma("foreign_keys", "on")
 
 
-def _create(path: Path, files: Files) -> None:
-    """A journal appears whole or not at all: a power cut in the first page of a new file must not leave half of one."""
+def _create(path: Path, files: JournalFiles) -> None:
+    """Create the journal under another name, and rename it when it is complete: a power cut must not leave half a
+    file."""
     new = path.with_name(f"{path.name}.new")
     for left in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):
         files.remove(left)

@@ -1,7 +1,7 @@
-"""One slice of what an archive has leaves the journal: a transaction after which everything can still be checked.
+"""Deletion of archived records from the journal, in slices: after each slice the journal can be verified.
 
-Gaps take the place of the records, an effect that a record here settled leaves its name behind, ids stay taken, and the
-snapshot is of what is left.
+A gap takes the place of the records; of an effect that a remaining record settled the name stays (``strays``); ids stay
+reserved; and the snapshot is updated to what is left.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from supervisor.journal.chain import entity_hash, link_before
 from supervisor.journal.database import Database
 from supervisor.journal.integrity import read_snapshot
-from supervisor.journal.schema import ENTITY_FIELDS, MADE
+from supervisor.journal.schema import DERIVED_ID_KINDS, ENTITY_FIELDS
 
-__all__ = ["remove"]
+__all__ = ["delete_slice"]
 
 _ROW: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities WHERE id = ? AND entity_seq = ? AND ended = 1"
 _LOG: Final = "SELECT seq, chain FROM events WHERE entity_id = ? ORDER BY entity_seq LIMIT ?"
@@ -35,62 +35,64 @@ _KIND, _ID, _SEQ = (ENTITY_FIELDS.index(name) for name in ("kind", "id", "entity
 _encode = msgspec.json.Encoder().encode
 
 
-def remove(database: Database, going: list[tuple[str, int]], most: int) -> tuple[int, int]:
-    """Delete up to *most* records of those who are *going* (id and number of records, children first), and take them
-    off that list; how many records and entities left. Who is not as it was archived stays.
+def delete_slice(database: Database, selected: list[tuple[str, int]], most: int) -> tuple[int, int]:
+    """Delete up to *most* records of the *selected* entities (id and number of records, children first).
+
+    Entities that are done are removed from the list. An entity that is not as it was archived stays. Returns the
+    numbers of records and entities that were deleted.
 
     Raises:
         Fenced: a later supervisor owns the journal.
     """
     db = database.db
-    links, rows, rest = _slice(db, going, most)
-    standing = database.standing.without(len(links), [entity_hash(row) for row in rows])
+    links, rows, rest = _next_slice(db, selected, most)
+    checksums = database.checksums.without(len(links), [entity_hash(row) for row in rows])
     db.pragma("foreign_keys", "off")  # nothing is left that points here, and to look for it takes a scan for each
     try:
         with database.writing():
-            _take_out(db, sorted(links))
-            _take_out_entities(db, rows, len(links))
-            database.write_snapshot(standing)
+            _delete_records(db, sorted(links))
+            _delete_entities(db, rows, len(links))
+            database.write_snapshot(checksums)
     finally:
         db.pragma("foreign_keys", "on")
-        if (found := read_snapshot(db)) is not None and found[0] == standing:  # whatever was said
-            database.standing = standing
-    going[:] = rest
+        if (found := read_snapshot(db)) is not None and found[0] == checksums:  # whatever was said
+            database.checksums = checksums
+    selected[:] = rest
     return len(links), len(rows)
 
 
-def _slice(
-    db: apsw.Connection, going: list[tuple[str, int]], most: int
+def _next_slice(
+    db: apsw.Connection, selected: list[tuple[str, int]], most: int
 ) -> tuple[list[tuple[int, bytes]], list[tuple[Any, ...]], list[tuple[str, int]]]:
-    """Numbers and hashes of the records that leave now, the entities that leave with them, and who goes later. An
-    entity with many records leaves in several slices, its oldest records first."""
+    """Return numbers and hashes of the next records to delete, the rows of entities that go with them, and the entities
+    left for later. An entity with many records goes in several slices, its oldest records first."""
     links: list[tuple[int, bytes]] = []
     rows: list[tuple[Any, ...]] = []
-    for number, (who, records) in enumerate(going):
+    for number, (who, records) in enumerate(selected):
         row = db.execute(_ROW, (who, records)).fetchone()
         if row is None:
             continue
         log: list[Any] = db.execute(_LOG, (who, most - len(links) + 1)).fetchall()
         if len(links) + len(log) > most:
-            return [*links, *log[:-1]], rows, going[number:]
+            return [*links, *log[:-1]], rows, selected[number:]
         links += log
         rows.append(row)
     return links, rows, []
 
 
-def _take_out(db: apsw.Connection, links: list[tuple[int, bytes]]) -> None:
+def _delete_records(db: apsw.Connection, links: list[tuple[int, bytes]]) -> None:
     seqs = (_encode([seq for seq, _ in links]).decode(),)
     db.execute(_STRAYS, seqs)
     for table in ("effects", "strays"):
         db.execute(_DELETE.format(table), seqs)
-    runs = list(_runs(links))
+    runs = list(_consecutive_runs(links))
     ends = [link_before(db, run[0][0])[1] for run in runs]
     db.execute(_DELETE.format("events"), seqs)
     for run, before in zip(runs, ends, strict=True):
-        _gap(db, run[0][0], run[-1][0], before, run[-1][1])
+        _insert_gap(db, run[0][0], run[-1][0], before, run[-1][1])
 
 
-def _runs(links: Iterable[tuple[int, bytes]]) -> Iterable[list[tuple[int, bytes]]]:
+def _consecutive_runs(links: Iterable[tuple[int, bytes]]) -> Iterable[list[tuple[int, bytes]]]:
     run: list[tuple[int, bytes]] = []
     for one in links:
         if run and one[0] != run[-1][0] + 1:
@@ -101,8 +103,8 @@ def _runs(links: Iterable[tuple[int, bytes]]) -> Iterable[list[tuple[int, bytes]
         yield run
 
 
-def _gap(db: apsw.Connection, first: int, last: int, before: bytes, after: bytes) -> None:
-    """A gap from *first* to *last*, grown together with those that no record parts from it."""
+def _insert_gap(db: apsw.Connection, first: int, last: int, before: bytes, after: bytes) -> None:
+    """Insert a gap from *first* to *last*, merged with the neighbouring gaps if no record lies between them."""
     below, above = db.execute(_BEFORE, (first,)).get, db.execute(_AFTER, (last,)).get
     left, right = db.execute(_LEFT, (first,)).fetchone(), db.execute(_RIGHT, (last,)).fetchone()
     if left is not None and (below is None or left[1] > below):
@@ -114,9 +116,11 @@ def _gap(db: apsw.Connection, first: int, last: int, before: bytes, after: bytes
     db.execute("INSERT INTO gaps VALUES (?, ?, ?, ?)", (first, last, before, after))
 
 
-def _take_out_entities(db: apsw.Connection, rows: list[tuple[Any, ...]], records: int) -> None:
+def _delete_entities(db: apsw.Connection, rows: list[tuple[Any, ...]], records: int) -> None:
     ids = (_encode([row[_ID] for row in rows]).decode(),)
     db.execute("DELETE FROM entities WHERE id IN (SELECT value FROM json_each(?))", ids)
-    db.executemany("INSERT OR IGNORE INTO ids VALUES (?)", [(row[_ID],) for row in rows if row[_KIND] not in MADE])
+    db.executemany(
+        "INSERT OR IGNORE INTO ids VALUES (?)", [(row[_ID],) for row in rows if row[_KIND] not in DERIVED_ID_KINDS]
+    )
     of_whole = sum(int(row[_SEQ]) for row in rows)
     db.execute("UPDATE meta SET value = value + ? WHERE key = 'partly'", (records - of_whole,))

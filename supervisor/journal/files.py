@@ -1,7 +1,6 @@
-"""How the journal reaches its disk: the seven things it asks of files, and nothing else of the system.
+"""File access of the journal: the seven operations that it needs, so that a simulated disk can replace them.
 
-Production has one answer, the operating system's. A simulated disk gives another and is then under exactly the code
-that production runs.
+Production uses the operating system's. The simulated disk runs below exactly the same code.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ import apsw
 
 from supervisor.ports.secure_files import touch_private
 
-__all__ = ["DISK", "Files"]
+__all__ = ["DISK", "JournalFiles"]
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Files:
-    """The operating system's files. Every method raises ``OSError`` or ``apsw.Error`` as the system says."""
+class JournalFiles:
+    """The operating system's files. Every method raises the ``OSError`` or ``apsw.Error`` of the system."""
 
     def exists(self, path: Path) -> bool:
         return path.exists()
 
     def connect(self, path: Path, flags: int) -> apsw.Connection:
-        """A connection to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``.
+        """Connect to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``.
 
         One that is made is private, and so is what SQLite lays beside it: that has the same mode."""
         if flags & apsw.SQLITE_OPEN_CREATE:
@@ -50,7 +49,7 @@ class Files:
             os.close(fd)
 
     def boot(self) -> str:
-        """What this boot of the machine is called, ``""`` where the system has no name for it."""
+        """Return the id of this boot of the machine, ``""`` if the system has none."""
         try:
             return _BOOT_ID.read_text().strip()
         except OSError:
@@ -73,5 +72,5 @@ class Files:
             os.close(fd)
 
 
-DISK: Final = Files()
-"""The machine's own."""
+DISK: Final = JournalFiles()
+"""The machine's files."""

@@ -1,7 +1,7 @@
-"""A journal with its archives: what a state directory knows, wherever it lies by now.
+"""History: a journal together with its archives, read as if it were one file.
 
-It answers as :class:`JournalReader` does. An entity that stands in the journal is read there; a record that is in both
-places, because a compaction was cut short, is read once.
+It has the methods of :class:`JournalReader`. The journal takes precedence for an entity in both places; a record that
+is in both, because a compaction was cut short, is read once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final, Self
 import msgspec
 
 from supervisor.journal.archive import digest_of
-from supervisor.journal.reader import Changed, JournalReader
+from supervisor.journal.reader import Damage, JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalDamaged, JournalError, JournalUnavailable
 
-__all__ = ["Checked", "History", "archives_beside"]
+__all__ = ["FileCheck", "History", "archives_beside"]
 
 _CHANGED: Final = "it is not as it was archived"
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the check of one file. ``gaps`` are ranges of records that are in another file; ``problem`` is
     ``None`` where it is sound."""
 
@@ -37,7 +37,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def archives_beside(journal: Path) -> Path:
-    """Where the archives of the journal at *journal* are, as a state directory has them."""
+    """Return the folder of the archives that belong to the journal at *journal* in a state directory."""
     return journal.parent.parent / "archive"
 
 
@@ -56,11 +56,11 @@ class History:
         self._archives: dict[str, JournalReader] = {}
 
     def _readers(self) -> list[JournalReader]:
-        """The archives, oldest first, and the journal, which may name more of them than it did a moment ago.
+        """Return the readers of the archives, oldest first, and of the journal.
 
         Raises:
-            JournalDamaged: an archive is missing, or is none.
-            JournalUnavailable: it cannot be read now.
+            JournalDamaged: an archive is missing, or is no archive.
+            JournalUnavailable: an archive cannot be read now.
         """
         for name in self.live.archives():
             if name not in self._archives:
@@ -77,52 +77,55 @@ class History:
 
     @property
     def _missing(self) -> str:
-        """What is wrong with an archive of which there is no file."""
+        """Error text for an archive without a file."""
         return f"is not there: {self._path} has records in it; put the file back"
 
     @property
     def is_part(self) -> bool:
-        """Whether this is an archive by itself: other files have records between those of this one."""
+        """Whether the file is an archive by itself: other files have records between its records."""
         return self.live.gaps > 0 and not self.live.archives()
 
     def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
-        """Records after *after_seq* in order, each once; those of *entity_id* only if it is given."""
-        with self.live.moment():  # a record that leaves the journal meanwhile is in an archive that is not read yet
+        """Iterate over the records after *after_seq* in order, each once; only those of *entity_id* if that is
+        given."""
+        with (
+            self.live.read_transaction()
+        ):  # a record that leaves the journal meanwhile is in an archive that is not read yet
             yield from _each_once(one.events(entity_id, after_seq) for one in self._readers())
 
-    def named(self, *names: str) -> Iterator[LifecycleEvent]:
-        """The records of events with one of these names, in order, each once."""
-        with self.live.moment():
-            yield from _each_once(one.named(*names) for one in self._readers())
+    def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
+        """Iterate over the records of events with one of these names, in order, each once."""
+        with self.live.read_transaction():
+            yield from _each_once(one.events_named(*names) for one in self._readers())
 
     def entities(self) -> list[EntityRow]:
-        """Every entity, those of each file in the order of birth."""
-        with self.live.moment():
+        """Return every entity, those of each file in the order of creation."""
+        with self.live.read_transaction():
             return list({row.id: row for one in self._readers() for row in one.entities()}.values())
 
     def entity(self, entity_id: str) -> EntityRow | None:
-        """One entity, if anybody knows it."""
+        """Return one entity; ``None`` if neither the journal nor an archive has it."""
         found = self.live.entity(entity_id)
         if found is None and self.live.archives():
             found = next((row for one in self._readers() if (row := one.entity(entity_id)) is not None), None)
         return found
 
     def effects(self) -> dict[str, bytes]:
-        """Every effect that was ever owed, by its id, as JSON; settled ones too."""
-        with self.live.moment():
+        """Return every effect, settled ones too, as JSON by its id."""
+        with self.live.read_transaction():
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
-    def changed(self) -> list[Changed]:
-        """What :meth:`check` finds, looked at closer: of each file in which something is not as it was written."""
-        return [_closer(one) for one in self.check() if one.problem is not None]
+    def find_damage(self) -> list[Damage]:
+        """Return the details of the damage in each file in which :meth:`check` finds some."""
+        return [_find_damage(one) for one in self.check() if one.problem is not None]
 
-    def check(self) -> Iterator[Checked]:
-        """Check the journal, then each archive: pages, chain, entities, snapshot; and that the archive is the file that
-        the journal names."""
-        yield checked(self._path)
+    def check(self) -> Iterator[FileCheck]:
+        """Check the journal, then each archive: pages, chain, entities, snapshot, and whether it is the file that the
+        journal names."""
+        yield check_file(self._path)
         for name, digest in self.live.archives().items():
             path = self._folder / name
-            found = checked(path) if path.is_file() else Checked(file=str(path), problem=self._missing)
+            found = check_file(path) if path.is_file() else FileCheck(file=str(path), problem=self._missing)
             if found.problem is None and digest_of(path) != digest:
                 found = msgspec.structs.replace(found, problem=_CHANGED)
             yield found
@@ -145,24 +148,24 @@ def _each_once(streams: Iterable[Iterator[LifecycleEvent]]) -> Iterator[Lifecycl
             yield event
 
 
-def _closer(one: Checked) -> Changed:
+def _find_damage(one: FileCheck) -> Damage:
     with suppress(JournalError), JournalReader(Path(one.file)) as reader:
-        if (found := reader.changed()) is not None:
+        if (found := reader.find_damage()) is not None:
             return found
-    return Changed(None, None, f"{one.file} {one.problem}")
+    return Damage(None, None, f"{one.file} {one.problem}")
 
 
-def checked(path: Path) -> Checked:
-    """Check one file, a journal or an archive, and tell what was found."""
+def check_file(path: Path) -> FileCheck:
+    """Check one file, a journal or an archive."""
     try:
         with JournalReader(path) as reader:
-            standing = reader.check()
-            return Checked(
+            checksums = reader.check()
+            return FileCheck(
                 file=str(path),
-                records=standing.records,
-                entities=standing.entities,
-                last_seq=standing.seq,
+                records=checksums.records,
+                entities=checksums.entities,
+                last_seq=checksums.seq,
                 gaps=reader.gaps,
             )
     except JournalError as error:
-        return Checked(file=str(path), problem=str(error).removeprefix(f"{path} "))
+        return FileCheck(file=str(path), problem=str(error).removeprefix(f"{path} "))

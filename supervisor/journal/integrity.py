@@ -1,9 +1,19 @@
-"""What an opening verifies: everything once after each boot of the machine, else what came after the last snapshot.
+"""Integrity check of the journal when it is opened.
 
-A snapshot says: up to this record the journal is sound. It is written where that is known, by whoever has verified or
-written every record up to there. It counts only in the boot of the machine that it was taken in: a kill leaves what
-was written in the kernel's hands, but what a power cut or a lying disk takes away is only missing after the next boot.
-What rots in old records meanwhile is found by the full check (``supervisor journal check``), by ``validate`` and
+Theory of operation
+-------------------
+Verifying everything takes seconds per million records, so it is done once after each boot of the machine. Later
+openings verify only what came after the last snapshot. A snapshot says: up to this record the journal was verified. The
+supervisor that has verified or written every record up to there writes it, every ``SNAPSHOT_EVERY`` records and when
+the journal is closed.
+
+A snapshot counts only in the boot in which it was written. After a kill the kernel still has every written page; what a
+power cut or a lying disk loses is missing only after the next boot.
+
+Example: 25,000 records, snapshot at 20,000. The supervisor is killed and started again: 5,000 records, the entities in
+them and the living entities are verified. After a reboot all 25,000 are.
+
+Old records that rot meanwhile are found by the full check (``supervisor journal check``), by ``validate`` and
 ``replay``, and before the records go to an archive.
 """
 
@@ -15,12 +25,12 @@ from typing import Final
 import apsw
 import msgspec
 
-from supervisor.journal.chain import START, check_entities, link_at, walk
+from supervisor.journal.chain import START, check_entities, link_at, walk_chain
 
-__all__ = ["SNAPSHOT_EVERY", "ChecksumState", "check_all", "read_snapshot", "verified", "write_snapshot"]
+__all__ = ["SNAPSHOT_EVERY", "ChecksumState", "check_all", "read_snapshot", "verify_journal", "write_snapshot"]
 
 SNAPSHOT_EVERY: Final = 10_000
-"""Records between two snapshots: after a kill an opening verifies at most so many, in about 0.1 s."""
+"""Records between two snapshots: an opening after a kill verifies at most so many, in about 0.1 s."""
 
 _SIZE: Final = 16
 _MODULUS: Final = 1 << (8 * _SIZE)
@@ -30,7 +40,8 @@ _COUNTS: Final = """
 SELECT (SELECT count(*) FROM events) - (SELECT coalesce(sum(entity_seq), 0) FROM entities)
     + (SELECT value FROM meta WHERE key = 'partly')
 """
-"""How many records belong to no entity as it stands; ``partly`` counts those that have left before their entity."""
+"""Number of records that belong to no entity in the journal; ``partly`` counts those that have left before their
+entity."""
 _EARLIER: Final = """
 SELECT entity_hash FROM events WHERE entity_id = ? AND seq <= ? AND entity_hash <> x'' ORDER BY entity_seq DESC LIMIT 1
 """
@@ -40,8 +51,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ChecksumState(msgspec.Struct, frozen=True):
-    """A journal in five values: its last record and the hash of it, how many records and entities are in it, and the
-    sum of the hashes of all entities. The sum is kept up with each append, without reading any other entity."""
+    """Summary of a verified journal: last record and its hash, numbers of records and entities, and the sum of the
+    entities' hashes. An append updates the sum without reading any other entity."""
 
     seq: int
     chain: bytes
@@ -52,12 +63,13 @@ class ChecksumState(msgspec.Struct, frozen=True):
     def after(
         self, *, seq: int, chain: bytes, records: int, came: Iterable[bytes], went: Iterable[bytes], more: int
     ) -> ChecksumState:
-        """With *records* and *more* entities more; entities that had the hashes *went* have the hashes *came*."""
+        """Return the checksums after *records* and *more* entities were added; *went* are replaced hashes, *came* the
+        new ones."""
         digest = self.digest + sum(map(int.from_bytes, came)) - sum(map(int.from_bytes, went))
         return ChecksumState(seq, chain, self.records + records, self.entities + more, digest % _MODULUS)
 
     def without(self, records: int, hashes: Sequence[bytes]) -> ChecksumState:
-        """When *records* have gone to an archive, and the entities that had the hashes *hashes*."""
+        """Return the checksums after *records*, and the entities with these *hashes*, have gone to an archive."""
         digest = self.digest - sum(map(int.from_bytes, hashes))
         return ChecksumState(
             self.seq, self.chain, self.records - records, self.entities - len(hashes), digest % _MODULUS
@@ -65,10 +77,10 @@ class ChecksumState(msgspec.Struct, frozen=True):
 
 
 def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
-    """The last snapshot, and the boot that it was taken in.
+    """Return the last snapshot, and the boot in which it was written.
 
     Raises:
-        apsw.CorruptError: that is none: it is read before any page is checked.
+        apsw.CorruptError: it has another form. It is read before any page is checked.
     """
     row = db.execute(_READ).fetchone()
     if row is None:
@@ -80,17 +92,17 @@ def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
     return ChecksumState(seq, chain, records, entities, int.from_bytes(digest)), boot
 
 
-def write_snapshot(db: apsw.Connection, standing: ChecksumState, boot: str) -> None:
-    """*standing* is verified; in the caller's transaction."""
-    digest = standing.digest.to_bytes(_SIZE)
-    db.execute(_WRITE, (standing.seq, standing.chain, standing.records, standing.entities, digest, boot))
+def write_snapshot(db: apsw.Connection, checksums: ChecksumState, boot: str) -> None:
+    """Write *checksums* as verified, in the caller's transaction."""
+    digest = checksums.digest.to_bytes(_SIZE)
+    db.execute(_WRITE, (checksums.seq, checksums.chain, checksums.records, checksums.entities, digest, boot))
 
 
-def verified(db: apsw.Connection, boot: str) -> ChecksumState:
-    """How the journal stands, once it is known to be sound; *boot* names this boot, ``""`` if nobody can.
+def verify_journal(db: apsw.Connection, boot: str) -> ChecksumState:
+    """Verify the journal and return its checksums; *boot* names this boot, ``""`` if that is unknown.
 
     Raises:
-        apsw.CorruptError: it is not; it says where.
+        apsw.CorruptError: something is not as it was written; the message says where.
     """
     found = read_snapshot(db)
     if found is not None and boot and found[1] == boot:
@@ -100,16 +112,16 @@ def verified(db: apsw.Connection, boot: str) -> ChecksumState:
 
 # ------------------------------------------------------------------------------------------------ since the snapshot
 def _check_since(db: apsw.Connection, last: ChecksumState) -> ChecksumState:
-    """The records after *last*, the entities that they are about, and those that live."""
+    """Verify the records after *last*, the entities in them, and the living entities."""
     if link_at(db, last.seq) != last.chain:
         raise apsw.CorruptError(f"record {last.seq} is not what was written there")
     records, seq, chain = 0, last.seq, last.chain
     came: dict[str, bytes] = {}
-    for row in walk(db, last.seq, last.chain):
+    for row in walk_chain(db, last.seq, last.chain):
         seq, chain, records = row[0], row[-1], records + 1
         came[row[_WHO]] = row[-2] or came.get(row[_WHO], b"")
     touched = (_encode(list(came)).decode(),)
-    _refuse_astray(check_entities(db, _TOUCHED, touched)[0])
+    _raise_for_stray(check_entities(db, _TOUCHED, touched)[0])
     if (known := db.execute(_KNOWN, touched).get) != len(came):
         raise apsw.CorruptError(f"{len(came) - known} entities that have records are not there")
     went = [old for who in came if (old := db.execute(_EARLIER, (who, last.seq)).get) is not None]
@@ -118,29 +130,30 @@ def _check_since(db: apsw.Connection, last: ChecksumState) -> ChecksumState:
 
 
 _WHO: Final = 4
-"""Where a row of ``events`` names its entity."""
+"""Index of the entity's id in a row of ``events``."""
 
 
-def _refuse_astray(entity_id: str | None) -> None:
+def _raise_for_stray(entity_id: str | None) -> None:
     if entity_id is not None:
         raise apsw.CorruptError(f"{entity_id} is not as its last record left it")
 
 
 # -------------------------------------------------------------------------------------------------------- all of it
 def check_all(db: apsw.Connection) -> ChecksumState:
-    """Pages and indexes, then records, then entities, then the last snapshot. A million records take about 3 s in
-    SQLite's check and 8 s in this one (one core, 2026).
+    """Verify pages and indexes, then records, entities, and the last snapshot.
+
+    A million records take about 3 s in SQLite's check and 8 s in this one (one core, 2026).
 
     Raises:
-        apsw.CorruptError: it says where.
+        apsw.CorruptError: something is not as it was written; the message says where.
     """
     if (verdict := db.execute("PRAGMA integrity_check(1)").get) != "ok":
         raise apsw.CorruptError(str(verdict))
     found = read_snapshot(db)
     last = found[0] if found is not None else _EMPTY
-    end, folded = _walked(db, last.seq)
+    end, folded = _walk_records(db, last.seq)
     astray, digest = check_entities(db)
-    _refuse_astray(astray)
+    _raise_for_stray(astray)
     if uncounted := db.execute(_COUNTS).get:
         raise apsw.CorruptError(f"{uncounted} records more than the entities have")
     if last != folded:
@@ -152,23 +165,23 @@ def check_all(db: apsw.Connection) -> ChecksumState:
 _EMPTY: Final = ChecksumState(0, START, 0, 0, 0)
 
 
-def _walked(db: apsw.Connection, up_to: int) -> tuple[ChecksumState, ChecksumState]:
-    """Check the chain: the journal's last record, and what the records up to *up_to* fold to. Only the second one knows
-    of entities."""
+def _walk_records(db: apsw.Connection, up_to: int) -> tuple[ChecksumState, ChecksumState]:
+    """Check the chain; return the checksums of the whole journal (without entities), and of the records up to
+    *up_to*."""
     seq, chain, records = 0, START, 0
     folded = _EMPTY
     kept: dict[str, bytes] = {}
-    """What each entity's hash is so far."""
-    for row in walk(db):
+    """The hash of each entity as of the current record."""
+    for row in walk_chain(db):
         if records and seq <= up_to < row[0]:
-            folded = _folded(seq, chain, records, kept)
+            folded = _entity_checksums(seq, chain, records, kept)
         seq, chain, records = row[0], row[-1], records + 1
         if row[-2] and seq <= up_to:
             kept[row[_WHO]] = row[-2]
     if records and seq <= up_to:
-        folded = _folded(seq, chain, records, kept)
+        folded = _entity_checksums(seq, chain, records, kept)
     return ChecksumState(seq, chain, records, 0, 0), folded
 
 
-def _folded(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> ChecksumState:
+def _entity_checksums(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> ChecksumState:
     return ChecksumState(seq, chain, records, len(kept), sum(map(int.from_bytes, kept.values())) % _MODULUS)

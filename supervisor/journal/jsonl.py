@@ -24,7 +24,7 @@ __all__ = ["TransitionLine", "TransitionLog", "transition_line"]
 
 
 class TransitionLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line (spec 004's event schema), with the journal's number, the abort and the cause where there is one."""
+    """A line (spec 004's event schema), with the journal's number, the abort and the cause if there is one."""
 
     timestamp: str
     event_type: str
@@ -45,7 +45,7 @@ _EXPLAINED = ("reason", "transition_reason", "abort_reason", "actor")
 
 
 def transition_line(record: LifecycleEvent, *, not_before: str = "") -> TransitionLine:
-    """*record* as a line whose timestamp is at least *not_before* (that of the line above)."""
+    """Return *record* as a line whose timestamp is at least *not_before* (that of the line above)."""
     why = {name: value for name in _EXPLAINED if (value := getattr(record, name))}
     return TransitionLine(
         timestamp=max(not_before, _iso(record.timestamp)),  # fixed width: the order of the text is that of the times
@@ -73,7 +73,7 @@ def _second(unix_s: int) -> str:
 
 
 class TransitionLog:
-    """The open file. ``last_seq`` is the number of its last line: whatever the journal has after it is missing."""
+    """The open file. ``last_seq`` is the number of its last line: later records of the journal are missing in it."""
 
     def __init__(self, fd: int, size_bytes: int, last: TransitionLine | None) -> None:
         self._fd = fd
@@ -83,11 +83,11 @@ class TransitionLog:
 
     @classmethod
     def open(cls, path: Path, *, journal_seq: int) -> TransitionLog:
-        """Open or create *path* for a journal that ends at *journal_seq*, and cut a torn tail off.
+        """Open or create *path* for a journal that ends at *journal_seq*, and remove an incomplete last line.
 
         Raises:
-            JournalError: the file knows more than the journal does, or is not this journal's; it was left as it is.
-            OSError: it cannot be opened or cut.
+            JournalError: the file has later records than the journal, or is another journal's; it is unchanged.
+            OSError: the file cannot be opened or truncated.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -97,7 +97,7 @@ class TransitionLog:
                     f"{path} ends at seq {last.seq}, the journal at {journal_seq}: the journal has lost its end, or the"
                     " file belongs to another one; restore a copy of the journal, or move the file away"
                 )
-            _cut(fd, size_bytes)
+            _truncate(fd, size_bytes)
         except BaseException:
             os.close(fd)
             raise
@@ -107,7 +107,7 @@ class TransitionLog:
         """Add a line for each transition among *records*, all of them or none.
 
         Raises:
-            OSError: the disk refused; ``last_seq`` still tells what is there.
+            OSError: the disk refused; ``last_seq`` is the number of the last written line.
         """
         timestamp, last_seq, text = self._timestamp, self.last_seq, bytearray()
         for record in records:
@@ -119,7 +119,7 @@ class TransitionLog:
         self._timestamp, self.last_seq = timestamp, last_seq
 
     def _write(self, text: bytearray) -> None:
-        _cut(self._fd, self._size_bytes)  # what an earlier write left half done
+        _truncate(self._fd, self._size_bytes)  # what an earlier write left half done
         done = 0
         while done < len(text):
             done += os.write(self._fd, memoryview(text)[done:])
@@ -129,20 +129,20 @@ class TransitionLog:
         os.close(self._fd)
 
 
-def _cut(fd: int, size_bytes: int) -> None:
+def _truncate(fd: int, size_bytes: int) -> None:
     if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
         os.ftruncate(fd, size_bytes)
 
 
 def _last_line(fd: int, path: Path) -> tuple[int, TransitionLine | None]:
-    """Where the last whole line of ours ends, and that line. A power cut can leave more than one bad line behind."""
+    """Return the end of the last complete line, and the line. A power cut can leave several bad lines at the end."""
     if not os.fstat(fd).st_size:
         return 0, None
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as view:
         whole = end = view.rfind(b"\n") + 1
         while end:
             start = view.rfind(b"\n", 0, end - 1) + 1
-            if line := _parsed(view[start:end]):
+            if line := _parse(view[start:end]):
                 return end, line
             end = start
     if whole:
@@ -150,7 +150,7 @@ def _last_line(fd: int, path: Path) -> tuple[int, TransitionLine | None]:
     return 0, None
 
 
-def _parsed(text: bytes) -> TransitionLine | None:
+def _parse(text: bytes) -> TransitionLine | None:
     try:
         return _decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the last: nested a thousand times

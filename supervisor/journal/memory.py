@@ -1,8 +1,8 @@
-"""The journal in memory: for a supervisor that is embedded without a state directory, and for simulated ones.
+"""Journal in memory: for a supervisor that is embedded without a state directory, and for simulated ones.
 
-It has the meaning of the journal on disk, because ``schema.folded`` decides for both; only durability is missing.
-Records are kept encoded, so that nobody's later change of a dictionary reaches the log. A ``MemoryStore`` outlives
-the journal that writes it, as a file would.
+It means the same as the journal on disk, because ``schema.apply_batch`` decides for both; only durability is missing.
+Records are kept encoded, so that a later change of a caller's dictionary does not reach the log. A ``MemoryStore``
+outlives the journal that writes it, as a file would.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from supervisor.journal.schema import MADE, check_generation, folded
+from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
 
@@ -36,7 +36,7 @@ class _Log:
 
 
 class MemoryStore:
-    """What a journal leaves behind. Opening it again is a new generation."""
+    """Content of a journal in memory. Each journal opened on it is a new generation."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -51,8 +51,8 @@ class MemoryStore:
         return self.log.seqs[-1] if self.log.seqs else 0
 
     def write(self, batch: Sequence[Append]) -> None:
-        """All of *batch*, or an exception and none of it."""
-        entities = folded(self.entities, self.last_seq, batch)
+        """Write all of *batch*, or raise and write none of it."""
+        entities = apply_batch(self.entities, self.last_seq, batch)
         records = [_encode(one.record) for one in batch]
         owed = self._new_effects(batch)
         self.entities.update(entities)
@@ -101,7 +101,7 @@ class MemoryJournal:
         await cancel_shielded_checkpoint()
 
     async def check(self) -> None:
-        """Nobody can take it away."""
+        """Do nothing: memory cannot be deleted or replaced."""
 
     async def recover(self) -> int:
         store = self._writable()
@@ -113,7 +113,7 @@ class MemoryJournal:
         await cancel_shielded_checkpoint()
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
-        """The effects that were never settled, oldest first: (effect id, entity id, payload)."""
+        """Return the effects that were never settled, oldest first: (effect id, entity id, payload)."""
         return list(self._reading().owed.values())
 
     async def events(
@@ -129,7 +129,7 @@ class MemoryJournal:
         return [row for row in rows if not (live_only and row.ended)]
 
     async def ids(self) -> set[str]:
-        return {row.id for row in self._reading().entities.values() if row.kind not in MADE}
+        return {row.id for row in self._reading().entities.values() if row.kind not in DERIVED_ID_KINDS}
 
     async def close(self) -> None:
         self._closed = True

@@ -1,13 +1,13 @@
-"""Possession of a state directory: the files that its owner has opened still lie at their paths.
+"""Possession of a state directory: detect that a file which the supervisor has opened was deleted or replaced.
 
-A lock and a database are known by their inodes, not by their names. When somebody deletes the state directory (an
-agent runs ``git clean -fdx``), moves it away, or puts a copy of a file in the place of one, the open descriptors go on
-to work: every commit succeeds, into files that nobody will ever find, and a second supervisor can lock the new file
-that has the old name. So device and inode of each file are noted when it is opened, and compared with what lies at its
-path before and after each commit, and each second. What is lost stays lost: the owner writes nothing more, neither
-there nor anywhere else in that directory, which may be another supervisor's by then.
+A lock and a database are identified by their inodes, not by their names. If the state directory is deleted (an agent
+runs ``git clean -fdx``) or moved away, or a file is replaced by a copy, the open descriptors go on to work: every
+commit succeeds, into files that nobody will ever find, and a second supervisor can lock the new file of the old name.
+So the device and inode of each file are noted when it is opened, and compared with the file at its path before and
+after each commit, and each second. A loss is final: the supervisor writes nothing more into that directory, which may
+be another supervisor's by then.
 
-A path that cannot be looked at (an I/O error, no permission) tells nothing, and is looked at again.
+A path that cannot be examined (an I/O error, no permission) proves nothing, and is examined again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Possession:
         self._lost: JournalLost | None = None
 
     def hold(self, what: str, path: Path) -> None:
-        """Note which file lies at *path* now, just after it was opened; *what* it is called.
+        """Note which file lies at *path*, just after it was opened; *what* names the file in messages.
 
         Raises:
-            OSError: none does.
+            OSError: there is no such file.
         """
         self._held[path.absolute()] = what, os.stat(path)
 
     def check(self) -> None:
-        """Compare each file with what lies at its path; of several that are lost, the one that was held last is named.
+        """Compare each file with the one at its path. If several are lost, the error names the one that was added last.
 
         Raises:
-            JournalLost: one is not there, or is another one; and ever after.
+            JournalLost: a file is missing or was replaced, now or at an earlier check.
         """
         if self._lost is None:
             held = reversed(self._held.items())
@@ -48,7 +48,7 @@ class Possession:
             raise self._lost
 
     def holds(self) -> bool:
-        """Whether all of it is still there."""
+        """Return whether all files are still in place."""
         try:
             self.check()
         except JournalLost:

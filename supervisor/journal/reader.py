@@ -1,9 +1,8 @@
-"""The journal for those who only look: the command line, while a supervisor writes and after it has ended.
+"""Read-only access to a journal, for the command line: while a supervisor writes, and after it has ended.
 
-The connection is read-only and holds no transaction between two questions, so it never keeps a supervisor waiting;
-each page of an answer is one consistent moment (and all of them are, inside ``moment``). What a killed supervisor left
-in its write-ahead log is read as well. SQLite's two helper files may stay beside the journal; the next supervisor
-clears them away.
+The connection holds no transaction between two queries, so it never delays a supervisor; each page of an answer is
+consistent (and all of them are, inside ``read_transaction``). The write-ahead log of a killed supervisor is read as
+well. SQLite's two helper files may stay beside the journal; the next supervisor removes them.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.integrity import ChecksumState, check_all
 from supervisor.journal.schema import (
     check_version,
-    explaining,
     read_entities,
     read_events,
     read_last_seq,
     read_meta,
     read_named,
+    translate_errors,
 )
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalError
 
-__all__ = ["Changed", "JournalReader", "last_seq_of"]
+__all__ = ["Damage", "JournalReader", "last_seq_of"]
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
 _ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) FROM gaps WHERE last_seq > ?1"
 
 
-class Changed(NamedTuple):
-    """What is not as it was written: the first such record, and an entity that is not as its last record left it;
-    *problem* is what the check says, which may be neither."""
+class Damage(NamedTuple):
+    """Damage of a journal: the first record that is not as written, an entity that is not as its last record left it,
+    and the check's message (*problem*), which may concern neither."""
 
     seq: int | None
     entity_id: str | None
@@ -46,32 +45,32 @@ class Changed(NamedTuple):
 
 
 def last_seq_of(path: Path) -> int:
-    """The number of the last record of the journal at *path*.
+    """Return the number of the last record of the journal at *path*.
 
     Raises:
-        JournalError: of another schema, damaged, or no journal.
+        JournalError: another schema, damage, or no journal.
     """
-    with explaining(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+    with translate_errors(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         db.set_busy_timeout(_BUSY_MS)
         check_version(db, path)
         return read_last_seq(db)
 
 
 class JournalReader:
-    """The journal at *path*, read-only; a context manager. Every answer is as of now.
+    """The journal at *path*, read-only; a context manager. Every answer is current.
 
     Raises:
-        JournalError: there is none, it has the schema of another version, is damaged, or no journal.
+        JournalError: there is none, it has another schema, is damaged, or is no journal.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise JournalError(f"no journal at {path}: run `supervisor run` there first, or give --state-dir")
         self._path = path
-        with explaining(self._path):
+        with translate_errors(self._path):
             self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            with explaining(self._path):
+            with translate_errors(self._path):
                 self._db.set_busy_timeout(_BUSY_MS)
                 check_version(self._db, path)
         except BaseException:
@@ -80,82 +79,84 @@ class JournalReader:
 
     @property
     def generation(self) -> int:
-        """How many supervisors have owned this journal."""
-        with explaining(self._path):
+        """The number of supervisors that have owned this journal."""
+        with translate_errors(self._path):
             return read_meta(self._db, "generation")
 
     @property
     def last_seq(self) -> int:
-        with explaining(self._path):
+        with translate_errors(self._path):
             return read_last_seq(self._db)
 
     @property
     def gaps(self) -> int:
-        """How many ranges of records are elsewhere."""
-        with explaining(self._path):
+        """The number of ranges of records that are in archives."""
+        with translate_errors(self._path):
             return int(self._db.execute("SELECT count(*) FROM gaps").get)
 
-    def elsewhere(self, after_seq: int = 0) -> int:
-        """How many records after *after_seq* are in those."""
-        with explaining(self._path):
+    def records_in_gaps(self, after_seq: int = 0) -> int:
+        """Return how many records after *after_seq* are in archives."""
+        with translate_errors(self._path):
             return int(self._db.execute(_ELSEWHERE, (after_seq,)).get)
 
     def archives(self) -> dict[str, bytes]:
-        """The names of the archives that have records of this journal, oldest first, and the digests of their files."""
-        with explaining(self._path):
+        """Return the names of the archives with records of this journal, oldest first, and the digests of their
+        files."""
+        with translate_errors(self._path):
             return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
 
     def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
-        """Records after *after_seq* in order, those of *entity_id* only if it is given."""
+        """Iterate over the records after *after_seq* in order, only those of *entity_id* if that is given."""
         while page := self._page(entity_id, after_seq):
             yield from page
             after_seq = page[-1].seq
 
     def _page(self, entity_id: str | None, after_seq: int) -> list[LifecycleEvent]:
-        with explaining(self._path):
+        with translate_errors(self._path):
             return read_events(self._db, entity_id, after_seq, _PAGE)
 
-    def named(self, *names: str) -> Iterator[LifecycleEvent]:
-        """The records of events with one of these names, in order."""
-        with explaining(self._path):
+    def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
+        """Iterate over the records of events with one of these names, in order."""
+        with translate_errors(self._path):
             yield from read_named(self._db, names)
 
     def entities(self, *, live_only: bool = False) -> list[EntityRow]:
-        """Every entity in the order of birth, or those that have not ended."""
-        with explaining(self._path):
+        """Return every entity in the order of creation, or those that have not ended."""
+        with translate_errors(self._path):
             return read_entities(self._db, live_only=live_only)
 
     def entity(self, entity_id: str) -> EntityRow | None:
-        """One entity, if the journal knows it."""
-        with explaining(self._path):
+        """Return one entity; ``None`` if the journal does not have it."""
+        with translate_errors(self._path):
             return next(iter(read_entities(self._db, ids=[entity_id])), None)
 
     def effects(self) -> dict[str, bytes]:
-        """Every effect that was ever owed, by its id, as JSON; settled ones too."""
-        with explaining(self._path):
+        """Return every effect, settled ones too, as JSON by its id."""
+        with translate_errors(self._path):
             return dict(self._db.execute("SELECT effect_id, payload FROM effects"))
 
-    def changed(self) -> Changed | None:
-        """What :meth:`check` finds, looked at closer; ``None`` if it finds nothing. As of one moment."""
-        with explaining(self._path), self.moment():
+    def find_damage(self) -> Damage | None:
+        """Return the details of what :meth:`check` finds; ``None`` if it finds nothing."""
+        with translate_errors(self._path), self.read_transaction():
             try:
                 check_all(self._db)
             except apsw.CorruptError as error:
-                return Changed(check_chain(self._db), check_entities(self._db)[0], str(error))
+                return Damage(check_chain(self._db), check_entities(self._db)[0], str(error))
         return None
 
     def check(self) -> ChecksumState:
-        """Check all there is to check, as of one moment: pages, chain, entities, snapshot.
+        """Verify everything at one moment: pages, chain, entities, snapshot.
 
         Raises:
-            JournalError: it is damaged; it says where.
+            JournalError: the journal is damaged; the message says where.
         """
-        with explaining(self._path), self.moment():
+        with translate_errors(self._path), self.read_transaction():
             return check_all(self._db)
 
     @contextmanager
-    def moment(self) -> Iterator[None]:
-        """All answers inside are as of the same moment. A supervisor goes on, but its log is not cleared meanwhile."""
+    def read_transaction(self) -> Iterator[None]:
+        """Answer all queries inside from the same moment. A supervisor goes on, but its log is not cleared
+        meanwhile."""
         self._db.execute("BEGIN")
         try:
             yield

@@ -1,9 +1,18 @@
-"""Who may leave the journal: what ended long ago, and nothing that somebody alive, or somebody curious, still needs.
+"""Retention: select the entities that may leave the journal.
 
-SQL text and the questions it answers; nothing is changed. An entity stays while it lives, while anything below it
-stays, while it owes an effect, and while it is young; the newest record's entity stays, so that the journal knows its
-end; what FAILED stays, with the session that worked on it, all below them and all above. What is below a workstream
-stays until that has ended and its result was reported: until then another supervisor goes on with what is left of it.
+Theory of operation
+-------------------
+An entity leaves with all its records or stays. It stays while one of these holds:
+
+* it lives, or an entity below it stays;
+* it owes an effect;
+* its last record is younger than the retention allows, or than ``SETTLED_S``;
+* it has the newest record, by which the journal knows its end;
+* it FAILED (a task or workstream): then the session that worked on it, everything below both and everything above stay;
+* it is below a workstream that runs, or whose result was not reported: another supervisor continues that one.
+
+The module is SQL and the questions that it answers; nothing is changed. The recursive query walks from the entities
+that must stay up to their parents, and everything it does not reach may leave.
 """
 
 from __future__ import annotations
@@ -16,10 +25,10 @@ import msgspec
 
 from supervisor.ports import Retention
 
-__all__ = ["SETTLED_S", "RetentionSelection", "leavers"]
+__all__ = ["SETTLED_S", "RetentionSelection", "select_entities"]
 
 SETTLED_S: Final = 60.0
-"""An entity that ended less than this ago stays in any case: late facts about it may be on their way."""
+"""Seconds that every ended entity stays, since late facts about it may be on their way."""
 
 _KEPT: Final = """
 WITH RECURSIVE
@@ -62,33 +71,36 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RetentionSelection(NamedTuple):
-    """An entity that may leave, with all its records, and when the last of them was made (Unix time)."""
+    """An entity that may leave with all its records, and the Unix time of its last record."""
 
     id: str
     records: int
     changed_at: float
 
 
-def leavers(
+def select_entities(
     db: apsw.Connection, retention: Retention, now: float, most: int, living: Collection[str] = ()
 ) -> list[RetentionSelection]:
-    """Who leaves next, oldest first: about *most* records, and more only where fewer would part a child from its
-    parent. *now* is Unix time, the *living* stay."""
-    until = _until(db, retention, now)
+    """Select the entities that leave next, oldest first.
+
+    They have about *most* records; more only if fewer would separate a child from its parent. *now* is Unix time;
+    *living* entities (by id) stay.
+    """
+    until = _cutoff(db, retention, now)
     if until is None:
         return []
     stays = _encode(list(living)).decode()
-    found = _leaving(db, until, stays)
+    found = _select(db, until, stays)
     records = 0
     for one in found:
         records += one.records
         if records >= most:
-            return _leaving(db, one.changed_at, stays) or found
+            return _select(db, one.changed_at, stays) or found
     return found
 
 
-def _until(db: apsw.Connection, retention: Retention, now: float) -> float | None:
-    """The youngest that may leave by the retention, by the time of its last record."""
+def _cutoff(db: apsw.Connection, retention: Retention, now: float) -> float | None:
+    """Return the time of the youngest last record that the retention lets go."""
     ages = [] if retention.keep_s is None else [now - max(retention.keep_s, SETTLED_S)]
     if retention.records_max is not None:
         over = db.execute("SELECT count(*) FROM main.events").get - retention.records_max
@@ -98,5 +110,5 @@ def _until(db: apsw.Connection, retention: Retention, now: float) -> float | Non
     return max(ages, default=None)
 
 
-def _leaving(db: apsw.Connection, until: float, living: str) -> list[RetentionSelection]:
+def _select(db: apsw.Connection, until: float, living: str) -> list[RetentionSelection]:
     return [RetentionSelection(*row) for row in db.execute(_LEAVING, {"until": until, "living": living})]

@@ -1,9 +1,8 @@
-"""What the journal is made of: its rows, and what one append means; its tables are next door.
+"""Rows of the journal, and the meaning of an append; the tables are in ``tables``.
 
-The columns of a table are the fields of its record, in their order, so there is one description of each; an event has
-two columns more, its hashes (``supervisor.journal.chain``). Whether a batch may be written, and what the entities are
-after it, is decided in ``folded``, once for every implementation.
-Nothing here opens a file or reads a clock.
+The columns of a table are the fields of its record, in order; an event has two more columns, its hashes
+(``supervisor.journal.chain``). ``apply_batch`` decides for every implementation of the journal whether a batch may be
+written, and what the entities are after it. Nothing here opens a file or reads a clock.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
 
 __all__ = [
+    "DERIVED_ID_KINDS",
     "ENTITY_FIELDS",
     "EVENT_FIELDS",
-    "MADE",
     "WRITE_EFFECT",
     "WRITE_ENTITY",
     "WRITE_EVENT",
+    "apply_batch",
     "check_generation",
     "check_version",
     "effect_rows",
     "entity_values",
     "event_values",
-    "explaining",
-    "folded",
     "read_entities",
     "read_events",
     "read_ids",
@@ -41,6 +39,7 @@ __all__ = [
     "read_meta",
     "read_named",
     "transaction",
+    "translate_errors",
 ]
 
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
@@ -61,9 +60,9 @@ _ENTITIES: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
-MADE: Final = (Kind.TURN, Kind.AGENT)
-"""Kinds whose ids are made of their session's: nobody can ask for one of them again."""
-_MADE_JSON: Final = _encode(MADE).decode()
+DERIVED_ID_KINDS: Final = (Kind.TURN, Kind.AGENT)
+"""Kinds of entities whose ids are derived from their session's, so that no user can ask for one of them again."""
+_MADE_JSON: Final = _encode(DERIVED_ID_KINDS).decode()
 _IDS: Final = """
 SELECT id FROM entities WHERE kind NOT IN (SELECT value FROM json_each(?)) UNION ALL SELECT id FROM ids
 """
@@ -71,7 +70,7 @@ SELECT id FROM entities WHERE kind NOT IN (SELECT value FROM json_each(?)) UNION
 
 # ------------------------------------------------------------------------------------------------------- meaning
 def check_generation(where: object, ours: int, found: int) -> None:
-    """Refuse a writer whose epoch is over.
+    """Refuse a writer that no longer owns the journal.
 
     Raises:
         Fenced: a later supervisor owns the journal.
@@ -80,8 +79,9 @@ def check_generation(where: object, ours: int, found: int) -> None:
         raise Fenced(f"{where}: generation {found} owns this journal now, ours was {ours}; this supervisor must stop")
 
 
-def folded(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
-    """The entities of *batch* after it, where *rows* are those that exist and *last_seq* is the journal's last record.
+def apply_batch(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
+    """Return the entities of *batch* as they are after it. *rows* are the existing ones, *last_seq* the last record's
+    number.
 
     Raises:
         Fenced: a record does not continue its entity's log, or the journal's.
@@ -94,7 +94,7 @@ def folded(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]
         if record.entity_seq != entity_seq + 1 or record.seq <= last_seq:
             raise _out_of_order(record, entity_seq, last_seq)
         last_seq = record.seq
-        after[record.entity_id] = _advanced(before, one)
+        after[record.entity_id] = _next_row(before, one)
     return after
 
 
@@ -110,7 +110,7 @@ def _out_of_order(record: LifecycleEvent, entity_seq: int, last_seq: int) -> Fen
     )
 
 
-def _advanced(before: EntityRow | None, one: Append) -> EntityRow:
+def _next_row(before: EntityRow | None, one: Append) -> EntityRow:
     # What is only recorded about an entity that has ended (a refusal, a late fact) does not bring it back to life.
     stays_ended = before is not None and before.ended and one.record.outcome != "transition"
     return EntityRow(
@@ -129,20 +129,20 @@ def _advanced(before: EntityRow | None, one: Append) -> EntityRow:
 
 # ---------------------------------------------------------------------------------------------------------- rows
 def event_values(record: LifecycleEvent) -> tuple[Any, ...]:
-    """*record* as a row of ``events``, without its hashes: the very values that SQLite gives back."""
+    """Return *record* as a row of ``events``, without its hashes: exactly the values that SQLite returns."""
     seq, timestamp, monotonic_s, *rest, metadata = msgspec.structs.astuple(record)
     # Adding 0.0 is what a REAL column does: a whole number becomes a float, and minus zero is zero.
     return (seq, timestamp + 0.0, monotonic_s + 0.0, *rest, _encode(metadata).decode())
 
 
 def entity_values(row: EntityRow) -> tuple[Any, ...]:
-    """*row* as a row of ``entities``: the very values that SQLite gives back."""
+    """Return *row* as a row of ``entities``: exactly the values that SQLite returns."""
     *values, ended, born_seq, born_at, changed_at = msgspec.structs.astuple(row)
     return (*values, int(ended), born_seq, born_at + 0.0, changed_at + 0.0)
 
 
 def effect_rows(batch: Iterable[Append]) -> list[tuple[str, str, int, bytes]]:
-    """The effects that *batch* owes, as rows of ``effects``."""
+    """Return the effects that *batch* owes, as rows of ``effects``."""
     return [(name, one.record.entity_id, one.record.seq, payload) for one in batch for name, payload in one.owed]
 
 
@@ -168,7 +168,7 @@ def _entity(row: tuple[Any, ...]) -> EntityRow:
 
 # ------------------------------------------------------------------------------------------------------- reading
 def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limit: int) -> list[LifecycleEvent]:
-    """Records in order; those of one entity come off its own index."""
+    """Return records in order; those of one entity by its index."""
     if entity_id is None:
         rows = db.execute(f"{_EVENTS} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit))
     else:
@@ -178,13 +178,13 @@ def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limi
 
 
 def read_named(db: apsw.Connection, names: Sequence[str]) -> Iterator[LifecycleEvent]:
-    """The records of events with one of *names*, in order: a look at all of them, without making any but those."""
+    """Iterate over the records of events with one of *names*, in order; only these are decoded."""
     where = f"{_EVENTS} WHERE event IN (SELECT value FROM json_each(?)) ORDER BY seq"
     return (_event(row) for row in db.execute(where, (_encode(names).decode(),)))
 
 
 def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
-    """Entities in the order of their birth: all, those of *ids*, those that have not ended."""
+    """Return entities in the order of creation: all, those of *ids*, or those that have not ended."""
     where = ""
     values: tuple[str, ...] = ()
     if ids is not None:
@@ -195,13 +195,12 @@ def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live
 
 
 def read_last_seq(db: apsw.Connection) -> int:
-    """The number of the last record, 0 in an empty journal."""
+    """Return the number of the last record, 0 in an empty journal."""
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM events").get)
 
 
 def read_ids(db: apsw.Connection) -> set[str]:
-    """Every id that was ever used, by what is here and by what went to an archive; without those of turns and agents,
-    which are made of their session's."""
+    """Return every id that was ever used, archived ones too, without those of turns and agents."""
     return {str(one) for (one,) in db.execute(_IDS, (_MADE_JSON,))}
 
 
@@ -240,16 +239,17 @@ _THE_DISKS: Final = (
     apsw.ProtocolError,
     apsw.ReadOnlyError,
 )
-"""What is the disk's own trouble, and may pass. Anything else is wrong with the journal, or with us."""
+"""Errors of the disk, which may pass. Any other error is one of the journal or of this code."""
 _LOST: Final = ("no such table", "no such column")
-"""Our own statements are sound: where SQLite says so, the journal has lost it."""
+"""SQLite's messages for parts that the journal has lost, since our own statements name only what exists."""
 _Errors = apsw.Error | OSError | UnicodeDecodeError
-"""The last: SQLite does not look into a text, so one in which a bit rots is in no broken page, and cannot be read."""
+"""Errors of reading. UnicodeDecodeError: SQLite does not examine texts, so a flipped bit in one leaves the page
+valid."""
 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[None]:
-    """All of it, or nothing."""
+    """Run the body in one transaction: all of it is written, or nothing."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -262,20 +262,20 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def explaining(path: Path) -> Iterator[None]:
-    """Errors of the driver and of the system leave as a :class:`JournalError` that names the file; those that may pass
-    as a :class:`JournalUnavailable`, those that tell of damage as a :class:`JournalDamaged`."""
+def translate_errors(path: Path) -> Iterator[None]:
+    """Raise errors of the driver and of the system as a :class:`JournalError` that names the file: those that may pass
+    as a :class:`JournalUnavailable`, damage as a :class:`JournalDamaged`."""
     try:
         yield
     except (apsw.Error, OSError, UnicodeDecodeError) as error:
-        raise _kind(error)(f"{path} {_sentence(error)}") from error
+        raise _error_class(error)(f"{path} {_sentence(error)}") from error
     except UnicodeEncodeError as error:
         if error.object != str(path):
             raise
         raise JournalError(f"{path} cannot be opened: its name is not UTF-8; rename it") from error
 
 
-def _kind(error: _Errors) -> type[JournalError]:
+def _error_class(error: _Errors) -> type[JournalError]:
     if isinstance(error, _THE_DISKS):
         return JournalUnavailable
     return JournalDamaged if _is_damage(error) else JournalError

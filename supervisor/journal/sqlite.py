@@ -1,9 +1,20 @@
-"""The journal on disk, as the runtime sees it: a database on a thread of its own, one piece of work at a time.
+"""Journal on disk: a SQLite database on a thread of its own, one operation at a time.
 
-``append`` returns when its transaction is on the disk. All work is shielded, so that the event loop never waits for a
-disk and a cancellation never leaves a transaction open; the cancel is delivered at the caller's next checkpoint. What
-no shield keeps out (a Ctrl-C, asyncio's own cancel) may end a wait for the thread, never the thread's work: what comes
-next waits for that, and an opening or a closing is waited for to its end.
+Theory of operation
+-------------------
+``append`` returns when its transaction is on the disk (WAL mode, synchronous=FULL). Every operation runs on a worker
+thread, so that the event loop never waits for a disk, and inside a shield, so that a cancellation never leaves a
+transaction open: it is delivered at the caller's next checkpoint.
+
+A shield does not stop a Ctrl-C, or asyncio's own cancel. These end the wait for the thread, never the thread's work.
+Therefore a lock, and not only the limiter, serialises the operations: the limiter is free as soon as the wait has
+ended, the lock when the thread has finished. An opening and a closing are always waited for to their end.
+
+Example: ``append`` waits for the disk and its task is cancelled. The transaction commits, ``append`` returns, and the
+task is cancelled at its next checkpoint. After a Ctrl-C instead, the wait ends at once, the transaction still commits,
+and the next operation starts after it.
+
+``compact`` reads on a connection and a thread of its own, and uses the journal's thread only for its short writes.
 """
 
 from __future__ import annotations
@@ -19,10 +30,10 @@ import anyio
 import anyio.to_thread
 
 from actors.waiting import to_the_end
-from supervisor.journal.archive import WRITING, compacting
+from supervisor.journal.archive import WRITING, compact_pieces
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.possession import Possession
-from supervisor.journal.schema import explaining, read_entities, read_events, read_ids
+from supervisor.journal.schema import read_entities, read_events, read_ids, translate_errors
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
 from supervisor.ports.logs import get_logger
@@ -31,7 +42,7 @@ __all__ = ["SqliteJournal"]
 
 _T = TypeVar("_T")
 _Alone = AbstractContextManager[Any]
-"""What keeps others out of the journal meanwhile."""
+"""Context manager that keeps other operations out of the journal."""
 _NOBODY: Final[_Alone] = nullcontext()
 _log = get_logger()
 
@@ -43,20 +54,22 @@ class SqliteJournal:
         self._path = path
         self._limiter = anyio.CapacityLimiter(1)
         self._working = Lock()
-        """The limiter lets the next one in when a wait has ended, which may be before the thread has."""
+        """Serialises the threads: the limiter is released when a wait has ended, which may be before its thread has."""
         self._database: Database | None = database
         self.generation = database.generation
         self.last_seq = database.last_seq
         self.lines_error: str | None = None
-        """Why ``transitions.jsonl`` is behind the journal, ``None`` if it is not. Each append tries again."""
+        """Error for which ``transitions.jsonl`` is behind the journal, ``None`` if it is not. Each append tries
+        again."""
 
     @classmethod
     async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
-        """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date. *possession* is to
-        notice when it is deleted or replaced.
+        """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
+
+        *possession* is told the opened files, so that it notices when they are deleted or replaced.
 
         Raises:
-            JournalError: of another version, damaged or somebody else's; one of another version was left as it is.
+            JournalError: another version, damage, or another program's file; a journal of another version is unchanged.
         """
         opened: list[Database] = []
 
@@ -80,7 +93,7 @@ class SqliteJournal:
             _log.warning("transitions.jsonl can be written again, and has caught up with the journal")
 
     async def recover(self) -> int:
-        """After an append that failed, look at what the disk itself holds; the number of the last durable record."""
+        """Read from the disk what a failed append has left; return the number of the last durable record."""
         return await self._run(lambda database: database.recover())
 
     async def check(self) -> None:
@@ -90,7 +103,7 @@ class SqliteJournal:
         await self._run(lambda database: database.settle(effect_ids))
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
-        """The effects that were never settled, oldest first: (effect id, entity id, payload)."""
+        """Return the effects that were never settled, oldest first: (effect id, entity id, payload)."""
         return await self._run(lambda database: database.owed())
 
     async def events(
@@ -113,27 +126,28 @@ class SqliteJournal:
         pause_s: float,
         living: Callable[[], Collection[str]] = tuple,
     ) -> Compacted:
-        """Move what *retention* does not keep into archives in *folder*, a small piece at a time, while the journal is
-        written; *now* is Unix time, *pause_s* is waited between two pieces. Those whose ids are *living* stay. A
-        cancellation leaves the rest for the next time.
+        """Move what *retention* does not keep into archives in *folder*, in small pieces, while the journal is written.
+
+        *now* is Unix time, *pause_s* the pause between two pieces. Entities whose ids are *living* stay. A cancellation
+        leaves the rest for the next compaction.
 
         Raises:
-            JournalError: what was to be moved is damaged, or an archive is missing; nothing more was moved.
+            JournalError: the data to be moved is damaged, or an archive is missing; nothing more was moved.
         """
         if self.lines_error is not None:
             raise JournalError(f"transitions.jsonl is behind the journal ({self.lines_error}); see to that first")
-        apart, told = anyio.CapacityLimiter(1), Compacted()
-        with closing(compacting(self._opened(), folder, retention, now, living=living)) as pieces:
-            limiter, alone = apart, _NOBODY
-            while (piece := await to_the_end(partial(self._next, pieces, limiter, alone))) is not None:
-                where, told = piece
-                limiter, alone = (self._limiter, self._working) if where == WRITING else (apart, _NOBODY)
+        apart, progress = anyio.CapacityLimiter(1), Compacted()
+        with closing(compact_pieces(self._opened(), folder, retention, now, living=living)) as pieces:
+            limiter, exclusive = apart, _NOBODY
+            while (piece := await to_the_end(partial(self._next, pieces, limiter, exclusive))) is not None:
+                where, progress = piece
+                limiter, exclusive = (self._limiter, self._working) if where == WRITING else (apart, _NOBODY)
                 await anyio.sleep(pause_s)
-        return told
+        return progress
 
-    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, alone: _Alone) -> _T | None:
+    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, exclusive: _Alone) -> _T | None:
         def piece() -> _T | None:
-            with alone:
+            with exclusive:
                 self._opened().check()  # an archive must not be written into a directory that is another's by now
                 return next(pieces, None)
 
@@ -157,7 +171,7 @@ class SqliteJournal:
         with self._working:
             database = self._opened()
             try:
-                with explaining(self._path):
+                with translate_errors(self._path):
                     return work(database)
             finally:
                 self.last_seq, self.lines_error = database.last_seq, database.lines_error
@@ -166,5 +180,5 @@ class SqliteJournal:
         with self._working:
             database, self._database = self._database, None
             if database is not None:
-                with explaining(self._path):
+                with translate_errors(self._path):
                     database.close()

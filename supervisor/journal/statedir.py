@@ -1,7 +1,7 @@
-"""The state directory: where everything of one supervisor lies, and the lock that keeps a second one out.
+"""State directory: the paths of one supervisor's files, and the lock that keeps a second supervisor out.
 
-The paths are named here and nowhere else. Nothing is written before it is clear that the directory can be used, and a
-failed attempt takes back what it made. The kernel releases the lock when its holder dies, so a lock is never stale.
+The paths are defined only here. Nothing is written before it is clear that the directory can be used, and a failed
+attempt removes what it made. The kernel releases the lock when its holder dies, so a lock is never stale.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote, unquote
 
-from supervisor.journal.ownership import foreign
+from supervisor.journal.ownership import why_untrusted
 from supervisor.journal.possession import Possession
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
-__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
+__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id", "unreadable_error"]
 
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
 
 _TAG: Final = re.compile(r"[0-9a-f]{16}")
 
-_USUAL: Final = 0o777
-"""The mode of the folders above it, narrowed by the umask."""
+_FOLDER_MODE: Final = 0o777
+"""Mode of the folders above the state directory, narrowed by the umask."""
 
 
-_HANDED_OVER_S: Final = 2.0
-"""A holder that has been killed while it started a program holds on until that program has its own image: so long its
-lock is waited for. Found by killing it at random, once in some fifty times on a busy machine."""
+_LOCK_RELEASE_S: Final = 2.0
+"""Seconds to wait for the lock of a holder that is dead. A holder that was killed while it started a program keeps the
+lock until that program has been executed; found by killing at random, once in some fifty times on a busy machine."""
 
 
 class StateDirError(Exception):
@@ -44,7 +44,7 @@ class StateDirError(Exception):
 
 
 class StateDirBusy(StateDirError):
-    """Another supervisor has the lock. ``pid`` is its process, ``None`` if it has not said yet."""
+    """Another supervisor has the lock. ``pid`` is its process, ``None`` if it has not written it yet."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         self.path, self.pid = path, pid
@@ -55,7 +55,7 @@ class StateDirBusy(StateDirError):
 
 
 class StateDir:
-    """The paths below *root*. The constructor only names them; :meth:`open` makes sure that they can be used."""
+    """The paths below *root*. The constructor only names them; :meth:`open` checks that they can be used."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -73,15 +73,15 @@ class StateDir:
         self.worktrees = root / "worktrees"
         self.checkpoints = root / "checkpoints"
         self.possession = Possession()
-        """Of who has the lock: its files are still there."""
+        """Check that the files of the lock's holder are still in place."""
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> StateDir:
-        """The state directory at *path*; with *create*, made if it is missing.
+        """Return the state directory at *path*; with *create* make it if it is missing.
 
         Raises:
-            StateDirError: something is in the way, it is not writable, or it is missing and *create* is false; or its
-                path is not UTF-8.
+            StateDirError: something is in the way, it is not writable, its path is not UTF-8, or it is missing and
+            *create* is false.
         """
         state = cls(path)
         _check_spelling(path)
@@ -94,14 +94,16 @@ class StateDir:
         return state
 
     def transcript(self, session_id: str) -> Path:
-        """Where the transcript of a session is written."""
+        """Return the path of a session's transcript."""
         return self.agents / folder_name(session_id) / "transcript.log"
 
     def tag(self) -> str:
-        """What the programs of this directory are known by, drawn when it is first asked for: for who has the lock.
+        """Return the tag by which the programs of this directory are found, drawn at the first call.
+
+        The caller must hold the lock.
 
         Raises:
-            StateDirError: it cannot be read or written.
+            StateDirError: the tag cannot be read or written.
         """
         try:
             found = self.tag_file.read_text() if self.tag_file.exists() else ""
@@ -116,10 +118,10 @@ class StateDir:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Own the directory for as long as the context is open, or this process lives.
+        """Hold the lock of the directory while the context is open, or until this process dies.
 
         Raises:
-            StateDirBusy: another supervisor owns it; nothing was changed.
+            StateDirBusy: another supervisor has it; nothing was changed.
             StateDirError: the lock cannot be opened.
         """
         try:
@@ -134,7 +136,7 @@ class StateDir:
             os.close(fd)
 
     def _hold(self, fd: int) -> None:
-        """The file that was locked must be the one that the next supervisor will try to lock."""
+        """Check that the locked file is the one that the next supervisor will try to lock."""
         try:
             self.possession.hold("lock", self.lock_file)
             same = os.path.samestat(os.fstat(fd), os.stat(self.lock_file))
@@ -144,11 +146,11 @@ class StateDir:
             raise StateDirBusy(self.root, None)
 
     def _take(self, fd: int) -> None:
-        until_s = time.monotonic() + _HANDED_OVER_S
+        until_s = time.monotonic() + _LOCK_RELEASE_S
         try:
-            while not _locked(fd):
-                holder = _pid(os.pread(fd, 64, 0))
-                if holder is None or _runs(holder) or time.monotonic() > until_s:
+            while not _try_lock(fd):
+                holder = _parse_pid(os.pread(fd, 64, 0))
+                if holder is None or _is_running(holder) or time.monotonic() > until_s:
                     raise StateDirBusy(self.root, holder)
                 time.sleep(0.01)
             os.ftruncate(fd, 0)
@@ -157,14 +159,14 @@ class StateDir:
             raise _unusable(self.root, error) from error
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     with suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -174,14 +176,15 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _pid(text: bytes) -> int | None:
+def _parse_pid(text: bytes) -> int | None:
     first = text.split(b" ")[0]
     return int(first) if first.isdigit() else None
 
 
 # -------------------------------------------------------------------------------------------------------- making
 def _check_spelling(path: Path) -> None:
-    """SQLite takes no other paths; what is above a relative one may be spelled in any way."""
+    """Refuse a path that is not UTF-8, which SQLite does not take. Only the given path counts, not what is above a
+    relative one."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -205,7 +208,7 @@ def _check_usable(path: Path) -> None:
 def _check_ours(state: StateDir) -> None:
     inside = (state.runtime, state.agents, state.transitions, state.journal, state.lock_file, state.control_socket)
     try:
-        why = foreign(state.root, (*inside, state.fork_server_file, state.tag_file))
+        why = why_untrusted(state.root, (*inside, state.fork_server_file, state.tag_file))
     except OSError as error:
         raise _unusable(state.root, error) from error
     if why is not None:
@@ -224,13 +227,13 @@ def _check_readable(state: StateDir) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise missing from None
     except PermissionError as error:
-        raise not_ours(state.root) from error
+        raise unreadable_error(state.root) from error
     except OSError as error:  # the name is too long
         raise _unusable(state.root, error) from error
 
 
-def not_ours(path: Path) -> StateDirError:
-    """What to say of a state directory that this user may not read."""
+def unreadable_error(path: Path) -> StateDirError:
+    """Return the error for a state directory that this user may not read."""
     return StateDirError(
         f"{path} may not be read by this user: run the command as its owner, or give another --state-dir"
     )
@@ -246,20 +249,20 @@ def _make(state: StateDir) -> None:
         _make_folders(state.runtime, made, PRIVATE_FOLDER)
         state.runtime.chmod(PRIVATE_FOLDER)
     except OSError as error:
-        _take_back(made)
+        _undo(made)
         raise _unusable(state.root, error) from error
 
 
 def _make_folders(path: Path, made: list[Path], mode: int) -> None:
-    """Make *path* with *mode*, and what is missing above it as any folder is made."""
+    """Make *path* with *mode*, and missing folders above it with the usual mode."""
     if not path.parent.exists():
-        _make_folders(path.parent, made, _USUAL)
+        _make_folders(path.parent, made, _FOLDER_MODE)
     if not path.is_dir():
         path.mkdir(mode, exist_ok=True)
         made.append(path)
 
 
-def _take_back(made: list[Path]) -> None:
+def _undo(made: list[Path]) -> None:
     for path in reversed(made):
         with suppress(OSError):  # the first error is the one to tell; a folder that is in use by now stays
             path.rmdir() if path.is_dir() else path.unlink()
@@ -273,7 +276,7 @@ def _unusable(path: Path, error: OSError) -> StateDirError:
 
 # --------------------------------------------------------------------------------------------------------- names
 def folder_name(session_id: str) -> PurePath:
-    """*session_id* as a relative path below ``agents/``: one folder, or several where the name is too long for one.
+    """Return *session_id* as a relative path below ``agents/``: one folder, or several if the name is too long for one.
 
     No two ids share a folder, none leaves ``agents/``, and :func:`session_id` is the way back.
     """
@@ -287,5 +290,5 @@ def folder_name(session_id: str) -> PurePath:
 
 
 def session_id(folder: PurePath) -> str:
-    """The session whose :func:`folder_name` is *folder*."""
+    """Return the session whose :func:`folder_name` is *folder*."""
     return unquote("".join(part.removesuffix("+") for part in folder.parts), errors="surrogateescape")

@@ -1,8 +1,8 @@
-"""The journal's tables and views, as schema 3 has them: SQL text, and nothing that runs it.
+"""Tables and views of the journal, schema 3, as SQL text.
 
-``entities``, ``events`` and ``effects`` are what was written. ``gaps`` and ``strays`` let the chain be checked where
-records have gone to an archive; ``archives`` and ``ids`` say what went there; ``snapshot`` says up to where the journal
-is known to be sound. The views are spec 002's tables, always true because nothing is written twice.
+``entities``, ``events`` and ``effects`` hold what was written. ``gaps`` and ``strays`` let the chain be checked where
+records have gone to an archive; ``archives`` and ``ids`` say what went there; ``snapshot`` says up to which record the
+journal is verified. The views are spec 002's tables; they are always current, because nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 __all__ = ["TABLES", "VERSION"]
 
 VERSION: Final = 3
-"""The schema this code writes, and the only one it reads: a journal of another one is refused."""
+"""The schema that this code writes, and the only one that it reads: other journals are refused."""
 
 _WRITTEN: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;

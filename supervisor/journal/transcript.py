@@ -1,9 +1,10 @@
-"""What an agent said, as a capped text log for people; the journal does not hold it.
+"""Transcript: what an agent said, as a capped text log for people; the journal does not hold it.
 
-Text is written through at once: it survives the supervisor's death, and a reader can follow it. Offsets count the
-whole text ever written. Its beginning is kept in the file itself and its end in two files beside it, each named by
-the offset it starts at; when both are full the older goes, and a reader is told how many bytes are missing. A disk
-that refuses never fails the session: the log says what it lost when it can be written again. Times are passed in.
+Text is written at once: it survives the supervisor's death, and a reader can follow it. Offsets count the whole text
+ever written. The beginning of the text is kept in the file itself, its end in two files beside it, each named by the
+offset of its first byte; when both are full the older one is removed, and a reader is told how many bytes are missing.
+A disk error never fails the session: once the file can be written again, the log says how much was lost. Times are
+arguments.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ class Transcript:
     Args:
         path: the first file; made, with its folder, when the first text is written.
         cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
-        shelf: where it is put while its file is open; one that has many closes the file of another.
+        open_transcripts: the transcripts whose files are open; it closes the oldest when there are too many.
     """
 
-    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES, shelf: OpenTranscripts | None = None) -> None:
+    def __init__(
+        self, path: Path, *, cap_bytes: int = CAP_BYTES, open_transcripts: OpenTranscripts | None = None
+    ) -> None:
         if cap_bytes < _CAP_LEAST_BYTES:
             raise ValueError(f"cap_bytes: {cap_bytes} is too small for a transcript; give at least {_CAP_LEAST_BYTES}")
         self.path = path
@@ -43,17 +46,17 @@ class Transcript:
         self._start = self._end = 0  # offsets in the whole text: of the open file, and of what comes next
         self._source: str | None = None  # whose line is open
         self._lost_bytes = 0
-        self._shelf = shelf
+        self._open_transcripts = open_transcripts
 
     def write(self, source: str, text: str, *, at: float) -> None:
         """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
         if text:
             self._add(self._rendered(source, text, at))
-            if self._shelf is not None and self._fd is not None:
-                self._shelf.used(self)
+            if self._open_transcripts is not None and self._fd is not None:
+                self._open_transcripts.used(self)
 
     def flush(self) -> None:
-        """End the line that is open, so that what comes next begins one of its own."""
+        """End the open line, so that the next text begins a new one."""
         if self._source is not None:
             self._source = None
             self._add("\n")
@@ -62,8 +65,8 @@ class Transcript:
         """End the line and close the file; a later write opens it again."""
         self.flush()
         self._release()
-        if self._shelf is not None:
-            self._shelf.closed(self)
+        if self._open_transcripts is not None:
+            self._open_transcripts.closed(self)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +121,7 @@ class Transcript:
             self._put(data)
 
     def _check_ours(self) -> None:
-        if self._shelf is not None and not self._shelf.is_ours():
+        if self._open_transcripts is not None and not self._open_transcripts.is_ours():
             raise FileNotFoundError(errno.ENOENT, "its state directory was deleted or replaced", str(self.path))
 
     def _rotate(self) -> None:
@@ -142,34 +145,34 @@ class Transcript:
 
 
 class OpenTranscripts:
-    """The transcripts whose files are open, the one that was written last at the end: *most* of them at once.
+    """The transcripts whose files are open, *files_max* at most, the one written last at the end.
 
-    A session that waits for file descriptors must not hold one for its transcript. *is_ours*: files may be opened, the
-    state directory is not another supervisor's by now.
+    A session that waits for file descriptors must not hold one for its transcript. *is_ours* returns whether files may
+    be opened: the state directory must not be another supervisor's by now.
     """
 
-    def __init__(self, most: int, is_ours: Callable[[], bool] = lambda: True) -> None:
-        self._most = most
+    def __init__(self, files_max: int, is_ours: Callable[[], bool] = lambda: True) -> None:
+        self._files_max = files_max
         self.is_ours = is_ours
         self._open: dict[Path, Transcript] = {}
 
     def used(self, transcript: Transcript) -> None:
-        """It is open, and has just been written."""
+        """Record that *transcript* is open and was just written; close the oldest ones above the limit."""
         self._open.pop(transcript.path, None)
         self._open[transcript.path] = transcript
-        while len(self._open) > self._most:
+        while len(self._open) > self._files_max:
             oldest = self._open.pop(next(iter(self._open)))
             oldest.close()
 
     def closed(self, transcript: Transcript) -> None:
-        """It was closed."""
+        """Record that *transcript* was closed."""
         self._open.pop(transcript.path, None)
 
 
 def follow_from(path: Path, offset: int) -> tuple[str, int]:
-    """The text of the transcript at *path* from *offset* on, and the offset to ask for next.
+    """Return the text of the transcript at *path* from *offset* on, and the offset of the next call.
 
-    Text that is gone by now is told in a line of its own; a missing file is an empty transcript.
+    Text that was removed is reported in a line of its own; a missing file is an empty transcript.
     """
     text = ""
     for start, part in _parts(path):
@@ -196,7 +199,7 @@ def _part(path: Path, start: int) -> Path:
 
 
 def _parts(path: Path) -> list[tuple[int, Path]]:
-    """The files of a transcript by the offset that each begins at."""
+    """Return the files of a transcript by the offset of their first byte."""
     tails = ((one.name.removeprefix(f"{path.name}."), one) for one in path.parent.glob(f"{path.name}.*"))
     parts = [(int(start), one) for start, one in tails if start.isdigit()]
     return sorted([(0, path), *parts] if path.exists() else parts)

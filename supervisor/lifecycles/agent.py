@@ -1,4 +1,4 @@
-"""The lifecycle of an agent (spec 000): the process, or the function, that a session has alive now.
+"""Lifecycle of an agent (spec 000): the process, or the function, that a session has alive now.
 
 Four states, six edges, exactly as printed. Every agent ends in ``dead``, with its raw exit status kept.
 """
@@ -38,7 +38,7 @@ Answered = tuple[AgentData, tuple[Effect, ...]]
 
 
 def stale(data: AgentData, event: Event) -> bool:
-    """Nothing about an agent comes too late: it is one process."""
+    """Return ``False``: an agent is one process, so none of its events comes too late."""
     return False
 
 

@@ -1,7 +1,7 @@
-"""Every effect there is: what a decision can ask the world to do.
+"""Effects: every request of a lifecycle decision to the outside.
 
-Effects are frozen values, compared with ``==`` and written to the journal before they are performed. The exempt ones
-end things: they are handed to the journal first and performed at once, because an abort never waits for a disk.
+Effects are frozen values, compared with ``==`` and written to the journal before they are performed. Exempt effects end
+something: they are handed to the journal and performed at once, because an abort never waits for a disk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class SupervisorEffect(Effect, frozen=True, kw_only=True, tag_field="effect"):
-    """An effect of this supervisor. ``exempt`` effects do not wait until their record is durable.
+    """An effect of the supervisor's lifecycles. ``exempt`` effects do not wait until their record is durable.
 
     The tag of a subclass is its name in the journal: it stays when the class is renamed.
     """
@@ -61,13 +61,13 @@ class SendEvent(SupervisorEffect, frozen=True, kw_only=True, tag="Tell"):
 
 
 class SendEventNow(SendEvent, frozen=True, kw_only=True, tag="TellNow"):
-    """A word that interrupts: it does not wait for a disk, so that nothing else is begun before it is heard."""
+    """Send an interrupting event. It does not wait for the disk, so that the receiver begins nothing else before it."""
 
     exempt: ClassVar[bool] = True
 
 
 class StartTimer(SupervisorEffect, frozen=True, kw_only=True, tag="StartTimer"):
-    """Send *event* to oneself in *delay_s* seconds. It dies with the state, a *lasting* one with the entity."""
+    """Send *event* to oneself in *delay_s* seconds. The timer ends with the state, a *lasting* one with the entity."""
 
     name: str
     delay_s: float
@@ -76,9 +76,9 @@ class StartTimer(SupervisorEffect, frozen=True, kw_only=True, tag="StartTimer"):
 
 
 class OpenTurn(SupervisorEffect, frozen=True, kw_only=True, tag="OpenTurn"):
-    """A turn is born, and claimed for the request. One that asks again what ended with its supervisor times out at
-    *due_s* (the journal's seconds), like the turn before it, and that may be extended until *most_s*; others (``None``)
-    have the whole time-out."""
+    """Create a turn and claim it for the request. A turn that repeats a request whose turn ended with its supervisor
+    times out at *due_s* (the journal's seconds), like the turn before it, which may be extended until *most_s*; other
+    turns (``None``) have the whole time-out."""
 
     turn_id: str
     request_id: str
@@ -87,28 +87,28 @@ class OpenTurn(SupervisorEffect, frozen=True, kw_only=True, tag="OpenTurn"):
 
 
 class PrepareWorktree(SupervisorEffect, frozen=True, kw_only=True, tag="PrepareWorktree"):
-    """Have a directory to work in; answered by ``WorktreeReady`` or ``FatalError``."""
+    """Provide a directory to work in; answered by ``WorktreeReady`` or ``FatalError``."""
 
 
 class BuildPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="BuildPrompt"):
-    """Put the request and the messages that wait into one text; answered by ``PromptReady``."""
+    """Compose the prompt of the request and the waiting messages; answered by ``PromptReady``."""
 
 
 class StorePrompt(SupervisorEffect, frozen=True, kw_only=True, tag="StorePrompt"):
-    """Keep the prompt where a person finds it: the session's transcript."""
+    """Write the prompt to the session's transcript."""
 
     prompt: str
 
 
 class LaunchAgent(SupervisorEffect, frozen=True, kw_only=True, tag="LaunchAgent"):
-    """Have an agent ready for this incarnation: the one that is idle, or a new one."""
+    """Provide an agent for this incarnation: the idle one, or a new one."""
 
     incarnation: int
     prompt: str
 
 
 class SendPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="SendPrompt"):
-    """Give the prompt to the agent that is ready."""
+    """Send the prompt to the agent."""
 
     incarnation: int
     turn_id: str
@@ -116,7 +116,7 @@ class SendPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="SendPrompt"):
 
 
 class SteerAgent(SupervisorEffect, frozen=True, kw_only=True, tag="SteerAgent"):
-    """Tell the agent something within the turn that runs; answered by ``MessageHeard``, or ``SteerElapsed``."""
+    """Send a message to the agent within the running turn; answered by ``MessageTakenUp``, or ``SteerElapsed``."""
 
     incarnation: int
     message_id: str
@@ -134,13 +134,13 @@ class CancelSession(SupervisorEffect, frozen=True, kw_only=True, tag="CancelSess
 
 
 class CancelStep(SupervisorEffect, frozen=True, kw_only=True, tag="CancelStep"):
-    """Give up what is under way without a word to the agent: a launch, a worktree step, a turn that has failed."""
+    """Cancel the step under way without telling the agent: a launch, a worktree step, a turn that has failed."""
 
     exempt: ClassVar[bool] = True
 
 
 class ForceStopSession(SupervisorEffect, frozen=True, kw_only=True, tag="ForceStopSession"):
-    """End the agent's process tree now."""
+    """Kill the agent's process tree now."""
 
     exempt: ClassVar[bool] = True
     reason: str
@@ -153,7 +153,7 @@ class LogFatal(SupervisorEffect, frozen=True, kw_only=True, tag="LogFatal"):
 
 
 class TerminateSession(SupervisorEffect, frozen=True, kw_only=True, tag="EndScope"):
-    """Join everything below the session under the ladder, then say ``Ended``. *now* starts at the kill rung."""
+    """End everything below the session, stage by stage, and then send ``Ended``. *now* starts at the kill stage."""
 
     exempt: ClassVar[bool] = True
     abort_id: str | None = None
@@ -161,7 +161,7 @@ class TerminateSession(SupervisorEffect, frozen=True, kw_only=True, tag="EndScop
 
 
 class ReplyToRequest(SupervisorEffect, frozen=True, kw_only=True, tag="Answer"):
-    """Tell whoever made the request how it ended: ``completed``, ``failed`` or ``aborted``."""
+    """Send the result of a request: ``completed``, ``failed`` or ``aborted``."""
 
     request_id: str
     outcome: str
@@ -170,14 +170,14 @@ class ReplyToRequest(SupervisorEffect, frozen=True, kw_only=True, tag="Answer"):
 
 
 class AskPermission(SupervisorEffect, frozen=True, kw_only=True, tag="AskPermission"):
-    """Have a human asked whether the agent may; answered by ``PermissionAnswered``, within *within_s* seconds."""
+    """Put the agent's permission request to a human; answered by ``PermissionAnswered``, within *within_s* seconds."""
 
     number: int
     within_s: float
 
 
 class AnswerPermission(SupervisorEffect, frozen=True, kw_only=True, tag="AnswerPermission"):
-    """Tell the agent what it may: *option* is the one of its options that was chosen."""
+    """Answer the agent's permission request with *option*, one of its options."""
 
     number: int
     request_id: str
@@ -189,11 +189,11 @@ class Verify(SupervisorEffect, frozen=True, kw_only=True, tag="Verify"):
 
 
 class CleanUp(SupervisorEffect, frozen=True, kw_only=True, tag="CleanUp"):
-    """End what the turn left behind; answered by ``agent_reaped``."""
+    """End the processes that the turn left; answered by ``agent_reaped``."""
 
 
 class CancelTool(SupervisorEffect, frozen=True, kw_only=True, tag="CancelTool"):
-    """End one tool call's scope. *number* is the call's number within its turn."""
+    """Cancel the scope of one tool call. *number* is the call's number within its turn."""
 
     exempt: ClassVar[bool] = True
     number: int
@@ -203,7 +203,7 @@ class CancelTool(SupervisorEffect, frozen=True, kw_only=True, tag="CancelTool"):
 
 
 class FinalizeEntity(SupervisorEffect, frozen=True, kw_only=True, tag="Bury"):
-    """The entity has ended for good: its actor leaves memory, the journal has it."""
+    """Remove the entity's actor from memory: the entity has ended, and the journal has its records."""
 
 
 EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
@@ -233,13 +233,13 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
         Verify,
     )
 }
-"""By the name that the journal has for them."""
+"""Effects by their name in the journal."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def encode_effect(effect: Effect) -> bytes:
-    """The effect as JSON, as it stands in the journal while it is owed."""
+    """Encode the effect as JSON, the form in which the journal keeps it while it is owed."""
     if not isinstance(effect, (SendEvent, StartTimer)):
         return _encode(effect)
     fields = {"effect": type(effect).__struct_config__.tag, **msgspec.structs.asdict(effect)}
@@ -248,7 +248,7 @@ def encode_effect(effect: Effect) -> bytes:
 
 
 def decode_effect(payload: bytes, event_of: Callable[[str, Any], Event]) -> SupervisorEffect:
-    """The effect that stands in the journal.
+    """Decode an effect from the journal.
 
     Args:
         payload: what :func:`encode_effect` made of it.

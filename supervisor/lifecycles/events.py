@@ -1,4 +1,4 @@
-"""The events of sessions, turns and agents: one file, because each of the three tells the others what happened.
+"""Events of sessions, turns and agents: in one file, because the three send each other events.
 
 Names are past tense or the specification's spelling. Every event carries what its guards and actions need and nothing
 else.
@@ -25,8 +25,8 @@ __all__ = [
     "Ended",
     "FatalError",
     "GraceExceeded",
-    "MessageHeard",
     "MessageReceived",
+    "MessageTakenUp",
     "OperatorStop",
     "PermissionAnswered",
     "PermissionRequested",
@@ -53,9 +53,12 @@ __all__ = [
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
-    """Somebody gave it a prompt. One that is tried *once* is not tried again when its turn fails after the agent was
-    ready: whoever asks decides about that. *timeout_s* is what its turns may take, if not what the session's may, and
-    *hard_cap_s* what they may take while progress is seen (``None``: no more than that)."""
+    """A prompt was given to the session.
+
+    A request that is tried *once* is not retried when its turn fails after the agent was ready: the requester decides
+    about another attempt. *timeout_s* is the time-out of its turns (``None``: the session's), and *hard_cap_s* the time
+    up to which that is extended while progress is seen (``None``: not at all).
+    """
 
     spelled = "TurnRequested"
     request_id: str
@@ -66,14 +69,14 @@ class TurnRequested(Event, frozen=True, kw_only=True):
 
 
 class WorktreeReady(Event, frozen=True, kw_only=True):
-    """There is a directory to work in."""
+    """The directory to work in is there."""
 
     spelled = "WorktreeReady"
     path: str = ""
 
 
 class PromptReady(Event, frozen=True, kw_only=True):
-    """The prompt is written. The oldest ``messages`` of those that wait are in it (``None``: all of them)."""
+    """The prompt is composed. It includes the oldest ``messages`` of the waiting ones (``None``: all of them)."""
 
     spelled = "PromptReady"
     prompt: str
@@ -98,9 +101,9 @@ class SessionStarted(Event, frozen=True, kw_only=True):
 
 
 class SessionExited(Event, frozen=True, kw_only=True):
-    """This incarnation is over, well or badly; the evidence is in the verdict. Where its turn ended with its
-    supervisor, *due_s* is when that would have timed out, and *most_s* until when that may be extended (the journal's
-    seconds)."""
+    """This incarnation has ended, with or without an error; the evidence is in the verdict. If its turn ended with its
+    supervisor, *due_s* is when that turn would have timed out, and *most_s* until when it may be extended (the
+    journal's seconds)."""
 
     spelled = "SessionExited"
     incarnation: int
@@ -110,15 +113,15 @@ class SessionExited(Event, frozen=True, kw_only=True):
 
 
 class SessionStable(Event, frozen=True, kw_only=True):
-    """It has been Running for as long as ``stable_after_s`` asks."""
+    """The session has been Running for ``stable_after_s`` seconds."""
 
     spelled = "SessionStable"
     incarnation: int
 
 
 class UrgentMessage(Event, frozen=True, kw_only=True):
-    """A message that cannot wait for the next prompt; *point* says how long it can wait. *steer*: the agent can be told
-    within the turn that runs, and is interrupted only if it does not take it up."""
+    """A message that cannot wait for the next prompt; *point* says how long it can wait. *steer*: the agent can be sent
+    the message within the running turn, and is interrupted only if it does not take it up."""
 
     spelled = "UrgentMessage"
     message_id: str
@@ -128,8 +131,8 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
     steer: bool = False
 
 
-class MessageHeard(Event, frozen=True, kw_only=True):
-    """The agent has taken up a message within its turn: it is delivered as if it had been in the prompt."""
+class MessageTakenUp(Event, frozen=True, kw_only=True):
+    """The agent has taken up a message within its turn: the message counts as delivered with the prompt."""
 
     spelled = "MessageHeard"
     incarnation: int
@@ -137,7 +140,7 @@ class MessageHeard(Event, frozen=True, kw_only=True):
 
 
 class SteerElapsed(Event, frozen=True, kw_only=True):
-    """The time that an agent has to take up a message within its turn is over, or it cannot take it (*reason*)."""
+    """The time to take up a message within the turn is over, or the agent cannot take it up (*reason*)."""
 
     spelled = "SteerElapsed"
     incarnation: int
@@ -146,7 +149,7 @@ class SteerElapsed(Event, frozen=True, kw_only=True):
 
 
 class BoundaryReached(Event, frozen=True, kw_only=True):
-    """No tool call of the turn is open: what waited for that may interrupt it."""
+    """No tool call of the turn is open: a message that waited for that may interrupt the turn."""
 
     spelled = "BoundaryReached"
     incarnation: int
@@ -162,20 +165,20 @@ class MessageReceived(Event, frozen=True, kw_only=True):
 
 
 class GraceExceeded(Event, frozen=True, kw_only=True):
-    """It was asked to stop and did not."""
+    """The agent did not stop within the grace period."""
 
     spelled = "GraceExceeded"
     incarnation: int
 
 
 class BackoffElapsed(Event, frozen=True, kw_only=True):
-    """It may try again."""
+    """The backoff is over: the session may try again."""
 
     spelled = "BackoffElapsed"
 
 
 class OperatorStop(Event, frozen=True, kw_only=True):
-    """Somebody with the right to says stop: an operator, an abort, or the owner that has no more work for it."""
+    """A stop of the session by an operator, an abort, or the owner that has no more work for it."""
 
     spelled = "OperatorStop"
     reason: str
@@ -187,14 +190,14 @@ class OperatorStop(Event, frozen=True, kw_only=True):
 
 
 class FatalError(Event, frozen=True, kw_only=True):
-    """There is no point in going on."""
+    """An error after which the session cannot go on."""
 
     spelled = "FatalError"
     message: str
 
 
 class TurnReaped(Event, frozen=True, kw_only=True):
-    """A turn of this session has been cleaned up after."""
+    """A turn of this session has been cleaned up."""
 
     spelled = "TurnReaped"
     turn_id: str
@@ -204,7 +207,7 @@ class TurnReaped(Event, frozen=True, kw_only=True):
 
 
 class Ended(Event, frozen=True, kw_only=True):
-    """Everything below this session has ended: its last record."""
+    """Everything below this session has ended: the session's last record."""
 
     spelled = "Ended"
     rung: str
@@ -221,7 +224,7 @@ class TaskClaimed(Event, frozen=True, kw_only=True):
 
 
 class AgentSpawned(Event, frozen=True, kw_only=True):
-    """The agent's process was ``launched``, or is ``ready``: the event fires twice."""
+    """The agent's process was ``launched``, or is ``ready``: the event occurs twice."""
 
     spelled = "agent_spawned"
     incarnation: int
@@ -229,7 +232,7 @@ class AgentSpawned(Event, frozen=True, kw_only=True):
 
 
 class ToolStarted(Event, frozen=True, kw_only=True):
-    """A call began; ``within`` is the number of the open call that it is made within, 0 for none."""
+    """A call began; ``within`` is the number of the open call that contains it, 0 for none."""
 
     spelled = "tool_started"
     number: int
@@ -240,7 +243,7 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolCompleted(Event, frozen=True, kw_only=True):
-    """The one result of a call. ``over`` says that its work has ended already: there is nothing left to cancel."""
+    """The one result of a call. ``over`` says that its work has ended already, so that nothing is left to cancel."""
 
     spelled = "tool_completed"
     call_id: str
@@ -259,7 +262,7 @@ class CompactionCompleted(Event, frozen=True, kw_only=True):
 
 
 class VerifyRequested(Event, frozen=True, kw_only=True):
-    """The agent declared the work finished, verifiably."""
+    """The agent declared the work finished, so that it can be verified."""
 
     spelled = "verify_requested"
     verdict: Verdict = Verdict(exit=Exit.SUCCESS)
@@ -270,7 +273,8 @@ class TaskCompleted(Event, frozen=True, kw_only=True):
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):
-    """The turn cannot succeed any more; the verdict says why, and an abort names itself.
+    """The turn cannot succeed any more; the verdict says why, and an abort names itself. ``stopped`` names the open
+    calls whose work is known to have ended; of the others it is unknown.
 
     ``stopped`` names the open calls whose work is known to be ended with it; of the others nobody can tell.
     """
@@ -282,21 +286,21 @@ class TaskFailed(Event, frozen=True, kw_only=True):
 
 
 class ProgressSeen(Event, frozen=True, kw_only=True):
-    """The agent moves, and the time of its turn is over in *left_s* seconds of those in which anybody runs."""
+    """The agent made progress; the time of the turn ends in *left_s* seconds during which a supervisor runs."""
 
     spelled = "ProgressSeen"
     left_s: float
 
 
 class BoundaryAwaited(Event, frozen=True, kw_only=True):
-    """The session wants to be told when no call of this turn is open."""
+    """The session waits for the moment when no call of this turn is open."""
 
     spelled = "BoundaryAwaited"
 
 
 class PermissionRequested(Event, frozen=True, kw_only=True):
-    """The agent asks whether it may. *option* answers it at once, as *decision* says; of one that a human is *asked*
-    about, ``within_s`` is how long that may take."""
+    """The agent requests a permission. *option* answers it at once, as *decision* says; for a request that a human is
+    *asked* about, ``within_s`` is the time to answer."""
 
     spelled = "PermissionRequested"
     number: int
@@ -316,9 +320,8 @@ class PermissionRequested(Event, frozen=True, kw_only=True):
 
 
 class PermissionAnswered(Event, frozen=True, kw_only=True):
-    """The one answer to a permission: ``allow``, ``deny``, or ``withdrawn`` with the turn that asked. *option* is what
-    the agent is told, of its own *options*, and *kind* which kind of answer that is; ``None``: it is told that nothing
-    was chosen."""
+    """The one answer to a permission: ``allow``, ``deny``, or ``withdrawn`` with the turn that asked. *option* is the
+    agent's option that is sent, *kind* the kind of that option; ``None``: the agent is told that none was chosen."""
 
     spelled = "PermissionAnswered"
     number: int
@@ -331,7 +334,7 @@ class PermissionAnswered(Event, frozen=True, kw_only=True):
 
 
 class AgentReaped(Event, frozen=True, kw_only=True):
-    """Everything of this turn is cleaned up; ``degraded`` if not all of it could be."""
+    """Everything of this turn is cleaned up; ``degraded`` if something could not be."""
 
     spelled = "agent_reaped"
     degraded: bool = False
@@ -340,14 +343,14 @@ class AgentReaped(Event, frozen=True, kw_only=True):
 
 # ------------------------------------------------------------------------------------------------------ agent (000)
 class AgentStarted(Event, frozen=True, kw_only=True):
-    """Its process runs."""
+    """The agent's process runs."""
 
     spelled = "process_started"
     pid: int
 
 
 class AgentReady(Event, frozen=True, kw_only=True):
-    """It answered: it can take a prompt. ``resume_id`` is its own name for the conversation."""
+    """The agent can take a prompt. ``resume_id`` is its own name for the conversation."""
 
     spelled = "agent_ready"
     resume_id: str | None = None
@@ -355,27 +358,27 @@ class AgentReady(Event, frozen=True, kw_only=True):
 
 
 class AgentNamed(Event, frozen=True, kw_only=True):
-    """It told its own name for the conversation, once that was under way."""
+    """The agent named its conversation after that had begun."""
 
     spelled = "agent_named"
     resume_id: str
 
 
 class TaskFinished(Event, frozen=True, kw_only=True):
-    """Its turn is over; it is there for another."""
+    """The agent's turn is over; the agent is idle."""
 
     spelled = "task_finished"
 
 
 class TaskAssigned(Event, frozen=True, kw_only=True):
-    """It got another turn."""
+    """The agent got another turn."""
 
     spelled = "task_assigned"
     turn_id: str = ""
 
 
 class AgentExited(Event, frozen=True, kw_only=True):
-    """It is gone, with everything it started. ``status`` is the raw exit status in Python's form."""
+    """The agent has ended, with everything it started. ``status`` is the raw exit status in Python's form."""
 
     spelled = "agent_exited"
     status: int | None = None

@@ -1,7 +1,7 @@
-"""The lifecycle of a job: the scheduler's view of a run, with its dependencies, queue, worker and requeue (spec 004).
+"""Lifecycle of a job: the scheduler's view of a task run, with its dependencies, queue, worker and requeue (spec 004).
 
-A job never has a second opinion: ``retry_count`` is the run's failure count, and ``final`` tells that the run gave
-up before the count did. Only a running job has a worker. Times are ``event.at``; nothing here reads a clock.
+A job decides nothing about retries: ``retry_count`` is the run's failure count, and ``final`` says that the run makes
+no further attempt although the count would allow one. Only a running job has a worker. Times are ``event.at``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Job(Enum):
 
 
 class JobData(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler knows; ``max_retries`` is the run's ``max_attempts`` minus 1, times are monotonic seconds.
+    """Data of a job; ``max_retries`` is the run's ``max_attempts`` minus 1, times are monotonic seconds.
 
     ``started_at`` is the first start, ``attempt_started_at`` the latest. ``run`` names the run that it is the
     scheduler's view of, ``task`` what that executes, ``workstream_id`` what it is done for; a
@@ -67,7 +67,7 @@ class JobData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerAssigned(Event, frozen=True, kw_only=True):
-    """The scheduler gave it a place; *waiting_for* names the dependencies that are not completed (none may be left),
+    """The scheduler queued the job; *waiting_for* names the dependencies that are not completed (none may be left),
     *depends_on* the jobs that had to be completed first."""
 
     spelled = "scheduler_assigned"
@@ -76,8 +76,8 @@ class SchedulerAssigned(Event, frozen=True, kw_only=True):
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):
-    """A worker took it; the worker's *capabilities* must hold everything that the job needs. *token* fences whoever
-    held it before."""
+    """A worker took the job; the worker's *capabilities* must include everything that the job needs. *token* fences off
+    the worker that held the job before."""
 
     spelled = "worker_started"
     worker_id: str
@@ -86,14 +86,14 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
 
 
 class ExecutionCompleted(Event, frozen=True, kw_only=True):
-    """The worker reports the end of the execution; only exit code 0 is one that can be validated."""
+    """The worker reports the end of the execution; only exit code 0 can be validated."""
 
     spelled = "execution_completed"
     exit_code: int = 0
 
 
 class ExecutionFailed(Event, frozen=True, kw_only=True):
-    """The execution failed or timed out; *final* says that the run will make no further attempt."""
+    """The execution failed or timed out; *final*: the run makes no further attempt."""
 
     spelled = "execution_failed"
     error: str
@@ -108,7 +108,7 @@ class WorkerLost(Event, frozen=True, kw_only=True):
 
 
 class UserCancelled(Event, frozen=True, kw_only=True):
-    """Nobody wants it any more."""
+    """The job was cancelled by a user."""
 
     spelled = "user_cancelled"
     reason: str = ""
@@ -121,14 +121,14 @@ class RetryDelayElapsed(Event, frozen=True, kw_only=True):
 
 
 class ValidationPassed(Event, frozen=True, kw_only=True):
-    """Every rule passed; *failed_rules* must be empty."""
+    """Every validation rule passed; *failed_rules* must be empty."""
 
     spelled = "validation_passed"
     failed_rules: tuple[str, ...] = ()
 
 
 class ValidationFailed(Event, frozen=True, kw_only=True):
-    """Some rule failed; *failed_rules* names at least one."""
+    """At least one validation rule failed; *failed_rules* names them."""
 
     spelled = "validation_failed"
     failed_rules: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""The lifecycle of an agent session (spec 003): eight states, two counters, and two events that stop it from anywhere.
+"""Lifecycle of an agent session (spec 003): eight states, two counters, and two events that stop it from any state.
 
-The table holds the specified edges exactly; what real life adds is marked as an extension with its reason. Guards and
-actions are pure. Staleness is judged by the incarnation, which rises at every ``PromptReady``.
+The table has the specified edges unchanged; every other rule is marked as an extension with its reason. Guards and
+actions are pure. An event is stale if its incarnation has ended; the incarnation rises at every ``PromptReady``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from supervisor.lifecycles.events import (
     Ended,
     FatalError,
     GraceExceeded,
-    MessageHeard,
     MessageReceived,
+    MessageTakenUp,
     OperatorStop,
     PromptReady,
     SessionExited,
@@ -84,10 +84,10 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bounds of one session. Thresholds and backoff are the specification's; the rest is ours.
 
     Spec 003 resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
-    every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
-    ``steer_grace_s`` is how long an agent has to take up what it is told within its turn, before it is interrupted.
-    ``settle_s`` is how long the processes of a turn may go on after it before they are ended: then it is judged.
-    ``waiting_max`` bounds the messages, and the prompts, that wait for it: all of them are written with every record.
+    every 2 s: after more than ``restarts_max`` such failures within ``restarts_within_s`` seconds the session fails.
+    ``steer_grace_s`` is the time in which an agent must take up a message within its turn, before it is interrupted.
+    ``settle_s`` is how long the processes of a turn may go on after it before they are ended and the turn is judged.
+    ``waiting_max`` bounds the waiting messages, and the waiting prompts: all of them are written with every record.
     """
 
     max_consecutive_errors: int = 5
@@ -106,7 +106,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that somebody waits for. Tried *once*, its next try is asked for by who waits, not by the session."""
+    """A prompt whose requester waits for the result. With *once*, the requester decides about another attempt, not the
+    session."""
 
     id: str
     prompt: str
@@ -124,29 +125,30 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     urgent: bool
     point: DeliveryPoint = DeliveryPoint.NOW
     steer: bool = False
-    """The agent may be told within the turn that runs."""
+    """Whether the agent can be sent the message within the running turn."""
     told: bool = False
-    """It was."""
+    """Whether the agent was sent the message within the turn."""
 
     @property
     def interrupts(self) -> bool:
-        """True if a turn whose prompt does not hold it is interrupted for it."""
+        """Whether a turn whose prompt does not include the message is interrupted for it."""
         return self.urgent and self.point is not DeliveryPoint.TURN_END
 
     @property
     def opens_turn(self) -> bool:
-        """True if it is owed a turn of its own when the one that runs ends: it waits for that, or the agent was told,
-        and has not taken it up."""
+        """Whether the message is owed a turn of its own after the running one: it waits for that end, or was sent
+        within the turn and not taken up."""
         return self.urgent and (self.point is DeliveryPoint.TURN_END or self.told)
 
 
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out, or were taken up since.
+    """Data of a session.
 
-    ``spent`` says that the turn of a request that is tried once, or whose model fails for good, has failed, and nobody
-    has asked for anything since, ``cooled`` that the backoff is over, too. ``due_s`` is until when its next turn may
-    take (the journal's seconds), where it asks again what ended with a supervisor, and ``most_s`` until when that may
-    be extended; ``None``: it has its own time-out.
+    The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since. ``spent``: the turn
+    of a request that is tried once, or whose model fails for good, has failed, and no request has come since.
+    ``cooled``: the backoff of a spent request is over, too. ``due_s`` is when the next turn times out (the journal's
+    seconds) if it repeats a request whose turn ended with its supervisor, and ``most_s`` until when that may be
+    extended; ``None``: the turn has its own time-out.
     """
 
     id: str
@@ -181,8 +183,7 @@ Answered = tuple[SessionData, Effects]
 
 # ------------------------------------------------------------------------------------------------------- guards
 def stale(data: SessionData, event: Event) -> bool:
-    """True for the result of an incarnation that is over, and for who wants an end after the last record: it is
-    recorded and dropped."""
+    """Return whether *event* comes from an incarnation that has ended, or asks for the end after the last record."""
     if data.ended and isinstance(event, OperatorStop | FatalError):
         return True
     incarnation = getattr(event, "incarnation", None)
@@ -196,7 +197,7 @@ def at_rest(data: SessionData, event: Event) -> bool:
 
 
 def nobody_asks(data: SessionData, event: BackoffElapsed) -> bool:
-    """A failure was charged to whoever asked; the next launch is theirs to ask for."""
+    """Whether the failure was charged to the requester, which must ask for the next launch."""
     return data.spent
 
 
@@ -220,12 +221,12 @@ def threshold_reached(data: SessionData, event: SessionExited) -> bool:
 
 
 def supervisor_lost(data: SessionData, event: SessionExited) -> bool:
-    """It ended with its supervisor: that is nobody's failure."""
+    """Whether the turn ended with its supervisor: no failure of the session."""
     return event.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
 
 
 def not_charged(data: SessionData, event: SessionExited) -> bool:
-    """It ended with its supervisor, or could not be launched for want of descriptors: that is nobody's failure."""
+    """Whether the turn ended with its supervisor, or lacked descriptors to start: no failure of the session."""
     return event.verdict.transition_reason is TransitionReason.SHORTAGE or supervisor_lost(data, event)
 
 
@@ -242,14 +243,14 @@ def for_turn_end_and_at_rest(data: SessionData, event: UrgentMessage) -> bool:
 
 
 def can_be_told(data: SessionData, event: UrgentMessage) -> bool:
-    """For an agent that can be steered, and told once: what comes again is not told again. What can wait has a rule of
-    its own."""
+    """Whether the agent can be sent the message within its turn. A message that comes again is not sent again; a
+    message that can wait has a rule of its own."""
     known = any(message.id == event.message_id for message in data.inbox)
     return event.steer and not known
 
 
 def waits_to_be_told(data: SessionData, event: BoundaryReached) -> bool:
-    """All that has waited for the boundary can be told."""
+    """Whether every message that waited for the tool boundary can be sent to the agent within the turn."""
     waiting = _unheard(data)
     return bool(waiting) and all(message.steer and not message.told for message in waiting)
 
@@ -267,7 +268,7 @@ def message_interrupts(data: SessionData, event: Event) -> bool:
 
 
 def _unheard(data: SessionData) -> list[Message]:
-    """What interrupts, and is neither in the prompt nor taken up."""
+    """Return the interrupting messages that are neither in the prompt nor taken up."""
     return [message for message in data.inbox[data.offered :] if message.interrupts]
 
 
@@ -281,13 +282,13 @@ def _change(data: SessionData, **changes: Any) -> SessionData:
 
 
 def backoff_ms(consecutive_errors: int, limits: SessionLimits) -> int:
-    """``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (spec 003); without one, as for the first."""
+    """Return ``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (spec 003); for 0 errors the same as for 1."""
     exponent = min(max(consecutive_errors - 1, 0), 32)
     return int(min(limits.backoff_base_ms * 2**exponent, limits.backoff_cap_ms))
 
 
 def open_turn(data: SessionData, event: Event) -> Answered:
-    """A turn is opened for a request; where nobody asked for anything, there is none to open."""
+    """Open a turn for the current request; without a request do nothing."""
     if data.current is None:
         return data, ()
     number = data.turn_seq + 1
@@ -319,7 +320,7 @@ def note_cooled(data: SessionData, event: BackoffElapsed) -> Answered:
 
 
 def warm_up(data: SessionData, event: Event) -> Answered:
-    """The backoff was over already: what waited for a request goes on now."""
+    """Raise the end of the backoff again, which was over before the request came."""
     return _change(data, cooled=False), (SendEvent(to=data.id, event=BackoffElapsed()),)
 
 
@@ -336,7 +337,8 @@ def increment_session(data: SessionData, event: Event) -> Answered:
 
 
 def new_incarnation(data: SessionData, event: PromptReady) -> Answered:
-    """An urgent message that came too late for this prompt interrupts it as soon as the agent is ready."""
+    """Begin the next incarnation. An urgent message that came too late for this prompt interrupts it once the agent is
+    ready."""
     offered = len(data.inbox) if event.messages is None else min(event.messages, len(data.inbox))
     latched = any(message.interrupts for message in data.inbox[offered:])
     changed = _change(
@@ -367,7 +369,7 @@ def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
 
 
 def use_up_deadline(data: SessionData, event: SessionStarted) -> Answered:
-    """The turn that asks again has begun, and knows its deadline; whatever is tried after it has its own time-out."""
+    """Drop the deadline of a repeated request: its turn has taken it over, and a later attempt has its own time-out."""
     return _change(data, due_s=None, most_s=None), ()
 
 
@@ -393,7 +395,8 @@ def raise_latched(data: SessionData, event: Event) -> Answered:
 
 
 def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> Answered:
-    """Kept once, whatever how often it comes; it is urgent if it ever was, and as soon as it ever was."""
+    """Keep a message once, however often it comes; it is urgent if any copy was, at the earliest point of all
+    copies."""
     urgent = isinstance(event, UrgentMessage)
     message = Message(
         id=event.message_id,
@@ -427,7 +430,7 @@ def steer_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
 
 
 def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
-    """Each is told once, within the turn that runs; who does not take up the last in time is interrupted for it."""
+    """Send each message once within the running turn; if the last is not taken up in time, the turn is interrupted."""
     ids = {message.id for message in messages}
     inbox = tuple(msgspec.structs.replace(one, told=True) if one.id in ids else one for one in data.inbox)
     told = tuple(
@@ -439,8 +442,8 @@ def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
     return _change(data, inbox=inbox), (*told, grace)
 
 
-def note_heard(data: SessionData, event: MessageHeard) -> Answered:
-    """From here on it is as if it had been in the prompt: it is let go when the turn has succeeded."""
+def note_heard(data: SessionData, event: MessageTakenUp) -> Answered:
+    """Move the message to those of the prompt, which are removed when the turn has succeeded."""
     known, waiting = data.inbox[: data.offered], data.inbox[data.offered :]
     heard = tuple(one for one in waiting if one.id == event.message_id)
     others = tuple(one for one in waiting if one.id != event.message_id)
@@ -474,7 +477,7 @@ def conclude(data: SessionData, event: Event) -> Answered:
 
 
 def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
-    """The turn succeeded just as it was interrupted: its work is not asked for again, only what came since."""
+    """Keep the result of a turn that succeeded while it was interrupted: only what came since is asked for."""
     if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
     done = msgspec.structs.replace(data.current, prompt="") if data.current is not None else None
@@ -498,14 +501,14 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 
 
 def spend(data: SessionData, event: SessionExited) -> Answered:
-    """Who asked is told, and may ask again: where they wanted one try, or another one is not worth it."""
+    """Mark the request as spent if the requester wanted one attempt, or if the model fails for good."""
     model = event.verdict.model
     last = data.current is not None and (data.current.once or (model is not None and model.final))
     return _change(data, spent=last), ()
 
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
-    """Its time goes on: if the turn had none yet, that of the one before it, which another supervisor had lost."""
+    """Keep the deadline of the lost turn; if that turn had none yet, the deadline of the turn before it."""
     due_s, most_s = (data.due_s, data.most_s) if event.due_s is None else (event.due_s, event.most_s)
     return _change(data, last_error=event.verdict.error, due_s=due_s, most_s=most_s), ()
 
@@ -571,7 +574,7 @@ def hurry(data: SessionData, event: OperatorStop) -> Answered:
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
-    """The request whose turn was reaped is answered; the next one is taken.
+    """Reply to the request whose turn was reaped, and take the next request.
 
     A message that waited for the end of this turn comes first, in a turn of its own: the request is answered after it.
     """
@@ -590,7 +593,7 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
 
 
 def settle_spent(data: SessionData, event: TurnReaped) -> Answered:
-    """Its one try has failed: who asked is told. What waits behind it is begun when the backoff is over."""
+    """Reply to the spent request that its attempt has failed. A request behind it begins when the backoff is over."""
     assert data.current is not None, "what is spent is a request"
     answer = ReplyToRequest(request_id=data.current.id, outcome="failed", error=event.error, how=event.how)
     if not data.queue:
@@ -601,7 +604,7 @@ def settle_spent(data: SessionData, event: TurnReaped) -> Answered:
 
 
 def deliver(data: SessionData, event: Event) -> Answered:
-    """A message that is owed a turn while nobody asks for anything gets one; its answer is the transcript's."""
+    """Open a turn for a message that is owed one while there is no request; its answer goes to the transcript only."""
     message = _owed_turn(data)
     return (data, ()) if message is None else _go_on(data, Request(id=message.id, prompt=""), event)
 
@@ -616,7 +619,8 @@ def _go_on(data: SessionData, request: Request, event: Event) -> Answered:
 
 
 def settle_success(data: SessionData, event: TurnReaped) -> Answered:
-    """What came too late to stop the turn does not change its answer; whatever else waits is answered at the end."""
+    """Reply to the request if its turn succeeded although it was to be stopped; other requests are answered at the
+    end."""
     if data.current is None or event.turn_id != data.turn_id or not event.completed:
         return data, ()
     answer = ReplyToRequest(request_id=data.current.id, outcome="completed", how=event.how)
@@ -801,8 +805,8 @@ SESSION: Machine[Session, SessionData] = Machine(
             None,
             extension="nothing waits for it any more, or the turn is being interrupted already",
         ),
-        rule(MessageHeard, ACTIVE, None, do=[note_heard], extension=STEERED),
-        rule(MessageHeard, S.STOPPED, None, extension=STEERED),
+        rule(MessageTakenUp, ACTIVE, None, do=[note_heard], extension=STEERED),
+        rule(MessageTakenUp, S.STOPPED, None, extension=STEERED),
         rule(
             SteerElapsed,
             S.RUNNING,

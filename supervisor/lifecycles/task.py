@@ -1,8 +1,8 @@
-"""The lifecycle of a task: who owns the work, who approves it, when it is merged and closed (spec 000 and 001).
+"""Lifecycle of a task: owner, approval, merge and end of a piece of work (spec 000 and 001).
 
-The thirty edges of the specification stand here one by one with its own words as ``trigger``; the approval gate and
-the failed subtask are marked extensions. Everything is pure: a retry is decided by counters in the data, and who
-claimed, failed or blocked the task is a fact that the event carries.
+The thirty edges of the specification are rules here, with the specification's text as ``trigger``; the approval gate
+and the failed subtask are marked extensions. Pure: counters in the data decide about a retry, and events carry the
+facts, such as the session that claimed the task.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ class Task(Enum):
 
 
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task knows: its holder, its retry budget, what it waits for, and its last words.
+    """Data of a task: its holder, its retry budget, what it waits for, and its last results.
 
-    ``workstream`` is the id of the one that it belongs to, ``name`` is its own in the plan, and ``digest`` stands for
-    what the plan says of it: so another supervisor finds it again. ``part_of`` names the task that was split into it
-    and others, and ``parts`` is what it was split into itself while it ran, as plain data: no plan file says that.
-    ``judged`` is the commit that was tested and reviewed: that is merged, and nothing later. ``unmerged`` is true of
-    one that was closed while not all of its work was merged: nobody was there to do it, or, where ``rest`` names a
-    branch, something was written after it was judged, which is only there.
+    ``workstream`` is the id of its workstream, ``name`` its name in the plan, and ``digest`` a hash of its definition
+    in the plan, by which another supervisor recognises the task. ``part_of`` names the task that was split into it and
+    others; ``parts`` is the definition of the subtasks that it was split into while it ran, as plain data, since no
+    plan file has it. ``judged`` is the commit that was tested and reviewed: that commit is merged, and nothing later.
+    ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
+    or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
+    branch.
     """
 
     max_retries: int = 3
@@ -96,7 +97,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
-    """What every event of a task carries: the reason, for people."""
+    """Base of the task events: the reason, for people."""
 
     reason: str = ""
 
@@ -114,14 +115,14 @@ class Rejected(TaskEvent, frozen=True, kw_only=True):
 
 
 class Claimed(TaskEvent, frozen=True, kw_only=True):
-    """An agent took it; *by* names the agent's session."""
+    """An agent took the task; *by* names the agent's session."""
 
     spelled = "claimed"
     by: str
 
 
 class Unclaimed(TaskEvent, frozen=True, kw_only=True):
-    """It was given back before work began; ``orphan_recovered`` where its agent crashed before the start."""
+    """The task was given back before work began; ``orphan_recovered`` if its agent crashed before the start."""
 
     spelled = "unclaimed"
     transition_reason: TransitionReason | None = None
@@ -134,7 +135,7 @@ class Started(TaskEvent, frozen=True, kw_only=True):
 
 
 class Completed(TaskEvent, frozen=True, kw_only=True):
-    """The work is there, and is to be merged; *judged* is the commit that was tested, where there is one."""
+    """The work is done and is to be merged; *judged* is the commit that was tested, if there is one."""
 
     spelled = "completed"
     summary: str = ""
@@ -142,7 +143,7 @@ class Completed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Failed(TaskEvent, frozen=True, kw_only=True):
-    """It did not work out; *reason* says why, in the agent's or the runtime's words."""
+    """The task failed; *reason* is in the agent's or the runtime's words."""
 
     spelled = "failed"
     transition_reason: TransitionReason | None = None
@@ -150,20 +151,21 @@ class Failed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Blocked(TaskEvent, frozen=True, kw_only=True):
-    """It cannot go on without *on*: tasks, resources or approvals from outside."""
+    """The task cannot go on without *on*: tasks, resources or approvals from outside."""
 
     spelled = "blocked"
     on: tuple[str, ...] = ()
 
 
 class Unblocked(TaskEvent, frozen=True, kw_only=True):
-    """What it was blocked on is there."""
+    """The task is no longer blocked."""
 
     spelled = "unblocked"
 
 
 class Split(TaskEvent, frozen=True, kw_only=True):
-    """It became *subtasks* and waits for them; *parts* is what a plan would say of those that no plan file has."""
+    """The task was split into *subtasks* and waits for them; *parts* is the definition of subtasks that no plan file
+    has."""
 
     spelled = "split"
     subtasks: tuple[str, ...]
@@ -177,7 +179,7 @@ class SubtasksCompleted(TaskEvent, frozen=True, kw_only=True):
 
 
 class SubtaskTimedOut(TaskEvent, frozen=True, kw_only=True):
-    """*subtask* does not answer."""
+    """*subtask* did not finish in time."""
 
     spelled = "subtask_timed_out"
     subtask: str
@@ -191,7 +193,7 @@ class SubtaskFailed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Orphaned(TaskEvent, frozen=True, kw_only=True):
-    """Its agent died under it."""
+    """The agent of the task died."""
 
     spelled = "orphaned"
     abort_reason: AbortReason | None = None
@@ -205,40 +207,40 @@ class Recovered(TaskEvent, frozen=True, kw_only=True):
 
 
 class RecoveryFailed(TaskEvent, frozen=True, kw_only=True):
-    """Nothing of a dead agent's work could be saved."""
+    """No part of a dead agent's work could be saved."""
 
     spelled = "recovery_failed"
 
 
 class Requeued(TaskEvent, frozen=True, kw_only=True):
-    """It was taken from its agent, alive or dead, for another one."""
+    """The task was taken from its agent, alive or dead, for another one."""
 
     spelled = "requeued"
     transition_reason: TransitionReason | None = None
 
 
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """It shall be tried once more; refused when the retry budget is spent."""
+    """Another attempt is to be made; refused when the retry budget is spent."""
 
     spelled = "retried"
 
 
 class Reopened(TaskEvent, frozen=True, kw_only=True):
-    """*by* looked at what had failed, and lets it be tried afresh: its retries count from 0 again."""
+    """*by* reviewed a failed task and lets it be tried again: its retries count from 0."""
 
     spelled = "reopened"
     by: str
 
 
 class Cancelled(TaskEvent, frozen=True, kw_only=True):
-    """Nobody wants it any more."""
+    """The task was cancelled."""
 
     spelled = "cancelled"
 
 
 class Closed(TaskEvent, frozen=True, kw_only=True):
-    """The result was verified and merged; *unmerged*: not all of it. Where *rest* names a branch, that holds what was
-    written after the result was judged; else nothing was merged, since nobody goes on with its plan."""
+    """The result was verified and merged; *unmerged*: not all of it. A branch named by *rest* holds what was written
+    after the result was judged; without *rest* nothing was merged, since the plan was given up."""
 
     spelled = "closed"
     unmerged: bool = False
@@ -258,7 +260,7 @@ class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
-    """*by* approved the result, which is verified and merged, but for the *rest*, as for :class:`Closed`."""
+    """*by* approved the result, which is verified and merged, except for the *rest*, as for :class:`Closed`."""
 
     spelled = "approval_granted"
     by: str

@@ -1,8 +1,8 @@
-"""The lifecycle of a run: executing one claim of a task, with attempts, time-outs, tests and a circuit (spec 002).
+"""Lifecycle of a task run: execution of one claim of a task, with attempts, time-outs, tests and a circuit (spec 002).
 
-``FAILED`` and ``TIMEOUT`` are decision states, left at once by ``retry_decided``: the guards here are the one place
-that decides about another attempt. Chance enters only as the ``jitter`` of an event, time only as limits in seconds
-for whoever sets the timers. A failure that is charged to nobody (a lost worker) moves the run and no counter.
+``FAILED`` and ``TIMEOUT`` are decision states, left at once by ``retry_decided``: only the guards in this module decide
+about another attempt. Randomness enters only as the ``jitter`` of an event, time only as limits in seconds, for which
+the caller sets the timers. An uncharged failure (a lost worker) changes the state and no counter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TaskRun(Enum):
 
 
 class ErrorCategory(StrEnum):
-    """What kind of error it was; only a permanent one rules out another attempt."""
+    """Category of an error; only a permanent one rules out another attempt."""
 
     TRANSIENT = "transient"
     PERMANENT = "permanent"
@@ -66,7 +66,7 @@ class ErrorCategory(StrEnum):
 
 
 class SkipCause(StrEnum):
-    """Why a run was never started."""
+    """Reason why a run was never started."""
 
     DEPENDENCY_FAILED = "dependency_failed"
     OPTIONAL = "optional"
@@ -123,7 +123,7 @@ class ExecutorStarted(Event, frozen=True, kw_only=True):
 
 
 class Skipped(Event, frozen=True, kw_only=True):
-    """It will not be executed; *final* is false while the failed dependency may still succeed."""
+    """The run will not be executed; *final* is false while the failed dependency may still succeed."""
 
     spelled = "skipped"
     cause: SkipCause = SkipCause.DEPENDENCY_FAILED
@@ -132,14 +132,14 @@ class Skipped(Event, frozen=True, kw_only=True):
 
 
 class Cancelled(Event, frozen=True, kw_only=True):
-    """A user, or the workstream that it belongs to, cancelled it."""
+    """The run was cancelled by a user, or with its workstream."""
 
     spelled = "cancelled"
     reason: str = ""
 
 
 class ExecutionCompleted(Event, frozen=True, kw_only=True):
-    """The tool, or the agent, says that it is done."""
+    """The agent, or the tool, reports that it is done."""
 
     spelled = "execution_completed"
 
@@ -218,8 +218,8 @@ class ProbeFailed(Event, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):
-    """What *session* had done by the end of its *attempt* is held as *saved_as*; *state* is what the run is in, or is
-    about to enter if that is its last."""
+    """The work of *session* up to the end of its *attempt* is saved as *saved_as*; *state* is the state of the run, or
+    the one that it is about to enter if the attempt is its last."""
 
     spelled = "checkpoint_saved"
     state: TaskRun
@@ -229,8 +229,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
 
 
 class TurnSettling(Event, frozen=True, kw_only=True):
-    """The agent says that it is done, and processes of its turn still run: they are waited for *until* then (Unix
-    time), and ended after that. With nothing in *waits_for* the wait is over."""
+    """The agent reported its end while processes of its turn still run: the run waits for them *until* then (Unix
+    time), and ends them after that. Empty *waits_for*: the wait is over."""
 
     spelled = "turn_settling"
     waits_for: str = ""
@@ -238,7 +238,7 @@ class TurnSettling(Event, frozen=True, kw_only=True):
 
 
 class ManualReset(Event, frozen=True, kw_only=True):
-    """*by* looked at it and lets it start afresh; the name is the audit."""
+    """*by* reviewed the run and lets it start afresh; the record is the audit trail."""
 
     spelled = "manual_reset"
     by: str
@@ -268,7 +268,8 @@ def ended_for_good(data: TaskRunData, event: Skipped) -> bool:
 
 
 def retry_allowed(data: TaskRunData, event: Event) -> bool:
-    """Attempts left, nothing permanent, no probe, the last error at most ``max_error_repeats`` times in a row.
+    """Whether another attempt may be made: attempts are left, nothing is permanent, no probe runs, and the last error
+    came at most ``max_error_repeats`` times in a row.
 
     With the defaults the third identical error in a row, or the fifth failure, opens the circuit.
     """
@@ -301,7 +302,7 @@ def end_probe(data: TaskRunData, event: Event) -> Out:
 
 
 def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
-    """Count a failure once, and how often in a row this very error has been seen."""
+    """Count a failure, and how often in a row the same error has been seen."""
     if isinstance(event, ExecutionFailed) and not event.charged:
         return replace(data, last_error=event.error), ()
     permanent = isinstance(event, ExecutionFailed) and event.category is ErrorCategory.PERMANENT
@@ -342,7 +343,7 @@ def keep_wait(data: TaskRunData, event: TurnSettling) -> Out:
 
 
 def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
-    """Zero what an earlier life counted; the limits and the last error stay."""
+    """Set the counters of earlier attempts to 0; the limits and the last error stay."""
     counters = TaskRunData()
     return replace(
         data,

@@ -1,4 +1,4 @@
-"""The lifecycle of a turn (spec 000): one prompt handled by an agent, from the claim to the clean-up.
+"""Lifecycle of a turn (spec 000): one prompt handled by an agent, from the claim to the clean-up.
 
 Ten states, nine events, eighteen edges, exactly as printed. A turn is never reset: the next one is a new entity.
 Tool calls are counted in the data: TOOL_USE is entered at the first and left at the last; each call has one result.
@@ -60,11 +60,11 @@ __all__ = [
 
 
 EXTENSION_S = 600.0
-"""By how much the time of a turn is extended at once while progress is seen (spec, defaults)."""
+"""Seconds by which the time of a turn is extended at once while progress is seen (spec, defaults)."""
 EXTENSION_LEAST_S = 1.0
-"""What is left until its cap, where it is less, is not worth a record."""
+"""Shortest extension in seconds: less than that before the cap is not worth a record."""
 DEADLINE = "turn"
-"""The timer of its time."""
+"""Name of the timer for the turn's deadline."""
 
 
 class Turn(Enum):
@@ -82,8 +82,8 @@ class Turn(Enum):
 
 # ------------------------------------------------------------------------------------------------------- data
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call that is open: its number within the turn, the agent's own name for it, and the number of the call
-    that it is made within (0: none)."""
+    """An open tool call: its number within the turn, the agent's name for it, and the number of the call that contains
+    it (0: none)."""
 
     number: int
     call_id: str
@@ -93,7 +93,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permission(msgspec.Struct, frozen=True, kw_only=True):
-    """A permission that the agent waits for: its number within the turn, the agent's name for it, and what it wants."""
+    """An open permission request: its number within the turn, the agent's name for it, and its subject."""
 
     number: int
     request_id: str
@@ -104,7 +104,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     asked: bool
-    """A human is to answer it."""
+    """Whether a human is to answer."""
 
 
 class TurnData(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +113,12 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     timeout_s: float = 300.0
     hard_cap_s: float | None = None
-    """What it may take at most, while progress is seen; ``None``: no more than its time-out."""
+    """Seconds that the turn may take at most, while progress is seen; ``None``: no more than its time-out."""
     due_s: float | None = None
-    """When it times out (the journal's seconds): known from its start on, or before, if its time had begun in a turn
-    that ended with its supervisor."""
+    """When the turn times out (the journal's seconds): known from its start on, or before, if its time had begun in a
+    turn that ended with its supervisor."""
     most_s: float | None = None
-    """Until when that may be extended, likewise."""
+    """Until when ``due_s`` may be extended (the journal's seconds)."""
     incarnation: int = 0
     phase: str = ""
     calls: int = 0
@@ -135,18 +135,18 @@ Answered = tuple[TurnData, tuple[Effect, ...]]
 
 # ------------------------------------------------------------------------------------------------------- guards
 def call_of(data: TurnData, call_id: str) -> Call | None:
-    """The open call of that name."""
+    """Return the open call of that name."""
     return next((call for call in data.open if call.call_id == call_id), None)
 
 
 def permission_of(data: TurnData, number: int) -> Permission | None:
-    """The open permission of that number."""
+    """Return the open permission of that number."""
     return next((one for one in data.asking if one.number == number), None)
 
 
 def stale(data: TurnData, event: Event) -> bool:
-    """A second result of a call, a second answer to a permission, a repeated phase, progress that its time is not
-    extended for, or, once the turn is settled, a word on its outcome or a wait for its calls."""
+    """Return whether *event* comes too late: a second result of a call, a second answer to a permission, a repeated
+    phase, progress that extends nothing, or, once the turn is settled, an outcome or a wait for its calls."""
     if type(event) not in _MAY_BE_STALE:
         return False
     if isinstance(event, PermissionAnswered):
@@ -192,7 +192,7 @@ def note_phase(data: TurnData, event: AgentSpawned) -> Answered:
 
 
 def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
-    """Its time begins, or goes on; what is over already rings at once."""
+    """Start the time of the turn, or continue it; a deadline in the past fires at once."""
     if data.due_s is not None:
         left_s = max(0.0, data.due_s - event.at)
         return data, (_deadline(data, left_s, ", with its time before its supervisor ended"),)
@@ -202,7 +202,7 @@ def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
 
 
 def extend_time(data: TurnData, event: ProgressSeen) -> Answered:
-    """It moves, and has a while more, up to its cap."""
+    """Extend the time of a turn that makes progress, up to its cap."""
     left_s = event.left_s + _extension_s(data, event)
     changed = _change(data, due_s=event.at + left_s)
     return changed, (_deadline(data, left_s, ", and what that was extended by while progress was seen"),)
@@ -246,7 +246,7 @@ def await_boundary(data: TurnData, event: BoundaryAwaited) -> Answered:
 
 
 def reach_boundary(data: TurnData, event: Event) -> Answered:
-    """No call is open: whoever waited for that hears it before the agent can begin another."""
+    """Send ``BoundaryReached`` if no call is open, before the agent can begin another one."""
     reached = SendEventNow(to=data.session_id, event=BoundaryReached(incarnation=data.incarnation))
     return _change(data, boundary_awaited=False), (reached,)
 
@@ -256,7 +256,7 @@ def reach_awaited_boundary(data: TurnData, event: ToolCompleted) -> Answered:
 
 
 def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
-    """What a human is not asked about is answered with the next event."""
+    """Open a permission request; one that no human is asked about is answered with the next event."""
     wish = Permission(
         number=event.number,
         request_id=event.request_id,
@@ -290,7 +290,7 @@ def close_permission(data: TurnData, event: PermissionAnswered) -> Answered:
 
 
 def withdraw_permissions(data: TurnData, event: TaskFailed) -> Answered:
-    """Every permission that is open when its turn fails gets its one answer: nobody waits for it any more."""
+    """Give every open permission of a failed turn its one answer, ``withdrawn``."""
     why = f"its turn failed: {event.verdict.error}"
     answers = [
         PermissionAnswered(number=one.number, decision="withdrawn", by="supervisor", why=why) for one in data.asking
@@ -304,12 +304,13 @@ def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
 
 
 def seal(data: TurnData, event: Event) -> Answered:
-    """From here on a failure comes too late."""
+    """Close the turn to failures: a later failure comes too late."""
     return _change(data, phase="settled"), ()
 
 
 def report_exit(data: TurnData, event: Event) -> Answered:
-    """One that ended with its supervisor says until when its request may take: who asks it again has no more."""
+    """Report the end to the session; for a turn that ended with its supervisor with the deadline that its repetition
+    gets."""
     assert data.verdict is not None, "an exit is reported with its verdict"
     lost = data.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
     due_s, most_s = (data.due_s, data.most_s) if lost else (None, None)
@@ -318,7 +319,7 @@ def report_exit(data: TurnData, event: Event) -> Answered:
 
 
 def close_calls(data: TurnData, event: TaskFailed) -> Answered:
-    """Every call that is open when its turn fails is ended, and gets its one result."""
+    """End every open call of a failed turn, and give each its one result."""
     return data, tuple(effect for call in data.open for effect in _close(data, call, event))
 
 
@@ -339,12 +340,12 @@ def clean_up(data: TurnData, event: Event) -> Answered:
 
 
 def must_compact(data: TurnData, event: Event) -> Answered:
-    """The specification goes to RUNNING and says "must compact first": so the need is raised again at once."""
+    """Raise the need for compaction again, since the specification goes to RUNNING and says "must compact first"."""
     return data, (SendEvent(to=data.id, event=CompactNeeded()),)
 
 
 def verify_again(data: TurnData, event: Event) -> Answered:
-    """A verification that the compaction interrupted restarts."""
+    """Restart the verification that the compaction interrupted."""
     if data.verdict is None:
         return data, ()
     return data, (SendEvent(to=data.id, event=VerifyRequested(verdict=data.verdict)),)

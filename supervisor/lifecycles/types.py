@@ -1,4 +1,4 @@
-"""The words that every layer of the supervisor uses: scopes, reasons, outcomes, and the record of a lifecycle event.
+"""Shared enums and values of all layers: scopes, reasons, outcomes, and the record of a lifecycle event.
 
 Nothing here decides anything. Enum values keep the spelling of the specification.
 """
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Kind(StrEnum):
-    """The kinds of entity that have a log of their own."""
+    """Kinds of entities that have a log of their own."""
 
     SESSION = "session"
     AGENT = "agent"
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 class AbortScope(StrEnum):
-    """How far an abort reaches: one call, the siblings of the target, or the target with all its descendants."""
+    """Reach of an abort: one call, the siblings of the target, or the target with all its descendants."""
 
     TOOL = "tool"
     SIBLING = "sibling"
@@ -56,10 +56,11 @@ class AbortScope(StrEnum):
 
 
 class CancelMode(StrEnum):
-    """What the end of a parent means to a child session, from the strictest to the loosest (Temporal's four).
+    """Effect of a parent's end on a child session, from the strictest to the loosest (Temporal's four).
 
-    ``wait_completed``: it is told to end, and the parent ends after it. ``wait_requested``: it is told, and the parent
-    waits until it has heard. ``try``: it is told, and nobody waits. ``abandon``: it is not told, and lives on.
+    ``wait_completed``: the child is stopped, and the parent ends after it. ``wait_requested``: the child is stopped,
+    and the parent waits until the child has received that. ``try``: the child is stopped, and the parent does not wait.
+    ``abandon``: the child lives on.
     """
 
     WAIT_COMPLETED = "wait_completed"
@@ -69,10 +70,10 @@ class CancelMode(StrEnum):
 
     @classmethod
     def named(cls, word: CancelMode | str) -> CancelMode:
-        """The mode of that name.
+        """Return the mode of that name.
 
         Raises:
-            UnknownWord: there is none.
+            UnknownValue: there is none.
         """
         try:
             return cls(word)
@@ -81,8 +82,8 @@ class CancelMode(StrEnum):
 
 
 class ToolOutcome(StrEnum):
-    """The one result of a tool call. An abandoned call is ``aborted``, or, where nobody can tell whether its effect
-    happened, ``unknown``."""
+    """Result of a tool call. An abandoned call is ``aborted``, or ``unknown`` if nobody can tell whether its effect
+    happened."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -91,11 +92,12 @@ class ToolOutcome(StrEnum):
 
 
 Survivors = int | Literal["unknown"]
-"""How many processes are still alive. ``unknown`` where nobody can tell: neither 0 nor any other number."""
+"""Number of processes that are still alive; ``unknown`` if that cannot be told, which is neither 0 nor another
+number."""
 
 
 class UnknownValue(ValueError):
-    """A word that is none of those that can stand there."""
+    """A value that its field does not allow."""
 
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
         self.field = field
@@ -105,7 +107,8 @@ class UnknownValue(ValueError):
 
 
 class DeliveryPoint(StrEnum):
-    """When an urgent message interrupts: at once, when no tool call is open, or never, but heard when the turn ends."""
+    """Point at which an urgent message interrupts: at once, when no tool call is open, or never: then it waits for the
+    turn's end."""
 
     NOW = "now"
     TOOL_BOUNDARY = "tool_boundary"
@@ -113,7 +116,7 @@ class DeliveryPoint(StrEnum):
 
 
 class TransitionReason(StrEnum):
-    """Why a lifecycle transition occurred (spec 000). ``shortage`` is an extension: the machine lacked what a program
+    """Reason of a lifecycle transition (spec 000). ``shortage`` is an extension: the machine lacked what a program
     needs to start."""
 
     COMPLETED = "completed"
@@ -133,7 +136,7 @@ class TransitionReason(StrEnum):
 
 
 class AbortReason(StrEnum):
-    """What ended an agent abnormally (spec 000)."""
+    """Cause of an agent's abnormal end (spec 000)."""
 
     USER_INTERRUPT = "user_interrupt"
     SHUTDOWN_SIGNAL = "shutdown_signal"
@@ -149,7 +152,7 @@ class AbortReason(StrEnum):
 
 
 class Exit(Enum):
-    """How a backend session ended (spec 003, ExitOutcome)."""
+    """Outcome of a backend session (spec 003, ExitOutcome)."""
 
     SUCCESS = "Success"
     ERROR = "Error"
@@ -157,11 +160,11 @@ class Exit(Enum):
 
 
 class ModelProblem(StrEnum):
-    """What is the matter with an agent's model, or with whoever serves it.
+    """Problem of an agent's model, or of the model's provider.
 
-    ``auth``: it does not know, or does not let in, who asks. ``quota``: the account is empty. ``not_found``: there is
-    no such model. ``context_length``: what is asked does not fit. ``refused``: the model does not want to. The rest
-    passes: ``rate_limit``, ``overloaded``, ``server`` (it failed), ``connection`` (not reached, or cut), ``unknown``.
+    ``auth``: the credentials were refused. ``quota``: the account is empty. ``not_found``: there is no such model.
+    ``context_length``: the request does not fit. ``refused``: the model declined. The others may pass: ``rate_limit``,
+    ``overloaded``, ``server`` (it failed), ``connection`` (not reached, or cut), ``unknown``.
     """
 
     AUTH = "auth"
@@ -177,7 +180,7 @@ class ModelProblem(StrEnum):
 
 
 class Severity(StrEnum):
-    """How loud a record is (spec 004)."""
+    """Severity of a record (spec 004)."""
 
     INFO = "info"
     WARNING = "warning"
@@ -186,7 +189,7 @@ class Severity(StrEnum):
 
 
 class TerminationStage(StrEnum):
-    """The steps of the ladder that an abort climbs, gentlest first."""
+    """Stages of a termination, gentlest first."""
 
     REQUEST = "request"
     CANCEL = "cancel"
@@ -196,7 +199,7 @@ class TerminationStage(StrEnum):
 
 
 class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long each rung of an abort may take, in seconds."""
+    """Seconds that each termination stage may take."""
 
     request_s: float = 10.0
     cancel_s: float = 5.0
@@ -205,13 +208,13 @@ class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def total_s(self) -> float:
-        """The bound on the whole abort."""
+        """The bound on the whole abort, in seconds."""
         return self.request_s + self.cancel_s + self.terminate_s + self.kill_s
 
 
 class TimeLimit(NamedTuple):
-    """What a turn may take, in seconds: *timeout_s* (``None``: what its session says), and up to *hard_cap_s* while
-    progress is seen (``None``: no more than that)."""
+    """Time limit of a turn: *timeout_s* (``None``: the session's), and up to *hard_cap_s* while progress is seen
+    (``None``: no extension)."""
 
     timeout_s: float | None = None
     hard_cap_s: float | None = None
@@ -221,7 +224,7 @@ USUAL_TIME: Final = TimeLimit()
 
 
 class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which levels an abort may cross. By default it crosses none."""
+    """Levels to which an abort may spread (none by default), and the budgets of its stages."""
 
     tool_to_sibling: bool = False
     sibling_to_session: bool = False
@@ -229,8 +232,8 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """That the model made a turn fail: why, the HTTP status where one is known, and how often the agent had tried again
-    by itself in that turn (as far as it tells). ``final``: another try of the same request is not worth it."""
+    """The model's part in the failure of a turn: problem, HTTP status if known, and the agent's own retries in that
+    turn, as far as it reports them. ``final``: another attempt of the same request is not worth it."""
 
     problem: ModelProblem
     status: int | None = None
@@ -239,7 +242,7 @@ class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One outcome of a turn or a process, with the evidence kept.
+    """Outcome of a turn or a process, with the evidence.
 
     ``status`` is the raw exit status in Python's form (negative: the signal that ended it), where a process ended;
     ``model`` is what the model had to do with a failure.
@@ -254,7 +257,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One line of an entity's log: a transition, or a fact or refusal that changed no state.
+    """A line of an entity's log: a transition, or a fact or refusal that changed no state.
 
     ``seq`` numbers the records of a supervisor, ``entity_seq`` those of one entity, both from 1.
     ``timestamp`` is Unix time for people; ``monotonic_s`` never goes back and is what decisions were made with.

@@ -1,8 +1,8 @@
-"""The lifecycle of a worker: one or more slots on a host that take jobs (spec 004).
+"""Lifecycle of a worker: slots on a host that take jobs (spec 004).
 
-It never holds more tasks than it has slots. Told to shut down while busy it drains: it takes nothing new, stays busy
-until its last task has ended, and ``shutdown_requested``, raised once more then, takes it out. One that was lost and
-came back holds nothing: its tasks were fenced off when it was given up.
+A worker never holds more tasks than it has slots. A busy worker that is to shut down drains: it takes no new task,
+stays busy until its last task has ended, and stops when ``shutdown_requested`` is raised once more then. A worker that
+was lost and came back holds no task: its tasks were fenced off when it was given up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 EVERY = "*"
-"""The capability that stands for all that there are."""
+"""Capability that stands for all capabilities."""
 
 
 class Worker(Enum):
@@ -44,7 +44,7 @@ class Worker(Enum):
 
 
 class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits, then what it holds: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken. It works for
+    """Data of a worker: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken. The worker works for
     ``workstream``."""
 
     max_concurrent_tasks: int = 1
@@ -57,7 +57,7 @@ class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationComplete(Event, frozen=True, kw_only=True):
-    """It registered *capabilities*, and how many tasks it takes at once, with the supervisor."""
+    """The worker registered *capabilities*, and the number of tasks it takes at once, with the supervisor."""
 
     spelled = "registration_complete"
     capabilities: tuple[str, ...] = ()
@@ -65,7 +65,8 @@ class RegistrationComplete(Event, frozen=True, kw_only=True):
 
 
 class TaskAssigned(Event, frozen=True, kw_only=True):
-    """It was given *task_id*, which needs *capabilities*; ``active_tasks``: its tasks then, as who gave it counts."""
+    """The worker got *task_id*, which needs *capabilities*; ``active_tasks`` is the number of its tasks then, as the
+    pool counts."""
 
     spelled = "task_assigned"
     task_id: str = ""
@@ -74,7 +75,7 @@ class TaskAssigned(Event, frozen=True, kw_only=True):
 
 
 class TaskCompleted(Event, frozen=True, kw_only=True):
-    """*task_id* has ended, whatever its outcome; ``active_tasks`` are left, as who gave them counts."""
+    """*task_id* has ended, whatever its outcome; ``active_tasks`` are left, as the pool counts."""
 
     spelled = "task_completed"
     task_id: str = ""
@@ -82,27 +83,27 @@ class TaskCompleted(Event, frozen=True, kw_only=True):
 
 
 class HealthCheckTimeout(Event, frozen=True, kw_only=True):
-    """It has missed *missed* health checks in a row."""
+    """The worker has missed *missed* health checks in a row."""
 
     spelled = "health_check_timeout"
     missed: int
 
 
 class HealthCheckRecovered(Event, frozen=True, kw_only=True):
-    """It answers again."""
+    """The worker answers again."""
 
     spelled = "health_check_recovered"
 
 
 class MaxTimeoutExceeded(Event, frozen=True, kw_only=True):
-    """It has been silent for *silent_s* seconds."""
+    """The worker has been silent for *silent_s* seconds."""
 
     spelled = "max_timeout_exceeded"
     silent_s: float
 
 
 class ShutdownRequested(Event, frozen=True, kw_only=True):
-    """It shall shut down; raised again when the last task of a draining worker has ended."""
+    """The worker is to shut down; raised again when the last task of a draining worker has ended."""
 
     spelled = "shutdown_requested"
     reason: str = ""
@@ -112,7 +113,7 @@ Out = tuple[WorkerData, tuple[Effect, ...]]
 
 
 def slot_free(data: WorkerData, event: TaskAssigned) -> bool:
-    """It is not draining, has a slot, and provides what the task needs."""
+    """Whether the worker is not draining, has a slot, and provides what the task needs."""
     provides = EVERY in data.capabilities or all(one in data.capabilities for one in event.capabilities)
     return provides and not data.draining and data.active_tasks < data.max_concurrent_tasks
 

@@ -1,8 +1,7 @@
-"""The lifecycle of a workstream: a plan, a graph of tasks that ends in one merge (spec 004).
+"""Lifecycle of a workstream: the run of a plan, a graph of tasks that ends in one merge (spec 004).
 
-Once executing it never goes backwards: it stays there until all its tasks are settled, unless a critical one fails.
-What its tasks did is a count that the event carries and a guard compares with the specification; terminal states
-are sticky.
+A workstream keeps executing until all its tasks have ended, unless a critical task fails. Events carry the counts of
+ended tasks, which guards compare with the plan. Terminal states are never left.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Workstream(Enum):
 
 
 class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
-    """What it knows: how many tasks it has, when the first one started, what went wrong last, and the workstream whose
-    cancelled and failed tasks it does again, each from its checkpoint."""
+    """Data of a workstream: the number of its tasks, the start of the first one, the last error, and the workstream
+    whose cancelled and failed tasks it repeats, each from its checkpoint."""
 
     tasks: int
     started_at: float | None = None
@@ -61,7 +60,7 @@ class AllTasksCreated(Event, frozen=True, kw_only=True):
 
 
 class TasksAdded(Event, frozen=True, kw_only=True):
-    """Its plan has *count* more tasks."""
+    """The plan has *count* more tasks."""
 
     spelled = "tasks_added"
     count: int
@@ -82,7 +81,7 @@ class AllTasksCompleted(Event, frozen=True, kw_only=True):
 
 
 class CriticalTaskFailed(Event, frozen=True, kw_only=True):
-    """*task_id*, without which the plan is worth nothing, has failed."""
+    """The critical task *task_id* has failed, and with it the plan."""
 
     spelled = "critical_task_failed"
     task_id: str
@@ -120,7 +119,7 @@ class ValidationFailed(Event, frozen=True, kw_only=True):
 
 
 class UserCancelled(Event, frozen=True, kw_only=True):
-    """Nobody wants it any more."""
+    """The workstream was cancelled by a user."""
 
     spelled = "user_cancelled"
     reason: str = ""

@@ -1,9 +1,9 @@
-"""A model server for tests: it speaks the dialects that agents speak, and what it answers is scripted.
+"""Model server for tests: it offers the APIs that agents use, and its answers are scripted.
 
-An agent with its own tools works against it as against its provider, on loopback, without an account. What it answers
-is decided by pure functions of the request (:mod:`.answers`, :mod:`.matcher`, :mod:`.dialects`); :mod:`.server` has
-the sockets. Its names are imported when they are used: a pytest plug-in lies in this package, which every run of pytest
-loads.
+An agent works against it as against its provider, with its own tools, on loopback and without an account. Answers are
+decided by pure functions of the request (:mod:`.answers`, :mod:`.matcher`, :mod:`.dialects`); :mod:`.server` has the
+sockets. The names of this package are imported on first use, because every run of pytest imports the package for its
+pytest plug-in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the stub can answer, and how a prompt says so. Pure: text in, values out.
+"""Answers of the model server, and the script language with which a prompt asks for them. Pure.
 
-The words of a prompt are its script: ``RUN[[make test]] SAY[[done]]`` is a tool call, and then a text. A call stands
-for two requests, the one that is answered with it and the one that brings its result; everything else ends the turn.
-A word that is none is not an error, since prompts of agents hold all sorts of things: it is no script.
+A prompt contains its script: ``RUN[[make test]] SAY[[done]]`` is a tool call, followed by a text. A call takes two
+requests, the one that is answered with the call and the one that brings its result; any other answer ends the turn. An
+unknown word is not an error, because prompts of agents contain all kinds of text.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ __all__ = [
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """The usage that an answer reports, in tokens; the defaults are small, and the same every time."""
+    """Usage that an answer reports, in tokens; the defaults are small and constant."""
 
     input_tokens: int = 11
     output_tokens: int = 7
 
 
 class Say(msgspec.Struct, frozen=True):
-    """A text, and the end of the turn."""
+    """Text that ends the turn."""
 
     text: str = "stub: ok"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A call of the agent's own shell tool, whatever it names it."""
+    """Call of the agent's own shell tool, whatever its name."""
 
     command: str
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """The same command, for as long as the agent goes on asking: an agent that makes no progress."""
+    """The same command as long as the agent continues: an agent that makes no progress."""
 
     command: str
 
 
 class Delegate(msgspec.Struct, frozen=True):
-    """A call of the agent's own tool for sub-agents, with this prompt."""
+    """Call of the agent's own tool for sub-agents, with this prompt."""
 
     prompt: str
 
 
 class Use(msgspec.Struct, frozen=True):
-    """A call of the tool of that name, with these arguments."""
+    """Call of the tool with that name, with these arguments."""
 
     tool: str
     arguments: dict[str, Any] = {}
@@ -80,13 +80,13 @@ class Slow(msgspec.Struct, frozen=True):
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """An HTTP status with the provider's own words for it.
+    """HTTP error with the provider's usual text.
 
     Args:
         status: 400 to 599.
-        why: what it is, where the status does not say: ``context`` (too long), ``quota`` (nothing left to spend).
-        times: how many requests with the same prompt fail before the script goes on; ``None``: all.
-        retry_after_s: what the client is told to wait; ``None``: 1 second with a 429, else nothing.
+        why: the cause, if the status does not say: ``context`` (too long), ``quota`` (nothing left to spend).
+        times: number of requests with the same prompt that fail before the script continues; ``None``: all.
+        retry_after_s: seconds that the client is told to wait; ``None``: 1 second with status 429, else none.
     """
 
     status: int = 500
@@ -96,44 +96,45 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class Hang(msgspec.Struct, frozen=True):
-    """Silence: after the beginning of an answer or, *mute*, without one byte of it."""
+    """Silence: after the beginning of an answer or, with *mute*, without one byte."""
 
     mute: bool = False
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """An answer that is cut off in its middle; *clean*: the connection ends as it should, but the answer does not."""
+    """Answer that is cut off in its middle; with *clean* the connection ends properly, but the answer is incomplete."""
 
     clean: bool = False
 
 
 Answer = Say | Run | Loop | Delegate | Use | Slow | Fail | Hang | Drop
 CALLS: Final = (Run, Delegate, Use)
-"""What is answered again when the result is there."""
+"""Answers that are followed by another request, with the call's result."""
 FAILURES: Final = {"context": 400, "quota": 429}
-"""The failures that have a name, and the status that most providers give them."""
+"""Failures that have a name, and the status that most providers use for them."""
 
 PIECES_MAX: Final = 100_000
 _WORD: Final = re.compile(
     r"\b(?:(?P<called>RUN|LOOP|SAY|SLOW|ERR|AGENT|TOOL|USAGE|HANG|DROP)\[\[|(?P<alone>HANG|DROP)\b(?!\[\[))"
 )
 _CLOSES: Final = re.compile(r"\]\](?!\])")
-"""The end of an argument: of more than two brackets the last two. It is searched for apart from the word: a pattern of
-both would search the rest of the text again for each word whose argument has no end."""
+"""End of an argument: of more than two brackets the last two. The end is searched for separately from the word: a
+pattern of both would search the rest of the text again for each word without an end."""
 
 
 def has_script(text: str) -> bool:
-    """Whether *text* says what to answer."""
+    """Return whether *text* contains a script."""
     return next(_steps(text), None) is not None
 
 
 def answers_in(text: str) -> tuple[Answer, ...]:
-    """The answers that *text* asks for, in order."""
+    """Return the answers that *text* asks for, in order."""
     return tuple(_steps(text))
 
 
 def spent_in(text: str) -> Spent:
-    """The usage that *text* asks for: ``USAGE[[1200 300]]``, tokens in and out; the last one counts."""
+    """Return the usage that *text* asks for: ``USAGE[[1200 300]]`` sets input and output tokens; the last one
+    counts."""
     spent = Spent()
     for word, argument in _script_words(text):
         if word == "USAGE":
@@ -149,8 +150,8 @@ def _steps(text: str) -> Iterator[Answer]:
 
 
 def _script_words(text: str) -> Iterator[tuple[str, str]]:
-    """Each word of a script with its argument, in order; behind the last end of an argument only those that stand
-    alone."""
+    """Yield each word of a script with its argument, in order; after an argument without an end only words without
+    arguments."""
     at, closed = 0, True
     while (word := _WORD.search(text, at)) is not None:
         at = word.end()
@@ -165,12 +166,12 @@ def _script_words(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _number(word: str, otherwise: int) -> int:
-    """Digits as a number, bounded."""
+    """Return the digits as a bounded number."""
     return min(int(word), PIECES_MAX * 1000) if word.isascii() and word.isdigit() and len(word) < 12 else otherwise
 
 
 def _seconds(word: str, otherwise: float) -> float:
-    """A pause, bounded to an hour."""
+    """Return a pause of at most one hour."""
     try:
         return min(max(float(word), 0.0), 3600.0) if word not in ("nan", "NaN") else otherwise
     except ValueError:
@@ -183,7 +184,7 @@ def _slow(argument: str) -> Slow:
 
 
 def _fail(argument: str) -> Fail:
-    """``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s), ``ERR[[context]]``."""
+    """Parse ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s) or ``ERR[[context]]``."""
     what, times, wait, *_ = [*argument.split(), "", "", ""]
     status = FAILURES.get(what) or _number(what, 500)
     return Fail(
@@ -195,7 +196,7 @@ def _fail(argument: str) -> Fail:
 
 
 def _use(argument: str) -> Use:
-    """``TOOL[[name {"key": "value"}]]``; arguments that cannot be read are none."""
+    """Parse ``TOOL[[name {"key": "value"}]]``; invalid arguments count as none."""
     name, _, rest = argument.strip().partition(" ")
     try:
         arguments = json.loads(rest or "{}")
@@ -205,7 +206,7 @@ def _use(argument: str) -> Use:
 
 
 def _delegate(argument: str) -> Delegate:
-    """The script of a sub-agent stands in other brackets: ``AGENT[[RUN<<make test>>]]``."""
+    """Parse ``AGENT[[RUN<<make test>>]]``: the sub-agent's script has other brackets."""
     return Delegate(argument.replace("<<", "[[").replace(">>", "]]"))
 
 

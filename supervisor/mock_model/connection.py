@@ -1,7 +1,7 @@
-"""One connection of a client: requests in, answers out, byte by byte as they are wanted.
+"""HTTP connection of one client: requests come in, answers go out, piece by piece under the caller's control.
 
-h11 knows the protocol, anyio the socket. A client that breaks the protocol is told so and left; one that goes away is
-no error. Every request is bounded: its head by h11, its body by ``BODY_BYTES_MAX``.
+h11 implements the protocol, anyio the socket. A client that breaks the protocol gets an error and is disconnected; a
+client that goes away is not an error. Every request is bounded: its head by h11, its body by ``BODY_BYTES_MAX``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import h11
 __all__ = ["BODY_BYTES_MAX", "ClientGone", "Connection", "Request"]
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What Anthropic takes at most; nobody takes more."""
+"""Limit of Anthropic, the largest of the providers."""
 HEAD_BYTES_MAX: Final = 64 * 1024
 PIECE_BYTES: Final = 64 * 1024
 
@@ -27,7 +27,7 @@ class ClientGone(Exception):
 
 
 class Request(NamedTuple):
-    """A request as it came; ``body`` is ``None`` where it was too long to be read."""
+    """HTTP request; ``body`` is ``None`` if it was too long to be read."""
 
     method: str
     target: str
@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """The server's end of a connection."""
+    """Server's end of a connection."""
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
@@ -44,11 +44,11 @@ class Connection:
         self._bodiless = False
 
     async def request(self) -> Request | None:
-        """The next request; ``None`` where there is no more.
+        """Return the next request, or ``None`` if there is none.
 
         Raises:
-            Gone: the client went in the middle of one.
-            h11.RemoteProtocolError: it is none.
+            ClientGone: the client disconnected within a request.
+            h11.RemoteProtocolError: the data is not a request.
         """
         head = await self._event()
         if not isinstance(head, h11.Request):
@@ -69,7 +69,7 @@ class Connection:
         return bytes(body)
 
     async def _event(self) -> h11.Event | None:
-        """The next event; ``None`` where the client waits for an answer first."""
+        """Return the next event; ``None`` if the client waits for an answer first."""
         while not isinstance(event := self._h11.next_event(), h11.Event):
             if event is h11.PAUSED:
                 return None
@@ -83,7 +83,7 @@ class Connection:
         return event
 
     def ready_for_next(self) -> bool:
-        """Whether another request may come; the connection is ready for it then."""
+        """Return whether another request may come, and prepare the connection for it."""
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
         self._h11.start_next_cycle()
@@ -91,32 +91,32 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------- answers
     async def json(self, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
-        """A whole answer."""
+        """Send a complete JSON answer."""
         await self.begin_json(status, data := _encoded(body), headers)
         await self.end(data)
 
     async def begin_json(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """The head of an answer that will be *data*."""
+        """Send the head of an answer whose body will be *data*."""
         fields = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
         await self._send(h11.Response(status_code=status, headers=list(fields.items())))
 
     async def begin_events(self) -> None:
-        """The head of a stream of events."""
+        """Send the head of an event stream."""
         fields = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         await self._send(h11.Response(status_code=200, headers=list(fields.items())))
 
     async def piece(self, data: bytes) -> None:
-        """A piece of the body, at once."""
+        """Send a piece of the body at once."""
         await self._send(h11.Data(data=data))
 
     async def end(self, data: bytes = b"") -> None:
-        """The last of the body, and its end. The answer to a HEAD has none."""
+        """Send the last piece of the body and its end. The answer to a HEAD request has no body."""
         if data and not self._bodiless:
             await self.piece(data)
         await self._send(h11.EndOfMessage())
 
     async def silence(self) -> None:
-        """Nothing, until the client goes."""
+        """Send nothing until the client disconnects."""
         try:
             while await self._stream.receive(PIECE_BYTES):
                 pass

@@ -1,6 +1,6 @@
-"""What points an agent at the stub: environment variables, and for codex, words of its command line. Pure.
+"""Settings that point an agent at the model server: environment variables, and command line arguments for codex. Pure.
 
-The keys are no keys: the stub never looks at them, but agents do not start without.
+The keys are placeholders: the server ignores them, but agents do not start without a key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ KEY: Final = "stub-key"
 
 
 def environments(base_url: str) -> dict[str, Mapping[str, str]]:
-    """For each dialect, the variables that make its agents talk to the stub at *base_url* (no slash at its end)."""
+    """Return, for each API, the variables that point its agents at the server at *base_url* (without a slash at the
+    end)."""
     openai = {"OPENAI_BASE_URL": f"{base_url}/v1", "OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL}
     return {
         "anthropic": {"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": KEY},
@@ -26,7 +27,7 @@ def environments(base_url: str) -> dict[str, Mapping[str, str]]:
 
 
 def environment(base_url: str) -> dict[str, str]:
-    """The variables of all dialects together, and what keeps a proxy out of it: for an agent's ``env``."""
+    """Return the variables of all APIs, and those that bypass a proxy, for an agent's ``env``."""
     together = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     for variables in environments(base_url).values():
         together.update(variables)
@@ -34,8 +35,8 @@ def environment(base_url: str) -> dict[str, str]:
 
 
 def codex_arguments(base_url: str, retries: int = 1) -> tuple[str, ...]:
-    """What codex is told on its command line, since it takes no address from the environment. Its key it takes from
-    there: ``OPENAI_API_KEY``."""
+    """Return codex's command line arguments: codex takes no address from the environment, only its key
+    (``OPENAI_API_KEY``)."""
     provider = {
         "name": '"stub"',
         "base_url": f'"{base_url}/v1"',

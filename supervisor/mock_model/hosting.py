@@ -1,4 +1,4 @@
-"""The stub in a thread of its own, for tests: whatever event loop a test has, or none, it is served meanwhile."""
+"""Model server in a thread of its own, for tests with any event loop or none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["hosted_stub_model"]
 
 @contextmanager
 def hosted_stub_model(port: int = 0) -> Iterator[StubModel]:
-    """A model server on 127.0.0.1 in another thread, for as long as the block is.
+    """Run a model server on 127.0.0.1 in another thread for the duration of the block.
 
     Raises:
         OSError: the port is taken.

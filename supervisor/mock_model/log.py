@@ -1,7 +1,7 @@
-"""What a stub has been asked so far, and the script that a program gave it. No I/O; one thread uses it at a time.
+"""Log of the requests to a model server, and the script that a test program sets. No I/O; guarded by a lock.
 
-Nothing secret is kept of a request: no header, and of the query only its names. Requests and texts are bounded; what is
-dropped, the oldest first, is still counted.
+No secret of a request is kept: no header, and only the names in a query. Requests and texts are bounded; the oldest are
+dropped, but still counted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["KEPT_MAX", "TEXT_CHARS_MAX", "LoggedRequest", "RequestLog", "path_of
 KEPT_MAX: Final = 10_000
 """Requests that are kept."""
 TEXT_CHARS_MAX: Final = 4_000
-"""Of a prompt, its end."""
+"""Characters at the end of a prompt that are kept."""
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for an answer, and the answer that was given. ``number`` counts from 1."""
+    """Request for an answer, and the answer given. ``number`` counts from 1."""
 
     number: int
     dialect: str
@@ -43,7 +43,7 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestLog:
-    """The requests of a stub, in order, and what decides about the next one. May be read from another thread."""
+    """Requests to a model server in order, and the script for the next ones. May be read from another thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,13 +56,13 @@ class RequestLog:
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """Those that are kept, the oldest first."""
+        """Kept requests, the oldest first."""
         with self._lock:
             return list(self._seen)
 
     @property
     def unused(self) -> int:
-        """How many answers of the program's script nobody has asked for yet."""
+        """Number of answers of the program's script that no request has used yet."""
         with self._lock:
             return len(self._script)
 
@@ -73,14 +73,14 @@ class RequestLog:
         where: Callable[[ModelRequest], bool] | None = None,
         spent: Spent | None = None,
     ) -> None:
-        """Answer the next requests *where* that holds with *answers*, one each, in place of what their prompts say.
+        """Answer the next requests for which *where* is true with *answers*, one each, instead of by their prompts.
 
-        A script that was there before is dropped. After the last answer, prompts decide again.
+        An earlier script is dropped. After the last answer, prompts decide again.
 
         Args:
-            where: which requests count; by default all. Agents ask for titles and summaries by the way: those that
-                come without tools are left out by ``where=lambda request: request.tools``.
-            spent: the usage that all answers report from now on; by default what the prompt says.
+            where: selects requests; by default all. Agents also request titles and summaries, which come without tools:
+                ``where=lambda request: request.tools`` leaves those out.
+            spent: usage that all answers report from now on; by default the usage in the prompt.
         """
         with self._lock:
             self._script = deque(answers)
@@ -88,7 +88,7 @@ class RequestLog:
             self._spent = spent
 
     def reply(self, request: ModelRequest, path: str) -> Reply:
-        """Decide about a request, and write it down."""
+        """Decide the reply to a request, and log it."""
         with self._lock:
             answer = self._next(request)
             if isinstance(answer, Fail):
@@ -97,7 +97,7 @@ class RequestLog:
             return reply_to(request, answer, self._spent)
 
     def refused(self, dialect: str, path: str, status: int, error: str) -> None:
-        """Write down a request that got no answer, since it was none that could be answered."""
+        """Log a request that could not be answered."""
         with self._lock:
             self.count += 1
             self._seen.append(
@@ -110,7 +110,7 @@ class RequestLog:
         return answer_to(request, self._failed.get(request.text, 0))
 
     def _fail(self, text: str) -> None:
-        """Count the failures of a prompt; of many prompts, the newest."""
+        """Count the failures of a prompt, for a bounded number of prompts."""
         self._failed[text] = self._failed.pop(text, 0) + 1
         if len(self._failed) > KEPT_MAX:
             del self._failed[next(iter(self._failed))]
@@ -135,7 +135,7 @@ class RequestLog:
 
 
 def path_of(target: str) -> str:
-    """The path of a request, with the names in its query and nothing of their values: a key may be among them."""
+    """Return the path of a request with the names in its query, without their values, which may include a key."""
     path, _, query = target.partition("?")
     names = "&".join(part.partition("=")[0] for part in query.split("&"))
     return f"{path}?{names}"[:500] if query else path[:500]

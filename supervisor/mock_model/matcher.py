@@ -1,7 +1,7 @@
-"""What to answer to a request: its script, how far it has come, and which tools there are. Pure.
+"""Decide the answer to a request from its script, the progress of the conversation, and the client's tools. Pure.
 
-Only what the client sent decides, and how often it has been answered with a failure before: so a client that was
-killed and comes again, or a server that was, goes on where the conversation stood.
+Only the client's request decides, and the number of failures given for its prompt so far. A client or server that is
+killed and started again therefore continues where the conversation was.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DONE: Final = "stub: done"
 
 
 def answer_to(request: ModelRequest, failed: int = 0) -> Answer:
-    """What the script of *asked* says, where *failed* requests with that script have been failed."""
+    """Return the script's answer to *request*, after *failed* requests with that script have been failed."""
     steps = answers_in(request.text)
     results = request.results
     for step in steps:
@@ -50,9 +50,9 @@ def answer_to(request: ModelRequest, failed: int = 0) -> Answer:
 
 
 def reply_to(request: ModelRequest, answer: Answer, spent: Spent | None = None) -> Reply:
-    """*answer* as a reply to *asked*, with the client's own tools; a failure stays one.
+    """Return *answer* as a reply to *request* with the client's own tools; a failure is returned unchanged.
 
-    A client that demands JSON of a certain form gets that, filled with whatever fits.
+    A client that demands JSON of a certain schema gets JSON with values that fit.
     """
     if isinstance(answer, Fail):
         return answer
@@ -98,7 +98,7 @@ def _no_tool(tools: Sequence[Tool], answer: Run | Loop | Delegate | Use) -> str:
 
 
 def _of_form(schema: dict[str, Any], depth: int = 0) -> Any:
-    """Something that a JSON schema admits, as plain as can be."""
+    """Return a simple value that a JSON schema accepts."""
     if isinstance(options := schema.get("enum"), list) and options:
         return options[0]
     kind = schema.get("type")

@@ -1,7 +1,7 @@
-"""The pytest plugin: the fixture ``stub_model``, a model server on loopback for one test.
+"""Pytest plug-in with the fixture ``stub_model``, a model server on loopback for one test.
 
-Every run of pytest on a machine with this distribution imports this file, so it imports nothing but pytest; the rest
-comes when a test asks for the fixture.
+Every run of pytest on a machine with this distribution imports this file, so it imports only pytest; everything else is
+imported when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["stub_model"]
 
 @pytest.fixture
 def stub_model() -> Iterator[StubModel]:
-    """A scripted model server, in a thread of its own: ``base_url``, ``env``, ``requests`` and ``script(...)``."""
+    """Scripted model server in a thread of its own: ``base_url``, ``env``, ``requests`` and ``script(...)``."""
     try:
         from supervisor.mock_model.hosting import hosted_stub_model
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""A request of a dialect in words of our own, and an answer before it is put into that dialect's. Pure.
+"""Requests and answers independent of a provider's API. Pure.
 
-Whatever JSON a client sends is read by the functions at the end: they never raise, and what is not of the right form
-is not there. What a provider would refuse is :class:`BadRequest`.
+The functions at the end read any JSON that a client sends: they never raise, and treat values of the wrong type as
+missing. :class:`BadRequest` stands for what a provider would refuse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class BadRequest(Exception):
-    """The provider would answer 400: *field* is what is wrong, *problem* why."""
+    """The provider would answer 400 because of *problem* in *field*."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -40,7 +40,8 @@ class BadRequest(Exception):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that the client offers, with the JSON schema of its arguments; *namespace* where the dialect has such."""
+    """Tool that the client offers, with the JSON schema of its arguments, and its *namespace* if the API has
+    namespaces."""
 
     name: str
     schema: dict[str, Any] = {}
@@ -48,8 +49,8 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked: the newest text of its user that is a script (else the newest), and how many results of
-    tools came after it."""
+    """Request for an answer. ``text`` is the newest text of the user that contains a script, else the newest text;
+    ``results`` counts the tool results after it."""
 
     dialect: str
     model: str
@@ -57,21 +58,22 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     results: int = 0
     messages: int = 0
-    """How long the conversation is that came with it: a client that forgot it sends a short one."""
+    """Length of the conversation that came with the request; a client that forgot its conversation sends a short
+    one."""
     tools: tuple[Tool, ...] = ()
     schema: dict[str, Any] | None = None
-    """The form that the client demands of the text, if any."""
+    """JSON schema that the client demands of the text, if any."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of one of the client's tools."""
+    """Call of one of the client's tools."""
 
     tool: Tool
     arguments: dict[str, Any]
 
 
 class Ending(StrEnum):
-    """How an answer ends: whole, in silence after its beginning, in silence before it, torn, or without its end."""
+    """End of an answer: complete, silence after its beginning, silence before it, connection cut, or end missing."""
 
     WHOLE = "whole"
     HANG = "hang"
@@ -81,7 +83,7 @@ class Ending(StrEnum):
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of the model: pieces of text with a pause after each, or a call."""
+    """Answer of the model: pieces of text with a pause after each, or a call."""
 
     pieces: tuple[str, ...] = ()
     call: Call | None = None
@@ -98,9 +100,10 @@ Reply = ModelAnswer | Fail
 
 
 def script_in_force(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
-    """The script in force, and the results since: *said* is each text of the user, and each count of results, in order.
+    """Return the text with the current script, and the number of results since.
 
-    Agents add texts of their own after the user's (reminders, settings), so the newest one that is a script counts.
+    *said* lists each text of the user, and each count of results, in order. Agents add texts of their own after the
+    user's (reminders, settings), so the newest text that contains a script counts.
     """
     text, results, scripted = "", 0, False
     for words, count in said:
@@ -112,22 +115,22 @@ def script_in_force(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
 
 # ----------------------------------------------------------------------------------------------- JSON of anybody's
 def mapping(value: object) -> dict[str, Any]:
-    """*value* if it is an object, else an empty one."""
+    """Return *value* if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """The objects in a list; none, if it is no list."""
+    """Return the objects in a list; empty if *value* is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def word(value: object) -> str:
-    """*value* if it is a text, else none."""
+    """Return *value* if it is a text, else ``""``."""
     return value if isinstance(value, str) else ""
 
 
 def flat(content: object) -> str:
-    """The text of a message's content: a string, or parts with a ``text`` each."""
+    """Return the text of a message's content: a string, or parts with a ``text`` each."""
     if isinstance(content, str):
         return content
     return "\n".join(word(part.get("text")) for part in objects(content))

@@ -1,4 +1,4 @@
-"""Which path is whose: the dialect and the business of a request, by its method, its path and its headers. Pure."""
+"""Map a request's method, path and headers to a provider's API and an endpoint. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Endpoint", "Route", "route"]
 
 
 class Endpoint(StrEnum):
-    """What is wanted: an answer, a count of tokens, the models, a sign of life; or nothing that is here."""
+    """Endpoint: an answer, a token count, the list of models, a health check, or an unknown path."""
 
     ANSWER = "answer"
     COUNT = "count"
@@ -22,14 +22,14 @@ class Endpoint(StrEnum):
 
 
 class Route(NamedTuple):
-    """Whose dialect a request is in, and what it wants."""
+    """API and endpoint of a request."""
 
     dialect: Dialect
     endpoint: Endpoint
 
 
 def route(method: str, target: str, headers: Mapping[str, str]) -> Route:
-    """Where a request belongs. Prefixes before the known part of a path are nobody's business."""
+    """Return the route of a request. Prefixes before the known part of a path are ignored."""
     path = target.partition("?")[0].rstrip("/")
     dialect = _dialect(path, headers)
     if method == "POST":
@@ -48,7 +48,7 @@ def _posted(path: str) -> Endpoint:
 
 
 def _dialect(path: str, headers: Mapping[str, str]) -> Dialect:
-    """By the path; the list of models is at the same one for two of them, so the header of one of them decides."""
+    """Return the API by the path; the list of models has the same path in two APIs, so a header of one decides."""
     if "/v1beta" in path or "enerateContent" in path or path.endswith(":countTokens"):
         return GOOGLE
     if "/messages" in path or "anthropic-version" in headers:

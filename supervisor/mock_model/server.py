@@ -1,8 +1,8 @@
-"""The stub as a server on loopback: ``async with open_stub_model() as stub``, on asyncio and on trio.
+"""Model server on loopback: ``async with open_stub_model() as stub``, on asyncio and on trio.
 
-Every connection is a task of its own; leaving the block ends them all, also those that hang. It never listens beyond
-this machine. Nothing that a client sends ends the server, or makes it answer with anything but the provider's own form
-of an error. It needs the extra ``stub-model`` (h11).
+Each connection is a task; leaving the block ends all of them, also those that hang. The server listens only on this
+machine. No input of a client ends the server or gets an answer other than an error in the provider's own form. It needs
+the extra ``stub-model`` (h11).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from supervisor.mock_model.routes import Endpoint, route
 __all__ = ["StubModel", "open_stub_model"]
 
 COUNTED: Final = {"input_tokens": 10, "totalTokens": 10}
-"""The answer to whoever counts tokens, in the words of both dialects that ask."""
+"""Answer to a request for a token count, in the form of both APIs that have one."""
 CONNECTIONS_MAX: Final = 512
 
 ACCEPT_AGAIN_S: Final = 0.1
-"""How long it waits for descriptors before it looks for the next connection again."""
+"""Seconds to wait for free descriptors before the next connection is accepted."""
 
 
 class StubModel:
-    """A model server that listens. Its book may be read, and its script set, from any thread."""
+    """Running model server. Its log may be read, and its script set, from any thread."""
 
     def __init__(self, port: int, log: RequestLog) -> None:
         self.port = port
@@ -45,22 +45,22 @@ class StubModel:
 
     @property
     def base_url(self) -> str:
-        """Where it listens, without a slash at the end."""
+        """Address of the server, without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment that points an agent at it, whatever its dialect."""
+        """Environment variables that point an agent at the server, whatever its API."""
         return environment(self.base_url)
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """What it was asked so far, the oldest first: the newest ten thousand."""
+        """Requests so far, the oldest first; only the newest ten thousand."""
         return self._log.requests
 
     @property
     def unused(self) -> int:
-        """How many answers of :meth:`script` nobody has asked for yet."""
+        """Number of answers of :meth:`script` that no request has used yet."""
         return self._log.unused
 
     def script(
@@ -78,11 +78,11 @@ class StubModel:
 async def open_stub_model(
     port: int = 0, *, tell: Callable[[LoggedRequest], None] | None = None
 ) -> AsyncIterator[StubModel]:
-    """A model server on 127.0.0.1, for as long as the block is.
+    """Run a model server on 127.0.0.1 for the duration of the block.
 
     Args:
-        port: where; 0 takes a free one.
-        tell: is called with every request, once it is decided what it is answered.
+        port: the port; 0 takes a free one.
+        tell: called with every request, once its answer is decided.
 
     Raises:
         OSError: the port is taken.
@@ -101,8 +101,8 @@ async def open_stub_model(
 async def _serve(
     listener: anyio.abc.Listener[anyio.abc.SocketStream], clients: _Clients, group: anyio.abc.TaskGroup
 ) -> None:
-    """Serve whoever connects. Out of descriptors, anyio raises ``OSError`` on asyncio and ``BrokenResourceError`` on
-    trio: a connection that waits is taken when there are some."""
+    """Accept connections. Without free descriptors anyio raises ``OSError`` on asyncio and ``BrokenResourceError`` on
+    trio; a waiting connection is accepted as soon as there are some."""
     while True:
         try:
             await listener.serve(clients.serve, group)
@@ -111,7 +111,7 @@ async def _serve(
 
 
 class _Clients:
-    """Serves connections."""
+    """Server of the clients' connections."""
 
     def __init__(self, log: RequestLog, tell: Callable[[LoggedRequest], None] | None) -> None:
         self._log = log
@@ -119,7 +119,7 @@ class _Clients:
         self._numbers = count(1)
         self._slots = anyio.Semaphore(CONNECTIONS_MAX)
         self._salt = secrets.token_hex(4)
-        """A stub that is started again gives other ids: conversations may outlive it."""
+        """Part of the ids in answers that differs in each server, because conversations may outlive a server."""
 
     async def serve(self, stream: anyio.abc.ByteStream) -> None:
         async with self._slots, stream:
@@ -179,10 +179,10 @@ class _Clients:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """The object that a body is.
+    """Return the JSON object in a body.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: the body is not a JSON object.
     """
     try:
         value = json.loads(body)
@@ -220,7 +220,7 @@ async def _stream(
 async def _whole(
     connection: Connection, dialect: Dialect, model_request: ModelRequest, answer: ModelAnswer, serial: str
 ) -> None:
-    """The same without events: the head is the beginning, the half of the body the middle."""
+    """Send an answer without events: the head is its beginning, half of the body its middle."""
     if answer.ending is Ending.MUTE:
         await connection.silence()
     data = json.dumps(dialect.whole(model_request, answer, serial)).encode()
@@ -244,7 +244,7 @@ def _together(events: Iterable[Event]) -> bytes:
 
 
 async def _bad_protocol(connection: Connection, error: h11.RemoteProtocolError) -> None:
-    """Say what was wrong, where an answer can still be given."""
+    """Report a protocol error, if an answer can still be sent."""
     try:
         await connection.json(error.error_status_hint, {"error": {"message": str(error), "type": "bad_request"}})
     except (ClientGone, h11.LocalProtocolError):

@@ -1,7 +1,6 @@
-"""Which of a client's tools is its shell, and which one starts a sub-agent; and arguments that fit a tool's schema.
+"""Find the client's tool for shell commands or for sub-agents, and fill in arguments that fit its schema. Pure.
 
-Every agent names them its own way. The names were read from the requests of agents; a new one goes into the tuples.
-Pure.
+Every agent has its own names; these were read from requests of agents, and a new name goes into the tuples.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FILLER: Final = "stub"
 
 
 def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
-    """The tool with the first of *names*; failing that, one whose name begins or ends with one of them."""
+    """Return the tool with the first of *names*, else a tool whose name begins or ends with one of them."""
     named = {tool.name.casefold(): tool for tool in tools}
     for name in names:
         if name in named:
@@ -56,18 +55,18 @@ def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
 
 
 def shell_call(tool: Tool, command: str) -> dict[str, Any]:
-    """Arguments that make *tool* run *command*, and wait for it."""
+    """Return arguments that make *tool* run *command* and wait for it."""
     return _filled(tool.schema, {"command": command, "cmd": command, "commands": command})
 
 
 def delegation(tool: Tool, prompt: str) -> dict[str, Any]:
-    """Arguments that make *tool* give *prompt* to a sub-agent."""
+    """Return arguments that make *tool* give *prompt* to a sub-agent."""
     given = dict.fromkeys(("prompt", "message", "objective", "request", "task"), prompt)
     return _filled(tool.schema, {**given, "subagent_type": "general-purpose", "description": FILLER})
 
 
 def _filled(schema: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
-    """What is given, where the schema has a place for it, and something that fits wherever it demands more."""
+    """Return the given values for which the schema has a property, and fitting values for required properties."""
     required = schema.get("required")
     required = required if isinstance(required, list) else []
     arguments: dict[str, Any] = {}
@@ -88,7 +87,7 @@ def _type(form: dict[str, Any]) -> str:
 
 
 def _typed(form: dict[str, Any], text: str, name: str) -> Any:
-    """A text, or the list that some tools want: an argv, or a list of commands."""
+    """Return a text, or the list that some tools need: an argv, or a list of commands."""
     if _type(form).casefold() != "array":
         return text
     return ["bash", "-lc", text] if name == "command" else [text]

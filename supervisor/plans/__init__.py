@@ -1,6 +1,7 @@
-"""What a person may write: the models of a plan, and how one is read.
+"""Plans: the models of what a user may write in a plan file, and the reader of plan files.
 
-They stand at the edge; inside go the values they make. Nothing here runs anything.
+The models are used only at the edge: their ``value()`` methods make the values that the runtime works with. Nothing
+here runs anything, except the acceptance tests and completion checks that other packages call.
 """
 
 from supervisor.plans.access import AccessConfig, RightsConfig

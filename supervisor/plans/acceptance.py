@@ -1,9 +1,10 @@
-"""Acceptance tests: what must hold of a piece of work before it is closed (spec 002's five kinds, and plug-ins').
+"""Acceptance tests: conditions that a task's work must meet before the task is closed (the five kinds of spec 002, and
+verifiers of plug-ins).
 
-Each test looks at the directory that the work was done in: a file is there, a module can be imported, a program (unit
-tests, a linter, anything) exits with 0, or the verifier of a plug-in has nothing to object to. They run one after the
-other, each within its own time-out, and the first that fails ends the matter: validation is deterministic, so none is
-tried twice.
+Each test examines the directory in which the work was done: a file exists, a module can be imported, a program (unit
+tests, a linter, any command) exits with 0, or a plug-in's verifier accepts the directory. The tests run one after the
+other, each within its own time-out, up to the first that fails. No test is repeated, because validation is
+deterministic.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from supervisor.processes.helper_programs import CompletedCommand, run_command
 __all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceResult", "AcceptanceTest", "Verify", "run_acceptance_tests"]
 
 ARGV: Final = ("unit_tests", "lint", "command")
-"""The kinds that are a program of the user's own."""
+"""Kinds of tests that run a program of the user."""
 
 KINDS: Final = ("file_exists", "python_import", "javascript_import", *ARGV, "verifier")
 
 TIMEOUT_S = 30.0
-"""For each test, unless it says otherwise (spec 002, ``validation_timeout``)."""
+"""Default time-out of a test in seconds (spec 002, ``validation_timeout``)."""
 
 PYTHON_IMPORT = "import importlib, sys; sys.path.insert(0, ''); importlib.import_module(sys.argv[1])"
 JAVASCRIPT_IMPORT = "import(process.argv[1]).catch(error => { console.error(String(error)); process.exit(1) })"
 
 
 class AcceptanceTest(msgspec.Struct, frozen=True, kw_only=True):
-    """One test. *kind* is one of ``KINDS``; *words* are the path, the module, the argv, or the name of the verifier,
-    which gets *options*."""
+    """Test. *kind* is one of ``KINDS``; *words* are the path, the module, the argv, or the name of the verifier, which
+    gets *options*."""
 
     kind: str
     words: tuple[str, ...]
@@ -48,11 +49,12 @@ class AcceptanceTest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verify = Callable[[AcceptanceTest, str, Mapping[str, str]], Awaitable[str]]
-"""Has a verifier look at a directory, with the environment of the work: why it does not accept it, or ``""``."""
+"""Run a verifier on a directory with the environment of the work; return the reason why it rejects the directory, or
+``""``."""
 
 
 class AcceptanceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one test: ``problem`` is empty where it passed, ``output`` what its program said."""
+    """Result of one test: ``problem`` is empty if the test passed, ``output`` is the output of its program."""
 
     test: AcceptanceTest
     problem: str
@@ -67,7 +69,7 @@ class AcceptanceResult(msgspec.Struct, frozen=True, kw_only=True):
 async def run_acceptance_tests(
     host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str], verify: Verify
 ) -> list[AcceptanceResult]:
-    """Carry out *tests* in *directory*, up to the first that fails: all of them passed if the last one has."""
+    """Run *tests* in *directory* up to the first that fails; all passed if the last result passed."""
     done: list[AcceptanceResult] = []
     for test in tests:
         done.append(await _checked(host, test, directory, dict(env), verify))

@@ -1,4 +1,5 @@
-"""How far agents are trusted, as a person may write it: what a level may, where agents begin, how long faults count."""
+"""Trust in agents, as a plan writes it: rights of each level, initial levels, and the time until a violation is
+forgotten."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ __all__ = ["AccessConfig", "RightsConfig"]
 
 
 class RightsConfig(Model):
-    """What a task of an agent of one level may change, and whether it may declare the network. What is not said stays
-    as it is for that level."""
+    """Rights of a task whose agent has a certain level: what it may change, and whether it may declare the network. A
+    field that is not given keeps the level's default."""
 
     write: Flag | None = None
     network: Flag | None = None
@@ -27,8 +28,8 @@ class RightsConfig(Model):
 
 
 class AccessConfig(Model):
-    """Graduated access: where named agents begin instead of at the bottom, after how long a violation is forgotten, and
-    what each level may."""
+    """Graduated access: initial levels of named agents (others begin at the lowest level), seconds until a violation is
+    forgotten, and the rights of each level."""
 
     decay_s: Duration = 86_400.0
     initial: Mapping[Name, Level] = {}

@@ -1,4 +1,4 @@
-"""Who does the work, as a person may write it: agents, and the workers that have slots for them."""
+"""Agents and workers, as a plan writes them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
 __all__ = ["ADAPTERS", "AgentConfig", "McpServerConfig", "WorkerConfig", "role_capability"]
 
 ADAPTERS: Final = ("command", "acp", "claude", "codex", "jsonl", "scripted")
-"""The adapters that are always there. Plug-ins add others: what a plan of a file names is looked up when it is read,
-what a host builds, when a supervisor is opened with it."""
+"""Adapters that are always available. Plug-ins add others: the adapter in a plan file is looked up when the plan is
+read, the adapter of an agent that an embedding program builds when a supervisor is opened with it."""
 
 OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "codex": ("codex", "app-server")}
-"""The programs of the adapters that drive one program only, where the plan names no other."""
+"""Programs of the adapters that drive only one program, used if the plan names no other."""
 
 
 _WISHES: Final = ("mode", "model", "auth", "options", "mcp_servers")
@@ -42,11 +42,11 @@ _UNSUPPORTED_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "jsonl": _WISHES,
     "claude": ("auth", "options"),
 }
-"""The wishes that an adapter has no way to say."""
+"""Settings of an agent that an adapter cannot pass on."""
 
 
 class McpServerConfig(Model):
-    """A server of tools for an agent: a program (*command* and *env*), or an address (*url* and *headers*)."""
+    """Tool server for an agent: a program (*command* and *env*) or an address (*url* and *headers*)."""
 
     command: tuple[Text, ...] = ()
     env: Mapping[Text, Text] = {}
@@ -56,11 +56,11 @@ class McpServerConfig(Model):
 
     def problems(self) -> Iterator[Problem]:
         if bool(self.url) == bool(self.command and self.command[0]):
-            wrong = "it has both a command and a url; give one" if self.url else "missing; give the argv, or a url"
+            wrong = "has both a command and a url; give one" if self.url else "missing; give the argv, or a url"
             yield ("command",), wrong
 
     def named(self, name: str) -> McpServer:
-        """The same, as the adapters have it."""
+        """Return the value that the adapters use."""
         return McpServer(
             name=name,
             command=self.command,
@@ -72,15 +72,15 @@ class McpServerConfig(Model):
 
 
 class AgentConfig(Model):
-    """A way to have an agent: one that the catalogue knows, or which adapter speaks to it, and which program it is (a
-    plug-in's may know that itself).
+    """Agent of a plan: an agent of the catalogue (*known*), or an adapter and a program (a plug-in's adapter may know
+    its program itself).
 
-    What the catalogue says of a *known* one is what is not given here; *env* and *inherit_env* add to it. *arguments*
-    follow the command. ``cwd`` is the session's directory unless it is given. The program gets *env*, the variables
-    named in ``inherit_env``, and nothing else of ours. *mode*, *model*, *auth*,
-    *options* and *mcp_servers* are wishes, in its own words, where its adapter has a way to say them. *servers* names
-    the programs that it keeps from turn to turn, such as language servers: they are not waited for. *unguarded* says
-    that whoever wrote it knows that *permissions* do not hold this agent: it may act without asking.
+    For a *known* agent the catalogue supplies what is not given here; *env* and *inherit_env* add to the catalogue's.
+    *arguments* follow the command. *cwd* defaults to the session's directory. The program gets *env* and our variables
+    named in *inherit_env*, and no other variables. *mode*, *model*, *auth*, *options* and *mcp_servers* are settings in
+    the agent's own words, for adapters that can pass them on. *servers* names programs that the agent keeps from turn
+    to turn, such as language servers, and that nothing waits for. *unguarded* confirms that *permissions* are not
+    effective for this agent, which may act without asking.
     """
 
     known: Name | None = None
@@ -105,7 +105,7 @@ class AgentConfig(Model):
 
     @property
     def wishes(self) -> AgentOptions:
-        """What is wished of it beyond its command."""
+        """Settings of the agent beyond its command."""
         servers = tuple(server.named(name) for name, server in self.mcp_servers.items())
         return AgentOptions(
             mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers
@@ -113,10 +113,10 @@ class AgentConfig(Model):
 
     @property
     def line_mapping(self) -> LineMapping | None:
-        """What its lines mean, where its adapter needs to be told.
+        """Meaning of the agent's lines, for an adapter that needs it.
 
         Raises:
-            BadData: the file that says so cannot be read, or says what it may not.
+            BadData: the mapping file cannot be read or is not valid.
         """
         if self.mapping is not None:
             return read_data(Path(self.mapping), LineMapping)
@@ -142,10 +142,11 @@ class AgentConfig(Model):
 
 
 def _known_parts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the catalogue adds to what was *given* of one of its agents; what is given as no such thing is left alone.
+    """Return what the catalogue adds to *given*, the entry of a known agent. Values of a wrong type are left to
+    validation.
 
     Raises:
-        Problems: the catalogue has no such agent, or cannot have it by that adapter.
+        Problems: the catalogue has no such agent, or no variant with that adapter.
     """
     variant = _variant(given)
     agent = known_agent(given["known"])
@@ -186,7 +187,7 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         )
     if agent.adapter == "scripted" and (agent.command or agent.arguments):
         field = "command" if agent.command else "arguments"
-        yield (field,), "the scripted agent has none; remove it, or use adapter: command or adapter: acp"
+        yield (field,), "the scripted agent takes none; remove it, or use adapter: command or adapter: acp"
     if agent.adapter in ("command", "acp", "claude", "codex", "jsonl") and not (agent.command and agent.command[0]):
         yield ("command",), "missing; give the argv, for example [git, status]"
     for field in _UNSUPPORTED_SETTINGS.get(agent.adapter, ()):
@@ -197,25 +198,26 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         program = Program(agent.adapter, agent.known, (*agent.command, *agent.arguments), agent.env, agent.mode)
         yield from enforcement_problems(program, agent.permissions)
     if agent.adapter == "command" and agent.quirks.exit_status_lies:
-        yield ("adapter",), "'command' goes by the exit status, and this agent's lies; use an adapter that hears it"
+        yield ("adapter",), "'command' relies on the exit status, which this agent does not set; use another adapter"
     for name in (*agent.env, *agent.inherit_env):
         if not name or "=" in name:
             field = "env" if name in agent.env else "inherit_env"
-            yield (field,), f"{name!r} cannot be the name of a variable; it must not be empty or hold '='"
+            yield (field,), f"{name!r} cannot be the name of a variable; it must not be empty or contain '='"
 
 
 def _mapping_problems(agent: AgentConfig) -> Iterator[Problem]:
     if agent.mapping is not None and agent.adapter != "jsonl":
         yield ("mapping",), f"adapter {agent.adapter!r} has none; remove it, or use adapter: jsonl"
     if agent.mapping is None and agent.adapter == "jsonl" and agent.known is None:
-        yield ("mapping",), "missing; give the path of a file that says what its lines mean (docs/agents.md)"
+        yield ("mapping",), "missing; give the path of a mapping of its lines (docs/how-to/agents.md)"
 
 
 class WorkerConfig(Model):
-    """A worker: how many tasks it takes at once, which roles and capabilities it has, and when it counts as lost.
+    """Worker: the number of tasks it takes at once, its roles and capabilities, and the limits after which it counts as
+    lost.
 
-    It beats every *heartbeat_s* and is looked at every *check_s*; *misses_max* beats missed make it unresponsive, and
-    *shutdown_s* of silence end it.
+    A worker sends a heartbeat every *heartbeat_s* seconds and is checked every *check_s* seconds; *misses_max* missed
+    heartbeats make it unresponsive, and *shutdown_s* seconds of silence end it.
     """
 
     slots: Count = 1
@@ -228,10 +230,10 @@ class WorkerConfig(Model):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Its capabilities; a role is one."""
+        """Capabilities of the worker, including one for each role."""
         return frozenset((*self.capabilities, *map(role_capability, self.roles)))
 
 
 def role_capability(role: str) -> str:
-    """The capability that a role is; no capability that a plan names can be spelled so."""
+    """Return the capability that stands for a role; a plan cannot name a capability in this form."""
     return f"role:{role}"

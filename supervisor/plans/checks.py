@@ -1,6 +1,6 @@
-"""What must hang together across the tasks of a plan: names that exist, workers that can, and no circle.
+"""Checks across the tasks of a plan: names exist, workers can do the tasks, and dependencies have no cycle.
 
-Every problem is told with its field and what would be right, and all of them at once. Nothing is mended here.
+Every problem is reported with its field and the fix, and all problems at once. Nothing is corrected here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["agent_problems", "circle_problems", "need_problems", "task_problems"
 
 
 def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
-    """Ids that are there twice, tasks that are none, subtasks too deep."""
+    """Yield problems of ids, of names of other tasks, and of the depth of subtasks."""
     first: dict[str, FieldPath] = {}
     for one in placed:
         if one.task.id in first:
             yield (*one.path, "id"), f"{one.task.id!r} is the id of {spelled(first[one.task.id])} too; give it another"
         first.setdefault(one.task.id, one.path)
         if one.level == SUBTASK_LEVELS_MAX + 1:  # what is deeper still need not be told too
-            yield one.path, f"subtasks go deeper than {SUBTASK_LEVELS_MAX} levels; put them side by side"
+            yield one.path, f"subtasks are nested deeper than {SUBTASK_LEVELS_MAX} levels; make them siblings"
     for one in placed:
         for wanted, path in _named(one):
             if wanted not in first:
@@ -32,7 +32,7 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
 
 
 def _named(one: PlacedTask) -> Iterator[tuple[str, FieldPath]]:
-    """The tasks that it names as those it waits for, and where."""
+    """Yield the tasks that a task waits for by name, each with its field."""
     for place, wanted in enumerate(one.task.depends_on):
         yield wanted, (*one.path, "depends_on", place)
     if one.task.when is not None and one.task.when.task is not None:
@@ -53,7 +53,7 @@ def agent_problems(placed: Sequence[PlacedTask], agents: Mapping[str, object]) -
 
 
 def need_problems(placed: Sequence[PlacedTask], workers: Mapping[str, WorkerConfig]) -> Iterator[Problem]:
-    """What no worker can do. Where no workers are named there is one that can do everything."""
+    """Yield the needs of tasks that no worker meets. A plan without workers has one worker that can do everything."""
     if not workers:
         return
     roles = {role for worker in workers.values() for role in worker.roles}
@@ -78,18 +78,19 @@ def _missing(one: PlacedTask, roles: set[str], capabilities: set[str]) -> Iterat
 
 # ------------------------------------------------------------------------------------------------------- circles
 def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
-    """Tasks that would wait for each other for ever, by whatever they wait."""
+    """Yield a cycle of tasks that would wait for each other forever, for whatever reason they wait."""
     needs = {one.task.id: _waits_for(one) for one in placed}
     circle = _cycle({name: tuple(waits) for name, waits in needs.items()})
     if circle:
         following = circle[1] if len(circle) > 1 else circle[0]
         path = needs[circle[0]][following]
         told = " -> ".join([*circle, circle[0]])
-        yield path, f"goes round in a circle: {told}; remove one of these dependencies"
+        yield path, f"is part of a cycle: {told}; remove one of these dependencies"
 
 
 def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:
-    """The tasks that must have ended before it does, and where that is said: its own, its subtasks, its parents'."""
+    """Return the tasks that must have ended before *one* does, each with its field: dependencies of the task and of its
+    parents, and its subtasks."""
     waits: dict[str, FieldPath] = {}
     above: PlacedTask | None = one
     while above is not None:
@@ -102,7 +103,8 @@ def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:
 
 
 def _cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """A circle of dependencies, beginning with the task that stands first; empty if there is none. Iterative."""
+    """Return a cycle of dependencies, beginning with the task that comes first in the plan; empty if there is none.
+    Iterative, because a chain of dependencies may be longer than the Python stack."""
     done: set[str] = set()
     for start in needs:
         path: dict[str, None] = {}

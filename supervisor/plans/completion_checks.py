@@ -1,8 +1,9 @@
-"""Completion signals: what must be there before an agent's word that it is done is one (spec 000, ``task_completed``).
+"""Completion checks: what must be present before an agent's report that it is done is accepted (completion signals of
+spec 000, ``task_completed``).
 
-They are looked for when the agent says so, before anything is validated. One that is missing means that the agent has
-stopped too early: the attempt has failed and may be made again, unlike a test that fails, which would fail again. All
-of them are looked for, and everything that is missing is told.
+The checks run when the agent reports success, before any acceptance test. A failed check means that the agent stopped
+too early: the attempt has failed and may be repeated, whereas a failed acceptance test would fail again. All checks
+run, and everything that is missing is reported.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from supervisor.runtime.availability import outlast_shortage
 __all__ = ["READ_MAX", "CompletionCheck", "ask_again", "missing"]
 
 READ_MAX = 8 * 1024 * 1024
-"""Bytes of a file that are looked through, the first ones."""
+"""Bytes that are searched at the beginning of a file."""
 GLOB_MAX = 10_000
-"""Files that one pattern may find before the search ends."""
+"""Files that one pattern may find before the search stops."""
 
 
 class CompletionCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One signal. *kind* is ``glob_exists`` (*path* is a pattern), ``file_contains`` (*path* holds *text*) or
-    ``answer_contains`` (the agent's last answer holds *text*)."""
+    """Check. *kind* is ``glob_exists`` (*path* is a pattern), ``file_contains`` (the file at *path* contains *text*) or
+    ``answer_contains`` (the agent's last answer contains *text*)."""
 
     kind: str
     path: str = ""
@@ -36,11 +37,11 @@ class CompletionCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def missing(signals: Sequence[CompletionCheck], directory: str, answer: str) -> str:
-    """What is not there, in words; ``""`` where everything is.
+    """Return a text about everything that is missing, or ``""``.
 
     Args:
-        directory: where the work was done; nothing outside of it counts.
-        answer: what the agent said last.
+        directory: directory of the work; files outside of it do not count.
+        answer: the agent's last answer.
     """
     absent = [f"its answer does not say {one.text!r}" for one in signals if _unsaid(one, answer)]
     files = [one for one in signals if one.kind != "answer_contains"]
@@ -50,7 +51,7 @@ async def missing(signals: Sequence[CompletionCheck], directory: str, answer: st
 
 
 def ask_again(prompt: str, absent: str) -> str:
-    """The prompt of the next attempt: what was asked, and what was missing."""
+    """Return the prompt of the next attempt: the task's prompt, and what was missing."""
     return f"{prompt}\n\nYou said that this was done, but {absent}. Finish it." if absent else prompt
 
 

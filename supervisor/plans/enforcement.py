@@ -1,11 +1,11 @@
-"""Whether an agent can be held to the ``permissions`` that a plan gives it.
+"""Check that a plan's ``permissions`` can be effective for an agent.
 
-Permissions are answers: they hold what the agent asks leave for, and nothing else. So a plan that denies, or has a
-human asked, is refused where the agent is known never to ask, by its adapter, by its entry in the catalogue, or by a
-flag that switches its asking off; unless the plan says ``unguarded: true``. An agent that nothing is known of is taken
-at its protocol's word: it may ask. The default, ``allow``, needs no asking.
+Permissions answer the agent's own requests and nothing else. A plan that denies, or lets a person decide, is therefore
+rejected if the agent is known never to ask: because of its adapter, its catalogue entry, or a flag that switches asking
+off; unless the plan says ``unguarded: true``. An unknown agent is assumed to ask as its protocol allows. The default,
+``allow``, needs no asking.
 
-Pure: it looks at the words of a command line and runs nothing, so it does not know the agent's own settings files.
+Pure: the check reads the words of a command line and runs nothing, so that it does not see the agent's settings files.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from supervisor.policies.permissions import Decision
 __all__ = ["Program", "enforcement_problems", "needs_asking"]
 
 _SILENT: Final[Mapping[str, str]] = {
-    "command": "adapter: command gives a program its prompt, and is asked nothing",
-    "jsonl": "adapter: jsonl hears what a program does, and is asked nothing",
+    "command": "adapter: command passes no permission requests",
+    "jsonl": "adapter: jsonl passes no permission requests",
 }
-"""Adapters with no way to ask. ``scripted`` has one, and asks where its script says so: its script is the user's own. A
-function of the host has no entry in a plan. What an adapter of a plug-in does is not known: its agents may ask."""
+"""Adapters whose agents cannot ask. ``scripted`` can: its script is the user's own. An agent that is a function of the
+embedding program has no entry in a plan. The adapter of a plug-in is unknown: its agents may ask."""
 
 _LAUNCHERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
-_FIX: Final = "or write `unguarded: true` if it may do so unasked"
+_FIX: Final = "or write `unguarded: true` if it may act without asking"
 
 
 def needs_asking(permissions: Any) -> bool:
-    """Whether *permissions*, as a plan writes them or read, hold only an agent that asks. What is no such thing does
-    not; whoever reads it says so."""
+    """Return whether *permissions*, as written in a plan or validated, depend on an agent that asks. A value of a wrong
+    type does not; validation reports it."""
     match permissions:
         case PermissionsConfig():
             return permissions.default is not Decision.ALLOW or any(
@@ -51,7 +51,7 @@ def needs_asking(permissions: Any) -> bool:
 
 
 class Program(NamedTuple):
-    """The parts of an agent's entry that say what it is and how it is started; *command* is the whole argv."""
+    """Parts of an agent's entry that identify its program and its start; *command* is the whole argv."""
 
     adapter: str
     known: str | None
@@ -61,7 +61,7 @@ class Program(NamedTuple):
 
 
 def enforcement_problems(program: Program, permissions: PermissionsConfig) -> Iterator[Problem]:
-    """Where an agent cannot be held to its *permissions*, and what to do."""
+    """Yield the reasons why *permissions* would not be effective for the agent, each with the fix."""
     if not needs_asking(permissions):
         return
     said, words = _shown(permissions), _words(program.command)
@@ -72,7 +72,10 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
         return
     agents = [agent] if agent is not None else list(catalogue().values())
     if flag := _flag_in(words, agents, is_known=agent is not None):
-        yield ("command",), f"{flag!r} has it act unasked, and its permissions are {said}; remove the flag, {_FIX}"
+        yield (
+            ("command",),
+            f"{flag!r} makes it act without asking, but its permissions are {said}; remove the flag, {_FIX}",
+        )
     # A mode of that name may mean something else to an agent that is in no catalogue.
     if agent is not None and program.mode.lower() in {mode.lower() for one in agents for mode in one.never_ask_modes}:
         instead = (
@@ -80,17 +83,20 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
             if variant and variant.asking and variant.asking.mode
             else "take another mode"
         )
-        yield ("mode",), f"{program.mode!r} has it act unasked, and its permissions are {said}; {instead}, {_FIX}"
+        yield (
+            ("mode",),
+            f"{program.mode!r} makes it act without asking, but its permissions are {said}; {instead}, {_FIX}",
+        )
 
 
 def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVariant | None) -> str:
-    """Why the agent never asks; ``""`` where it does, or nobody can tell."""
+    """Return the reason why the agent never asks; ``""`` if it asks or nobody can tell."""
     if (why := _SILENT.get(program.adapter)) is not None:
         return why
     if agent is None or variant is None:
         return ""
     if variant.asks is False:
-        return f"{agent.title} does it all unasked"
+        return f"{agent.title} never asks for permission"
     if variant.asking is not None and not (variant.asking.env.keys() <= program.env.keys()):
         missing = ", ".join(one for one in variant.asking.env if one not in program.env)
         return f"{agent.title} asks only with the variable {missing}, which known: {agent.name} gives it"
@@ -107,7 +113,7 @@ def _shown(permissions: PermissionsConfig) -> str:
 
 
 def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[KnownAgent | None, AgentVariant | None]:
-    """The agent of the catalogue that it is, by its name there or by its program, and the way to have it."""
+    """Return the agent of the catalogue that *program* is, by name or by command, and its variant."""
     try:
         found = known_agent(program.known) if program.known is not None else None
     except UnknownAgent:
@@ -124,7 +130,7 @@ def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[KnownAgent | 
 
 
 def _words(command: Sequence[str]) -> list[str]:
-    """The words of the agent's own command line: without who fetches and starts it, and without quotes."""
+    """Return the words of the agent's own command line, without quotes and without a launcher such as npx."""
     words = [word.strip("\"'").replace('="', "=").replace("='", "=") for part in command for word in part.split()]
     if words and posixpath.basename(words[0]) in _LAUNCHERS:
         words = words[next((n for n, word in enumerate(words) if n and not word.startswith("-")), len(words)) :]
@@ -138,7 +144,8 @@ def _without_version(package: str) -> str:
 
 
 def _flag_in(words: Sequence[str], agents: Collection[KnownAgent], *, is_known: bool) -> str:
-    """The flag among *words* by which one of *agents* never asks. A short one means that to its own agent only."""
+    """Return the flag among *words* with which one of *agents* never asks. A short flag counts only for its own
+    agent."""
     said = _split(words)
     for flag in dict.fromkeys(flag for agent in agents for flag in agent.never_ask_flags):
         wanted = _split(flag.split())
@@ -150,6 +157,6 @@ def _flag_in(words: Sequence[str], agents: Collection[KnownAgent], *, is_known: 
 
 
 def _split(words: Sequence[str]) -> list[str]:
-    """``--mode=yolo`` as two words, and all of them in small letters."""
+    """Split ``--mode=yolo`` into two words, and convert all words to lower case."""
     parts = [word.split("=", 1) if word.startswith("--") else [word] for word in words]
     return [part.lower() for both in parts for part in both]

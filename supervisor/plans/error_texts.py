@@ -1,6 +1,7 @@
-"""What a model refused, in our words: the field, the value, and what would be right. Pure.
+"""Error texts for invalid plans: the field, the value, and the fix. Pure.
 
-Every kind of refusal that the plan's models can make has words of its own here; another one keeps the model's.
+Every kind of validation error that the plan's models can raise has a text of its own here; any other kind keeps the
+text of pydantic.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "Problems", "complaints"]
 
 Problem = tuple[FieldPath, str]
-"""A field, and what is wrong with it."""
+"""Field, and the text of its problem."""
 
 ModelAt = Callable[[FieldPath], type[BaseModel] | None]
 
@@ -28,7 +29,7 @@ _WANTED: Final = {
     "tasks": "a list of tasks, for example [{id: hello, agent: helper, prompt: '@say hello'}]",
     "adapter": "one of command, acp, jsonl, scripted, or an adapter of a plug-in",
     "known": "the name of an agent of the catalogue, for example claude (`supervisor agents` lists them)",
-    "mapping": "the path of a file that says what its lines mean, for example agent.toml",
+    "mapping": "the path of a mapping of its lines, for example agent.toml",
     "arguments": "more arguments as a list, for example [--model, small]",
     "quirks": "a mapping, for example {needs_kill: true}",
     "plugins": "a list of names of plug-ins, for example [tidy], or [] for none",
@@ -92,7 +93,7 @@ _SECONDS: Final = (
     "max_retry_delay",
     "cooldown_period",
 )
-"""The lengths of time whose names, the specification's, do not say so."""
+"""Durations of the specification whose names do not end in ``_s``."""
 _RANGES: Final = {
     "share": "a number from 0 to 1",
     "jitter_percentage": "a number from 0 to 100",
@@ -101,7 +102,7 @@ _RANGES: Final = {
 
 
 class Problems(ValueError):
-    """What a model found wrong across its fields, by their paths within it."""
+    """Problems between the fields of a model, by their paths within the model."""
 
     def __init__(self, found: Iterable[Problem]) -> None:
         self.found = tuple(found)
@@ -109,7 +110,7 @@ class Problems(ValueError):
 
 
 def complaints(error: ValidationError, source: Source, model_at: ModelAt) -> Iterator[Problem]:
-    """Each refusal as a problem of the plan that *source* holds."""
+    """Yield each validation error as a problem of the plan in *source*."""
     for one in error.errors(include_url=False):
         path: FieldPath = one["loc"]
         cause = one.get("ctx", {}).get("error")
@@ -182,7 +183,7 @@ def _out_of_bounds(kind: str, field: str, given: Any) -> str:
 
 
 def _bounded(field: str, context: Mapping[str, Any]) -> str:
-    """What a number of that field must be: its unit, and its bound."""
+    """Return the valid range of a number: its unit and its bound."""
     if field in _RANGES:
         return _RANGES[field]
     if "lt" in context:

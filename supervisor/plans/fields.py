@@ -1,7 +1,7 @@
-"""What the fields of a plan are made of: texts, names, lengths of time, counts, paths. Every bound is checked here.
+"""Field types of a plan: texts, names, durations, counts, paths, each with its bounds.
 
-A path is written relative to wherever the work is done, and what it means stays within that; one that leads out by a
-link is found where the directory is known (``supervisor.plans.loading``).
+A path is relative to the directory of the work and stays inside it. A link that leads out is found later, where the
+directory is known (``supervisor.plans.loading``).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _PATTERN: Final = frozenset("*?")
 
 def _sound(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no program can be given; remove it")
+        raise ValueError("contains a NUL character, which cannot be passed to a program; remove it")
     if any("\ud800" <= one <= "\udfff" for one in text):
-        raise ValueError("holds half of a surrogate pair, which is no text; write the whole character")
+        raise ValueError("contains half of a surrogate pair, which is not a character; write the whole character")
     return text
 
 
 def _inside(path: str) -> str:
-    """The path without detours: ``src/./a/`` is ``src/a``."""
+    """Return the normalized path: ``src`` for ``src/.//``; reject a path that leads out."""
     if not path:
         raise ValueError("is empty; give a path, for example src, or leave it out")
     if why := climbs(path):
@@ -69,7 +69,7 @@ InnerPath = Annotated[Text, AfterValidator(_inside)]
 OwnedPath = Annotated[Text, AfterValidator(_no_pattern), AfterValidator(_inside)]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
 Duration = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
-"""Seconds, more than none: what may take no time at all cannot be done."""
+"""Seconds, more than 0: nothing can be done in no time."""
 Milliseconds = Annotated[int, Strict(), Field(ge=0)]
 Count = Annotated[int, Strict(), Field(ge=1)]
 Amount = Annotated[int, Strict(), Field(ge=0)]
@@ -80,7 +80,7 @@ Flag = Annotated[bool, Strict()]
 
 
 class Model(BaseModel):
-    """A part of a plan: no key but its own, and nothing of it changes."""
+    """Part of a plan: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, populate_by_name=True)
 
@@ -96,20 +96,20 @@ class Model(BaseModel):
 
 
 def closest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """``did you mean 'build'?``, or the list of what there is."""
+    """Return ``did you mean 'build'?``, or the list of known names."""
     names = list(known)
     near = get_close_matches(word, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names) or 'none'}"
 
 
 PluginNames = Callable[[], Mapping[str, Sequence[str]]]
-"""The names that plug-ins add, by what they are names of: ``adapters``, ``verifiers``, ``plugins`` (their own).
-Called only if one is needed."""
+"""Names that plug-ins add, by kind: ``adapters``, ``verifiers``, ``plugins`` (their own names). Called only if
+needed."""
 
 
 def plugin_name(what: str, ours: Sequence[str] = ()) -> AfterValidator:
-    """A name that is one of *ours*, or one of the plug-ins' where those are known: while a plan is read from a file.
-    What is neither is refused; the message lists those there are."""
+    """Return a validator for names that are in *ours* or added by plug-ins; plug-ins are known only while a plan file
+    is read. Other names are rejected with a list of the known names."""
     return AfterValidator(partial(_check_plugin_name, what=what, ours=ours))
 
 

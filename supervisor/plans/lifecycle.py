@@ -1,6 +1,7 @@
-"""How tasks are tried: the ``task_lifecycle`` block of spec 002, under its own names and with its own defaults.
+"""Retries of tasks, as a plan writes them: the ``task_lifecycle`` block of spec 002 with its names and defaults.
 
-Its names have no units: times are in seconds. ``probes_max`` is ours, for a circuit that probes must end some day.
+The names of the specification have no units: all times are in seconds. ``probes_max`` is our addition, so that probing
+a circuit ends some day.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ __all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "Tas
 
 _RUN: Final = TaskRunData()
 _SAVED: Final = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.CANCELLED)
-"""The states of a run in which an attempt has ended: there is something to save."""
+"""States of a task run in which an attempt has ended, so that there is work to save."""
 
 
 class CircuitBreakerConfig(Model):
-    """When a task is not tried any more, and how often it is probed after that.
+    """Circuit breaker: when a task is not tried any more, and how often it is probed after that.
 
-    Without it a task is given up when its attempts are used up, and is never probed.
+    Without a circuit breaker a task is given up when its attempts are used up, and is never probed.
     """
 
     enabled: Flag = True
@@ -32,7 +33,7 @@ class CircuitBreakerConfig(Model):
 
 
 class CheckpointConfig(Model):
-    """In which states what a task has so far is saved, so that it can be gone on with."""
+    """States of a task run in which the work so far is saved, so that a later run can continue it."""
 
     enabled: Flag = True
     save_on_states: tuple[TaskRun, ...] = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)
@@ -46,7 +47,7 @@ class CheckpointConfig(Model):
 
 
 class TaskLifecycle(Model):
-    """Time-outs, retries, the circuit, and what is kept of an attempt."""
+    """Time-outs, retries, the circuit breaker, and what is kept of an attempt."""
 
     default_timeout: Duration = _RUN.timeout_s
     validation_timeout: Duration = 30.0
@@ -65,7 +66,8 @@ class TaskLifecycle(Model):
             yield ("base_retry_delay",), words
 
     def value(self) -> TaskRunData:
-        """The limits of a run. Without a circuit breaker no repeated error ends it early, and nothing probes it."""
+        """Return the limits of a task run. Without a circuit breaker no repeated error ends the run early, and nothing
+        probes it."""
         circuit = self.circuit_breaker
         return TaskRunData(
             max_attempts=self.max_attempts,
@@ -80,7 +82,7 @@ class TaskLifecycle(Model):
 
 
 class RetryBudgetConfig(Model):
-    """How many retries a workstream may spend in all: a share of its tasks, but at least some."""
+    """Retries that a workstream may use in total: a share of its tasks, but at least *least*."""
 
     share: Share = 0.2
     least: Amount = 10

@@ -1,6 +1,6 @@
-"""Plans from files: read, checked whole, and their programs and directories found on this machine.
+"""Read plan files: parse, validate as a whole, and find programs and directories on this machine.
 
-A plan is checked before anything starts, and every problem is told with its field and what would be right.
+A plan is validated before anything starts; every problem is reported with its field and the fix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PluginNamesFor", "load_plan", "model_at"]
 
 
 PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
-"""The names that plug-ins add, given those that the plan chooses (``None``: all that are installed)."""
+"""Names that plug-ins add, given the plug-ins that the plan chooses (``None`` for all installed ones)."""
 
 
 def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
@@ -38,12 +38,12 @@ def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
 def load_plan(
     path: Path, plugin_names_for: PluginNamesFor = _none, instead: Mapping[str, str] = MappingProxyType({})
 ) -> Plan:
-    """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
+    """Read and validate a plan; relative programs and directories are relative to the plan's own directory.
 
     Args:
-        plugged_for: what plug-ins add, asked if the plan names what is none of ours; by default, nothing.
-        instead: agents of the catalogue that take the place of agents of the plan, by the name of those:
-            ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` for one of several ways to have it.
+        plugin_names_for: names that plug-ins add, called if the plan uses a name that is not ours; by default, none.
+        instead: agents of the catalogue that replace agents of the plan, by the name in the plan:
+            ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` to choose the adapter.
 
     Raises:
         BadPlan: with one line for every problem.
@@ -60,11 +60,12 @@ def load_plan(
 
 
 _OF_THE_PROGRAM: Final = ("known", "adapter", "command", "arguments", "mapping", "quirks", "unguarded")
-"""What a plan says of an agent's program; the rest is about its part in the plan, whoever plays it."""
+"""Keys of an agent that describe its program; the other keys describe its part in the plan and survive a
+replacement."""
 
 
 def _replace(data: dict[str, Any], instead: Mapping[str, str], path: Path) -> None:
-    """Have agents of the catalogue in the place of agents of the plan.
+    """Replace agents of the plan by agents of the catalogue.
 
     Raises:
         BadPlan: the plan has no such agent.
@@ -81,13 +82,13 @@ def _replace(data: dict[str, Any], instead: Mapping[str, str], path: Path) -> No
 
 
 def _once(plugin_names_for: PluginNamesFor, chosen: object) -> PluginNames:
-    """Ask once, for the plug-ins that the plan chooses; a choice that is none is told of by its own field."""
+    """Return a cached lookup for the plug-ins that the plan chooses; an invalid choice is reported by its own field."""
     names = [one for one in chosen if isinstance(one, str)] if isinstance(chosen, list) else None
     return cache(lambda: plugin_names_for(names))
 
 
 def model_at(path: FieldPath) -> type[BaseModel] | None:
-    """The model whose fields stand at *path*."""
+    """Return the model whose fields are at *path*."""
     found: Any = Plan
     for part in path:
         found = _inside(found, part)
@@ -95,7 +96,7 @@ def model_at(path: FieldPath) -> type[BaseModel] | None:
 
 
 def _inside(kind: Any, part: str | int) -> Any:
-    """The type of what stands at *part* of a value of type *kind*; ``None`` if nothing can."""
+    """Return the type of *part* in a value of type *kind*; ``None`` if there is none."""
     if _is_model(kind):
         fields = {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
         return _without_none(fields[part].annotation) if part in fields else None
@@ -113,7 +114,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _located(plan: Plan, source: Source, base: Path) -> Plan:
-    """The plan with its programs and directories found on this machine."""
+    """Return the plan with its programs and directories found on this machine."""
     problems: list[Problem] = []
     agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agents.items()}
     plan = plan.model_copy(update={"agents": agents})
@@ -124,7 +125,7 @@ def _located(plan: Plan, source: Source, base: Path) -> Plan:
 
 
 def _straying_files(plan: Plan) -> Iterator[Problem]:
-    """The owned paths that a link leads out of the directory that their agent is known to work in."""
+    """Yield the owned paths that a link leads out of their agent's known working directory."""
     for one in every_task(plan.tasks):
         cwd = plan.agents[one.task.agent].cwd
         for number, name in enumerate(one.task.files):

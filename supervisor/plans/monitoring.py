@@ -1,4 +1,4 @@
-"""What sessions are watched for, as a person may write it: budgets, circles, and signs of life.
+"""Monitoring of sessions, as a plan writes it: budgets, loops, model errors and liveness.
 
 The defaults are those of the values that these models make.
 """
@@ -27,7 +27,7 @@ Dollars = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 
 
 class BudgetConfig(Model):
-    """What may be used in one place, and below it; what is not given is not bounded there."""
+    """Budget of one scope, including everything below it; a field that is not given is not limited there."""
 
     tokens: Count | None = None
     cost_usd: Dollars | None = None
@@ -40,7 +40,7 @@ class BudgetConfig(Model):
 
 
 class HandBackConfig(Model):
-    """What the turn may use in which a session hands back what it has, once its budget is spent."""
+    """Budget of the turn in which a session hands back its work after its own budget is spent."""
 
     wall_s: Duration = 60.0
     tool_calls: Count = 10
@@ -52,7 +52,7 @@ class HandBackConfig(Model):
 
 
 class LoopsConfig(Model):
-    """How often the same call, and the same edit, may be made with nothing new in between; 0: as often as one likes."""
+    """Number of identical calls and identical edits in a row with nothing new in between; 0 is no limit."""
 
     same_call_max: Amount = _LOOPS.same_call_max
     same_edit_max: Amount = _LOOPS.same_edit_max
@@ -62,9 +62,9 @@ class LoopsConfig(Model):
 
 
 class ModelTroubleConfig(Model):
-    """How often in a row an agent's model may fail, or be asked in vain, before its turn is ended; 0: no bound.
+    """Failures of an agent's model in a row, and requests without any effect, before the turn is ended; 0 is no limit.
 
-    Problems *at_once* end it the first time. Requests are counted where the agent tells of them.
+    A problem listed in *at_once* ends the turn the first time. Requests are counted if the agent reports them.
     """
 
     retries_max: Amount = _TROUBLE.retries_max
@@ -78,7 +78,7 @@ class ModelTroubleConfig(Model):
 
 
 class StallConfig(Model):
-    """After how many snapshots in a row without a sign of life an agent is woken up, asked to stop, and ended."""
+    """Snapshots in a row without a sign of life after which an agent is woken up, asked to stop, and killed."""
 
     wake: Count = _LIVENESS.default.wake
     stop: Count = _LIVENESS.default.stop
@@ -90,7 +90,7 @@ class StallConfig(Model):
 
 
 class LargeStallConfig(StallConfig):
-    """The same for large tasks."""
+    """Stall limits of large tasks."""
 
     wake: Count = _LIVENESS.large.wake
     stop: Count = _LIVENESS.large.stop
@@ -98,7 +98,7 @@ class LargeStallConfig(StallConfig):
 
 
 class TestsStallConfig(StallConfig):
-    """The same where tests may run."""
+    """Stall limits while tests may run."""
 
     wake: Count = _LIVENESS.tests.wake
     stop: Count = _LIVENESS.tests.stop
@@ -106,7 +106,7 @@ class TestsStallConfig(StallConfig):
 
 
 class LivenessConfig(Model):
-    """How often it is looked whether an agent gives signs of life (0: never), and how long it may give none."""
+    """Seconds between liveness snapshots (0 for none), and the stall limits."""
 
     snapshot_s: Seconds = _LIVENESS.snapshot_s
     default: StallConfig = StallConfig()

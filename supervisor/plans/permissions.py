@@ -1,4 +1,4 @@
-"""What an agent may when it asks, as a person may write it: one word, or rules in their order."""
+"""Permissions of an agent, as a plan writes them: one word, or rules in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _listed(kinds: Any) -> Any:
 
 
 class PermissionRuleConfig(Model):
-    """What holds for the wishes that fit all that is given: the kinds of tool, and patterns for the rest."""
+    """Decision for requests that match all given criteria: kinds of tool, and patterns for title, tool and path."""
 
     then: Decision
     kind: Annotated[tuple[Name, ...], BeforeValidator(_listed, json_schema_input_type=Name | tuple[Name, ...])] = ()
@@ -32,7 +32,7 @@ class PermissionRuleConfig(Model):
 
     def problems(self) -> Iterator[Problem]:
         if not any(getattr(self, key) for key in _KEYS):
-            yield ("then",), "the rule fits everything; give kind, title, tool or path, or write default instead"
+            yield ("then",), "the rule matches every request; give kind, title, tool or path, or use default"
 
     def value(self) -> PermissionRule:
         return PermissionRule(
@@ -41,7 +41,8 @@ class PermissionRuleConfig(Model):
 
 
 class PermissionsConfig(Model):
-    """The first rule that fits decides, else *default*. A human has *answer_within_s* to answer, then it is denied."""
+    """Permissions: the first rule that matches decides, else *default*. A person has *answer_within_s* seconds to
+    answer; then the request is denied."""
 
     default: Decision = Decision.ALLOW
     rules: tuple[PermissionRuleConfig, ...] = ()
@@ -59,4 +60,4 @@ def _worded(given: Any) -> Any:
 Permissions = Annotated[
     PermissionsConfig, BeforeValidator(_worded, json_schema_input_type=Decision | PermissionsConfig)
 ]
-"""``allow``, ``deny``, ``ask``, or all of it."""
+"""Permissions in full, or one word: ``allow``, ``deny`` or ``ask``."""

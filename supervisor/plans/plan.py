@@ -1,6 +1,6 @@
-"""A plan: agents, workers and tasks, with the settings of the run at the top level.
+"""Plan: agents, workers and tasks, with the settings of the run at the top level.
 
-It is checked whole: a plan that exists hangs together, wherever it was built.
+A plan is validated as a whole: every instance is consistent, wherever it was built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Plan"]
 
 
 class Plan(Settings):
-    """A workstream: agents and tasks, who has slots for them, and how they are tried, approved and validated."""
+    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""
 
     agents: Mapping[Name, AgentConfig] = Field(min_length=1)
     tasks: tuple[TaskConfig, ...] = Field(min_length=1)
@@ -42,7 +42,7 @@ class Plan(Settings):
         return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
 
     def review_of(self, task: TaskConfig) -> ReviewConfig | None:
-        """Who looks at the work of that task: its own reviewer, or else the plan's."""
+        """Return the reviewer of that task: the task's own, or else the plan's."""
         return task.review or self.review
 
     def problems(self) -> Iterator[Problem]:
@@ -65,13 +65,13 @@ def _problems(plan: Plan, placed: list[PlacedTask]) -> Iterator[Problem]:
             yield (*one.path, "review"), f"{plan.review.agent!r} may have done the work itself; name another reviewer"
     for one in placed:
         if one.task.rollback and not one.task.files and plan.workspace != "worktree":
-            words = "nobody can tell what it changes in a directory that others work in, too"
+            words = "changes of the task cannot be told from others in a shared directory"
             yield (*one.path, "rollback"), f"{words}; give the files that it owns, or set workspace: worktree"
 
 
 def _access_problems(access: AccessConfig, plan: Plan) -> Iterator[Problem]:
     if plan.workspace != "worktree":
-        yield ("access",), "what a task changes is judged in worktrees only; set workspace: worktree too"
+        yield ("access",), "changes of a task are checked in worktrees only; set workspace: worktree too"
     for name in access.initial:
         if name not in plan.agents:
             known = closest(name, plan.agents, "the agents are")

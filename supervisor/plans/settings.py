@@ -1,7 +1,6 @@
-"""How a supervisor runs, as a person may write it: bounds, policies, what is kept, what becomes of lost work.
+"""Settings of a supervisor, as a plan writes them: limits, policies, retention and recovery.
 
-These models stand at the edge; inside go the values that they make. The bounds mirror the structs of the vocabulary,
-which keep the defaults.
+The models are used only at the edge; their ``value()`` methods make the values of the runtime, which own the defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
 class LadderConfig(Model):
-    """How long each rung of an abort may take."""
+    """Budget of each termination stage in seconds."""
 
     request_s: Seconds = _LADDER.request_s
     cancel_s: Seconds = _LADDER.cancel_s
@@ -37,7 +36,7 @@ class LadderConfig(Model):
 
 
 class PolicyConfig(Model):
-    """Which levels an abort may cross."""
+    """Levels that an abort may cross, and the budgets of the termination stages."""
 
     tool_to_sibling: Flag = False
     sibling_to_session: Flag = False
@@ -48,7 +47,7 @@ class PolicyConfig(Model):
 
 
 class LimitsConfig(Model):
-    """The bounds of each session."""
+    """Limits of each session."""
 
     max_consecutive_errors: Count = _LIMITS.max_consecutive_errors
     max_total_errors: Count = _LIMITS.max_total_errors
@@ -72,7 +71,8 @@ _KEPT = Retention()
 
 
 class RetentionConfig(Model):
-    """What the journal keeps of what has ended, and how often the rest goes to the archive; null is no bound."""
+    """Ended entities that the journal keeps, and the seconds between moves of the rest to the archive; null is no
+    limit."""
 
     keep_s: Seconds | None = _KEPT.keep_s
     records_max: Count | None = _KEPT.records_max
@@ -83,11 +83,12 @@ class RetentionConfig(Model):
 
 
 class RecoveryConfig(Model):
-    """What becomes of the work of a supervisor that died.
+    """Policy for the work of a supervisor that died.
 
-    ``sessions``: ``resume`` those whose conversation can be loaded again, or that have none to lose, and stop the rest;
-    ``restart`` those too, each in a new conversation, its prompt asked again; or ``stop`` them all. ``orphans``: a task
-    whose session is lost is ``open`` for another one, at most ``max_retries`` times, or has ``failed``, or is ``done``.
+    ``sessions``: ``resume`` sessions whose conversation can be loaded again or that have none to lose, and stop the
+    rest; ``restart`` the rest too, each in a new conversation with its prompt sent again; or ``stop`` all of them.
+    ``orphans``: a task whose session is lost becomes ``open`` for another session at most ``max_retries`` times, or
+    ``failed``, or ``done``.
     """
 
     sessions: Literal["resume", "restart", "stop"] = "resume"
@@ -95,13 +96,12 @@ class RecoveryConfig(Model):
 
 
 class Settings(Model):
-    """How a supervisor runs: sessions at once, the time a drain may take, what holds for every session, and for how
-    long the journal keeps it.
+    """Settings of a supervisor: sessions at once, the time for a drain, limits of every session, and retention.
 
     With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
-    into *merge_into*: by default the branch that is checked out. *plugins* names those that are used of the installed
-    ones: by default all of them. With *pid_namespaces* each program gets a pid namespace of its own where the machine
-    allows it; this one is read when the supervisor starts.
+    into *merge_into*, by default the branch that is checked out. *plugins* names the installed plug-ins to use, by
+    default all. With *pid_namespaces* each program gets a pid namespace of its own where the machine allows it; a
+    change takes effect when the supervisor starts.
     """
 
     max_sessions: Count = 6
@@ -124,7 +124,7 @@ class Settings(Model):
 
     @property
     def monitor_settings(self) -> MonitorSettings:
-        """What is watched of each session, and against which bounds."""
+        """Limits that the monitor of each session watches."""
         return MonitorSettings(
             loops=self.loops.value(),
             model=self.model_trouble.value(),

@@ -1,7 +1,7 @@
-"""A plan's text as data, with the line of every field. Safe YAML only, and nothing that could grow without bound.
+"""Read a plan file as data, with the line of every field. Only safe YAML, and only within size limits.
 
-A file may have 1 MiB and 100,000 values, aliases counted as often as they are used. Every fault is a ``BadPlan`` that
-names the file and the line. Nothing here knows what a plan means.
+A file may have 1 MiB and 100,000 values, each alias counted as often as it is used. Every fault is a ``BadPlan`` that
+names the file and the line. The meaning of a plan is not known here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ NODES_MAX: Final = 100_000
 _KEY_TAGS: Final = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 FieldPath = tuple[str | int, ...]
-"""The way to a field: ``("tasks", 1, "agent")``."""
+"""Path of a field: ``("tasks", 1, "agent")``."""
 
 
 class BadPlan(Exception):
-    """A plan that cannot be run: one line per problem, each with file, line and field. Nothing was started."""
+    """Plan that cannot be run: one line per problem, each with file, line and field. Nothing was started."""
 
 
 def spelled(path: FieldPath) -> str:
-    """The path as a person writes it: ``tasks[1].agent``."""
+    """Return the path as a person writes it: ``tasks[1].agent``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -36,24 +36,24 @@ def spelled(path: FieldPath) -> str:
 
 
 class Source:
-    """A YAML document: its data, and where each field of it stands."""
+    """YAML document: its data, and the position of each field."""
 
     def __init__(self, name: str, root: yaml.Node, data: Any) -> None:
         self.name, self.root, self.data = name, root, data
 
     def line(self, path: FieldPath) -> int:
-        """The line of that field, or of the nearest one around it that is there (from 1)."""
+        """Return the line of that field, from 1, or of the nearest field around it that exists."""
         marks = [self.root, *(mark for mark, _ in self._steps(path))]
         return int(marks[-1].start_mark.line) + 1
 
     def written(self, path: FieldPath) -> str | None:
-        """The scalar at *path* as it stands in the file; ``None`` if there is none."""
+        """Return the scalar at *path* as written in the file; ``None`` if there is none."""
         nodes = [self.root, *(node for _, node in self._steps(path))]
         there = len(nodes) > len(path) and isinstance(nodes[-1], yaml.ScalarNode)
         return str(nodes[-1].value) if there else None
 
     def _steps(self, path: FieldPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """The nodes on the way to *path*, as far as they are there: what marks the place of each, and its value."""
+        """Yield the nodes along *path* as far as they exist: the node that marks the position, and the value's node."""
         node = self.root
         for part in path:
             if (found := _step(node, part)) is None:
@@ -62,7 +62,7 @@ class Source:
             node = found[1]
 
     def bad(self, problems: Iterable[tuple[FieldPath, str]]) -> BadPlan:
-        """The error that tells all *problems*, in the order of the file."""
+        """Return the error that lists all *problems* in the order of the file."""
         placed = sorted((self.line(path), number, path, words) for number, (path, words) in enumerate(problems))
         return BadPlan("\n".join(f"{self.name}:{line}: {_field(path)}{words}" for line, _, path, words in placed))
 
@@ -72,7 +72,7 @@ def _field(path: FieldPath) -> str:
 
 
 def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """The node that marks the place of *part* (a key, an item), and its value."""
+    """Return the node that marks the position of *part* (a key or an item), and the node of its value."""
     if isinstance(node, yaml.SequenceNode):
         inside = isinstance(part, int) and 0 <= part < len(node.value)
         return (node.value[part], node.value[part]) if inside else None
@@ -86,7 +86,7 @@ def read_source(path: Path) -> Source:
     """Read and parse *path*.
 
     Raises:
-        BadPlan: it is missing, too big, not UTF-8, not YAML, or says a thing twice.
+        BadPlan: the file is missing, too big, not UTF-8, not YAML, or has a duplicate key.
     """
     name = str(path)
     return parse(_text(_bytes(path, name), name), name)
@@ -103,7 +103,7 @@ def _bytes(path: Path, name: str) -> bytes:
     except (OSError, ValueError) as error:
         raise BadPlan(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > BYTES_MAX:
-        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the most a plan may have; split it")
+        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the maximum; split it")
     return data
 
 
@@ -117,10 +117,10 @@ def _text(data: bytes, name: str) -> str:
 
 
 def parse(text: str, name: str, wanted: str = "a plan needs agents and tasks") -> Source:
-    """The document that *text* holds; *wanted* is what an empty one lacks.
+    """Parse *text*; *wanted* is the error text for an empty document.
 
     Raises:
-        BadPlan: it is not YAML, too much, or says a thing twice.
+        BadPlan: the text is not YAML, too big, or has a duplicate key.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -137,7 +137,7 @@ def parse(text: str, name: str, wanted: str = "a plan needs agents and tasks") -
         raise BadPlan(f"{name}: nested too deeply; a plan has six levels, and two for each level of subtasks") from None
     except ValueError as error:
         why = str(error).partition(";")[0]
-        raise BadPlan(f"{name}: a value that looks like a number or a date is none ({why}); quote it") from None
+        raise BadPlan(f"{name}: a value looks like a number or a date, but is not valid ({why}); quote it") from None
     return Source(name, root, data)
 
 
@@ -153,7 +153,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, name: str) -> str:
 
 
 def _check_nodes(root: yaml.Node, name: str) -> None:
-    """Refuse a document that says a key twice, or that its aliases make too large (or endless)."""
+    """Reject a document with a duplicate key, or whose aliases make it too large or endless."""
     pending, counted = [root], 1
     while pending:
         node = pending.pop()
@@ -178,5 +178,7 @@ def _check_keys(node: yaml.MappingNode, name: str) -> None:
             kind = key.tag.rpartition(":")[2]
             raise BadPlan(f"{name}:{line}: the key {key.value} is read as {kind}; quote it to make it text")
         if key.value in first:
-            raise BadPlan(f"{name}:{line}: {key.value}: is there twice (first in line {first[key.value]}); remove one")
+            raise BadPlan(
+                f"{name}:{line}: {key.value}: is a duplicate key (first in line {first[key.value]}); remove one"
+            )
         first[key.value] = line

@@ -1,7 +1,7 @@
-"""Subtasks that come while a plan runs: read, and fitted into the plan as if they had always stood there.
+"""Add subtasks to a plan while it runs: read them, and insert them as if they had always been in the plan.
 
-Whoever splits a task, a person or its agent, may say nothing that a plan may not, and all of it is checked before
-anything is done.
+A split, by a person or by the task's agent, may hold only what a plan may hold, and is validated before anything
+happens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SUBTASKS: TypeAdapter[tuple[TaskConfig, ...]] = TypeAdapter(tuple[TaskConfig, .
 
 
 def read_subtasks(text: str, name: str) -> tuple[TaskConfig, ...]:
-    """The list of tasks that *text* is, in YAML; *name* is where it is from.
+    """Parse *text* as a YAML list of tasks; *name* is the source in error texts.
 
     Raises:
         BadPlan: with one line for every problem.
@@ -39,15 +39,15 @@ def read_subtasks(text: str, name: str) -> tuple[TaskConfig, ...]:
 
 
 def plain_subtasks(subtasks: Sequence[TaskConfig]) -> tuple[dict[str, Any], ...]:
-    """What they say, as plain data, for the journal."""
+    """Return the subtasks as plain data for the journal."""
     return tuple(one.model_dump(mode="json", exclude_unset=True) for one in subtasks)
 
 
 def recalled_subtasks(plain: Sequence[Mapping[str, Any]]) -> tuple[TaskConfig, ...]:
-    """The tasks that this was made of.
+    """Return the subtasks from plain data of the journal.
 
     Raises:
-        BadPlan: it is nothing that this version makes tasks of.
+        BadPlan: this version cannot make tasks of the data.
     """
     try:
         return _SUBTASKS.validate_python(plain)
@@ -56,11 +56,11 @@ def recalled_subtasks(plain: Sequence[Mapping[str, Any]]) -> tuple[TaskConfig, .
 
 
 def with_subtasks(plan: Plan, splits: Mapping[str, Sequence[TaskConfig]]) -> Plan:
-    """*plan* with each task that *splits* names split into what stands there; one that names no agent has that of the
-    task.
+    """Return *plan* with each task that *splits* names split into those subtasks; a subtask without an agent gets the
+    task's.
 
     Raises:
-        BadPlan: the plan would not hang together, or has no such task.
+        BadPlan: the plan would be inconsistent, or has no such task.
     """
     if unknown := splits.keys() - {one.task.id for one in every_task(plan.tasks)}:
         raise BadPlan(f"{', '.join(map(repr, sorted(unknown)))} is not a task of this plan")
@@ -78,7 +78,7 @@ def _split(task: TaskConfig, splits: Mapping[str, Sequence[TaskConfig]]) -> Task
 
 
 def _for_agent(task: TaskConfig, agent: str) -> TaskConfig:
-    """*task*, and what it is split into in turn, for that agent as far as nobody is named."""
+    """Return *task* with that agent for the task and its subtasks, as far as none is named."""
     inner = tuple(one if one.agent else _for_agent(one, agent) for one in task.subtasks)
     return task.model_copy(update={"agent": agent, "subtasks": inner})
 

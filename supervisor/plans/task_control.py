@@ -1,7 +1,7 @@
-"""What an operator, or an agent, can ask of the work that is under way, and the answers.
+"""Commands that an operator or an agent may give about the tasks of a running plan, and their results.
 
-Whoever carries the work out implements it; the control socket and the agents within the process are its callers. Every
-command names who gives it and may have an id: with one it takes effect once, however often it comes.
+The work package implements the commands; the control server and in-process agents call them. Every command names who
+gives it and may have an id: a command with an id takes effect once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CommandResult", "Verb", "WorkControl"]
 
 
 class Verb(StrEnum):
-    """The commands, as they are typed and recorded."""
+    """Commands, as typed and recorded."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -33,9 +33,9 @@ class Verb(StrEnum):
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command did: the task that it was about, the state that this came to, and the record of the command.
+    """Result of a command: the task, the task's state afterwards, and the record of the command.
 
-    *subtasks* are what a task was split into. *repeated*: it was given before, with this id; nothing was done now.
+    *subtasks* are the parts of a split. *repeated*: a command with this id was given before, and nothing was done now.
     """
 
     verb: Verb
@@ -47,45 +47,45 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkControl(Protocol):
-    """The work of a supervisor. A task is named by its id in the plan, or by its entity's.
+    """Commands about the tasks of a running plan. A task is named by its id in the plan or by its entity id.
 
-    A command that was given once the run has begun is carried out, also where its caller is cancelled meanwhile.
+    A command that was given once the run has begun is carried out, even if its caller is cancelled meanwhile.
 
     Every command raises:
-        NoSuchEntity: no such task is under way.
-        Refused: its state does not allow that now, or the run has ended; nothing was done, and the id, if there is one,
-            may be used again.
-        ValueError: its id was used for another one.
-        BadPlan: the subtasks cannot be.
+        NoSuchEntity: the run has no such task.
+        Refused: the task's state does not allow the command now, or the run has ended; nothing was done, and the
+            command's id may be used again.
+        ValueError: the command's id was used for another command.
+        BadPlan: the subtasks are not valid.
         Degraded, JournalError: the journal cannot be written.
     """
 
     async def planned(self) -> tuple[str, ...]:
-        """The tasks that wait to be approved before anything is done for them."""
+        """Return the tasks that wait for approval before they begin."""
         ...
 
     async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Let a planned task be worked on, or the result of a task be merged."""
+        """Approve a planned task, or the result of a task, which is then merged."""
         ...
 
     async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
-        """Let a planned task never be worked on, or refuse the result of a task."""
+        """Cancel a planned task, or reject the result of a task."""
         ...
 
     async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Close the circuit of a task's run and let it be tried afresh, its attempts zeroed."""
+        """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
         ...
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Take a task that is worked on from whoever works on it, for somebody else."""
+        """Take a task in progress from its session, and let another session take it."""
         ...
 
     async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Take a task that nobody has begun to work on from whoever claimed it."""
+        """Take a task that was claimed but not begun from its session."""
         ...
 
     async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Let a task be worked on no more, nor ever again."""
+        """Cancel a task for good."""
         ...
 
     async def split(
@@ -97,15 +97,16 @@ class WorkControl(Protocol):
         reason: str = "",
         command_id: str | None = None,
     ) -> CommandResult:
-        """Have *subtasks* worked on, and the task be completed when they are."""
+        """Split a task into *subtasks*; the task is completed when they are."""
         ...
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Take a task from whoever works on it until *on* is there: other tasks of the plan, or what a person knows."""
+        """Take a task from its session until *on* is there: other tasks of the plan, or conditions that a person
+        knows."""
         ...
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Let a task be worked on that was blocked: what it waited for is there, whatever that was."""
+        """Release a blocked task: the condition that it waited for is met."""
         ...

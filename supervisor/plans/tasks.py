@@ -1,6 +1,6 @@
-"""A piece of work, as a person may write it: what is asked of whom, when, with what, and what must hold of it.
+"""Tasks, as a plan writes them: prompt, agent, order, needs, and the conditions that the work must meet.
 
-What contradicts itself within one task is found here; what hangs together across tasks, in ``checks``.
+Contradictions within one task are found here, problems across tasks in ``checks``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from supervisor.plans.verification import CompletionConfig, ReviewConfig
 __all__ = ["SUBTASK_LEVELS_MAX", "AcceptanceConfig", "ConditionConfig", "PlacedTask", "TaskConfig", "every_task"]
 
 SUBTASK_LEVELS_MAX = 8
-"""How deep subtasks of subtasks may go."""
+"""Levels of nested subtasks."""
 
 
 class AcceptanceConfig(Model):
-    """What must hold of a piece of work: one kind of test, and how long it may take."""
+    """Acceptance test: one kind of test, and its time-out."""
 
     file_exists: InnerPath | None = None
     python_import: Text | None = None
@@ -61,7 +61,7 @@ class AcceptanceConfig(Model):
                 yield (name,), f"is empty; give {'the argv, for example [pytest, -q]' if name in ARGV else 'a name'}"
 
     def value(self, timeout_s: float = TIMEOUT_S) -> AcceptanceTest:
-        """The test; *timeout_s* is for one that does not say how long it may take."""
+        """Return the test; *timeout_s* applies if the test gives none."""
         kind, given = next(iter(_given(self).items()))
         words = (given,) if isinstance(given, str) else given
         limit_s = timeout_s if self.timeout_s is None else self.timeout_s
@@ -69,12 +69,12 @@ class AcceptanceConfig(Model):
 
 
 def _given(test: AcceptanceConfig) -> dict[str, str | tuple[str, ...]]:
-    """The kinds that *test* says, with what it says of them."""
+    """Return the kinds that *test* gives, each with its value."""
     return {name: given for name in KINDS if (given := getattr(test, name)) is not None}
 
 
 class ConditionConfig(Model):
-    """When a task is wanted at all: once another one has ended in a certain way, or if a file is there."""
+    """Condition under which a task runs at all: another task has ended in a certain way, or a file exists."""
 
     task: str | None = None
     outcome: Literal["completed", "failed", "skipped"] = Field(default="completed", validation_alias="is")
@@ -89,10 +89,10 @@ class ConditionConfig(Model):
 
 
 class TaskConfig(Model):
-    """A piece of work: one prompt for one agent, after the tasks it depends on; *acceptance* must hold of it.
+    """Task: one prompt for one agent, after the tasks in *depends_on*; the work must pass *acceptance*.
 
-    One with *subtasks* is not worked on itself: it is completed when they are. They wait for what it waits for, and
-    have its agent unless they name another.
+    A task with *subtasks* is not worked on itself: it is completed when they are. Its subtasks wait for its
+    dependencies, and have its agent unless they name another.
     """
 
     id: Name
@@ -123,13 +123,13 @@ class TaskConfig(Model):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The capabilities that a worker must have for it; its role is one."""
+        """Capabilities that a worker needs for the task, including one for its role."""
         return frozenset((*self.capabilities, *([role_capability(self.role)] if self.role else [])))
 
     @model_validator(mode="before")
     @classmethod
     def _hand_down_agent(cls, given: Any) -> Any:
-        """Subtasks that name no agent have that of their parent."""
+        """Give subtasks without an agent the agent of their parent."""
         if not (isinstance(given, dict) and isinstance(given.get("agent"), str)):
             return given
         subtasks = given.get("subtasks")
@@ -144,11 +144,11 @@ class TaskConfig(Model):
 
 def _contradictions(task: TaskConfig) -> Iterator[Problem]:
     if task.critical and task.optional:
-        yield ("optional",), "it is critical too: the plan cannot both fail and go on without it; remove one"
+        yield ("optional",), "the task is critical, too: the plan cannot both fail and continue without it; remove one"
     if "complexity" in task.model_fields_set and task.scope is None:
-        yield ("complexity",), "says nothing without scope, which its time-out is reckoned from; give scope too"
+        yield ("complexity",), "has no effect without scope, from which the time-out is computed; give scope too"
     if task.scope is not None and task.timeout_s is not None:
-        yield ("timeout_s",), "scope says how long it may take too; remove one"
+        yield ("timeout_s",), "scope sets the time-out, too; remove one"
     yield from _fallback_problems(task)
     yield from _review_problems(task)
     when = task.when
@@ -160,19 +160,19 @@ def _review_problems(task: TaskConfig) -> Iterator[Problem]:
     if task.review is not None and task.review.agent in (task.agent, *task.fallback_agents):
         yield ("review", "agent"), f"{task.review.agent!r} may have done the work itself; name another agent"
     if task.subtasks and task.completion:
-        yield ("completion",), "nobody works on a task with subtasks itself; give them to its subtasks"
+        yield ("completion",), "a task with subtasks is not worked on itself; move them to its subtasks"
     if task.subtasks and task.review is not None:
-        yield ("review",), "nobody works on a task with subtasks itself; give it to its subtasks"
+        yield ("review",), "a task with subtasks is not worked on itself; move it to its subtasks"
 
 
 def _fallback_problems(task: TaskConfig) -> Iterator[Problem]:
     for place, name in enumerate(task.fallback_agents):
         if name in (task.agent, *task.fallback_agents[:place]):
-            yield ("fallback_agents", place), f"{name!r} will have had its turn by then; name another, or remove it"
+            yield ("fallback_agents", place), f"{name!r} has been tried before; name another agent, or remove it"
 
 
 class PlacedTask:
-    """A task of a plan, where it stands there, and the task that it is a subtask of."""
+    """Task of a plan with its path in the plan and its parent task."""
 
     def __init__(self, path: FieldPath, task: TaskConfig, parent: PlacedTask | None) -> None:
         self.path, self.task, self.parent = path, task, parent
@@ -180,7 +180,7 @@ class PlacedTask:
 
 
 def every_task(tasks: Sequence[TaskConfig]) -> Iterator[PlacedTask]:
-    """All *tasks* and their subtasks, in the order of the file, each before its own subtasks."""
+    """Yield all *tasks* and their subtasks in the order of the file, each task before its subtasks."""
     pending = [PlacedTask(("tasks", number), task, None) for number, task in reversed(list(enumerate(tasks)))]
     while pending:
         one = pending.pop()

@@ -1,4 +1,4 @@
-"""What an agent's word must come with, and who looks at its work, as a person may write it."""
+"""Completion checks and reviews, as a plan writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS: Final = ("glob_exists", "file_contains", "answer_contains")
 
 
 class CompletionConfig(Model):
-    """A completion signal: what must be there before an agent's word that it is done is one."""
+    """Completion check: what must be present before an agent's report that it is done is accepted."""
 
     glob_exists: InnerPath | None = None
     file_contains: InnerPath | None = None
@@ -40,7 +40,7 @@ class CompletionConfig(Model):
 
 
 class ReviewConfig(Model):
-    """A second agent that looks at the work once its tests have passed; *prompt* says what matters beside the task."""
+    """Review of the work by a second agent after the tests have passed; *prompt* says what matters beside the task."""
 
     agent: str
     prompt: Text = ""

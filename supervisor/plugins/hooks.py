@@ -1,8 +1,8 @@
 """What a plug-in may implement: every hook with its arguments and its answer, and the values that they are given.
 
-This file is the promise of docs/plugins.md in code: within a major version a hook keeps its name, its arguments and
-what its answer means; values may get more fields, each with a default. Hooks are plain functions: a plug-in names the
-arguments that it wants, and the supervisor calls them by name, from one thread of that plug-in's own.
+This file is the promise of docs/how-to/plugins.md in code: within a major version a hook keeps its name, its arguments
+and what its answer means; values may get more fields, each with a default. Hooks are plain functions: a plug-in names
+the arguments that it wants, and the supervisor calls them by name, from one thread of that plug-in's own.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ __all__ = ["StageDeadlines", "stage_deadlines"]
 
 
 class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """When each rung of a node's ladder is over, in seconds from the abort."""
+    """Seconds from the abort at which each termination stage of a node is over."""
 
     request_s: float
     cancel_s: float
@@ -22,16 +22,19 @@ class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kill_s: float
 
 
-def stage_deadlines(ladder: StageBudgets, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
-    """When each rung is over, in seconds from now. Within less time than the ladder takes, the gentlest rungs give
-    way first."""
-    request_s = 0.0 if now else ladder.request_s
-    cancel_s = request_s + (0.0 if now else ladder.cancel_s)
-    terminate_s = cancel_s + (0.0 if now else ladder.terminate_s)
-    kill_s = terminate_s + ladder.kill_s
+def stage_deadlines(budgets: StageBudgets, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
+    """Return when each stage is over, in seconds from now.
+
+    *within_s* bounds the whole; if the budgets sum up to more, the gentlest stages are shortened first. *now* skips all
+    stages before kill.
+    """
+    request_s = 0.0 if now else budgets.request_s
+    cancel_s = request_s + (0.0 if now else budgets.cancel_s)
+    terminate_s = cancel_s + (0.0 if now else budgets.terminate_s)
+    kill_s = terminate_s + budgets.kill_s
     if within_s is not None and within_s < kill_s:
         kill_s = max(within_s, 0.0)
-        terminate_s = min(terminate_s, max(kill_s - ladder.kill_s, 0.0))
-        cancel_s = min(cancel_s, max(terminate_s - ladder.terminate_s, 0.0))
-        request_s = min(request_s, max(cancel_s - ladder.cancel_s, 0.0))
+        terminate_s = min(terminate_s, max(kill_s - budgets.kill_s, 0.0))
+        cancel_s = min(cancel_s, max(terminate_s - budgets.terminate_s, 0.0))
+        request_s = min(request_s, max(cancel_s - budgets.cancel_s, 0.0))
     return StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)

@@ -1,9 +1,27 @@
-"""Who an abort reaches, in what order, and under which policy edge. Pure: a tree and a wish in, a plan out.
+"""Abort plan: the nodes that an abort ends, their order, and the policy edges over which it spreads.
 
-Reach: TOOL is one call and the child sessions that it started. SIBLING, triggered by X, is the full subtrees of X's
-siblings; neither X nor the parent. SESSION is the target and all its descendants. The parent's policy rules its
-children, a session's own policy its calls; an abort crosses a level only over a policy edge, one level, once. A child
-session that its parent's end is to spare (its cancel mode is ``abandon``) is spared with everything below it.
+Pure: a tree and a request go in, a plan comes out; nothing is changed, so a plan also serves as a dry run.
+
+Theory of operation
+-------------------
+An abort has a target and a scope.
+
+* TOOL: one tool call (with the calls made within it), and the child sessions that it started.
+* SIBLING, for a session X: the siblings of X with everything below them; neither X nor X's parent.
+* SESSION: the target and everything below it.
+
+An abort spreads to another level only where a policy says so: with ``tool_to_sibling`` of the session's own policy a
+TOOL abort becomes a SIBLING abort of the call's session, and with ``sibling_to_session`` of the parent's policy a
+SIBLING abort becomes a SESSION abort of the parent. Each step is one ``Crossing``, and each happens once.
+
+Example: parent P with sessions A and B, A's policy with ``tool_to_sibling``; TOOL abort of A's call c:
+
+    nodes      c (scope TOOL), B with everything below it (scope SIBLING, edge ``tool_to_sibling``)
+    crossings  tool_to_sibling, ruled by A
+
+Invariants: leaves come before their parents; each node is planned once, and the first way to it counts; a child session
+with cancel mode ``abandon`` is spared with everything below it, unless another way reaches it; a child that is waited
+for has no later deadline than its parent.
 """
 
 from __future__ import annotations
@@ -38,14 +56,14 @@ __all__ = [
 
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A process known to be alive, and the agent or the tool call that it is."""
+    """A live process, and the id of the agent or tool call that it belongs to."""
 
     owner: str
     pid: int
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One node of the tree that aborts reason about.
+    """A node of the tree of sessions and tool calls.
 
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``children`` a
     session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool that asked for a
@@ -64,7 +82,7 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What precedes every cancellation: which abort, of what, why, and over which policy edge it came.
+    """The record that precedes every cancellation: abort, target, reason, and the policy edge over which it came.
 
     ``ruled_by`` is the session whose policy let it cross; ``deadline_s`` is counted from the record.
     """
@@ -81,9 +99,10 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: asked for).
+    """A node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: requested directly).
 
-    ``mode``: the loosest cancel mode on the way to it; only for ``wait_completed`` does the abort wait for its end.
+    ``mode`` is the loosest cancel mode on the way to the node; the abort waits for the node's end only if it is
+    ``wait_completed``.
     """
 
     id: str
@@ -97,8 +116,8 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """A level that the abort crosses: the policy edge, whose policy has it, the scope it becomes, and the edge that
-    it came over before (``None``: it is the first)."""
+    """A step of the abort to another level: the policy edge, the session whose policy has it, the new scope, and the
+    edge that came before (``None``: this is the first)."""
 
     edge: str
     ruled_by: str
@@ -107,26 +126,26 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A child session that lives on though its parent, or the call that started it, ends; and who is its parent then
-    (``None``: it is a root)."""
+    """A child session that lives on although its parent, or the call that started it, ends; *parent* is its parent then
+    (``None``: it becomes a root)."""
 
     id: str
     parent: str | None
 
 
 class EndingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A session in the reach that is ending already, and the policy edge it was reached over."""
+    """A session in the reach that is terminating already, and the policy edge over which it was reached."""
 
     id: str
     edge: str | None = None
 
 
 class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What an abort would do: leaves before their parents. ``id`` is a digest of all that the plan depends on.
+    """Result of ``plan_abort``; leaves come before their parents. ``id`` is a digest of all that the plan depends on.
 
-    ``already_ended``: the target has ended, and with it everything below. ``ending`` names the sessions in its reach
-    that are ending already: they are joined. ``deadline_s`` bounds the ladders that are climbed, each node its own,
-    all at once. ``now``: they are climbed from the kill rung on.
+    ``already_ended``: the target has ended with everything below it. ``ending`` names the sessions in the reach that
+    are terminating already: the abort joins them. ``deadline_s`` is the latest deadline of all nodes, whose stages run
+    at the same time. ``now``: all stages before kill are skipped.
     """
 
     target: str
@@ -142,10 +161,10 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How one node ended: on which rung of the ladder, and how long after the abort (seconds).
+    """End of one node: the termination stage that it needed (``rung``), and the seconds since the abort.
 
-    ``outcome`` is ``ended``, ``abandoned`` (the ladder was climbed in vain), or ``requested`` (its cancel mode does not
-    let the abort wait for it). ``how`` says what else there is to know. ``ended_at`` is Unix time.
+    ``outcome`` is ``ended``, ``abandoned`` (every stage was tried in vain), or ``requested`` (the node's cancel mode
+    does not let the abort wait for it). ``how`` holds further details. ``ended_at`` is Unix time.
     """
 
     id: str
@@ -158,11 +177,11 @@ class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one process tree.
+    """End of one process tree.
 
-    ``ended_by``: ``exit``, ``terminate``, ``kill``, or nothing: nobody has ended that process, which may belong to the
-    call that is its owner; ``survivors`` is ``unknown`` then, until that process has ended. ``pid`` is 0 where the
-    processes of a call could not be looked for at all.
+    ``ended_by`` is ``exit``, ``terminate`` or ``kill``; it is empty for a process that may belong to the call that is
+    its owner and was left alone: then ``survivors`` is ``unknown`` until the process has ended. ``pid`` is 0 if the
+    processes of a call could not be listed.
     """
 
     owner: str
@@ -174,13 +193,15 @@ class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to an abort. ``killed_at`` and ``recorded_at`` are Unix times; the second may be ``None``: the
-    disk had not answered by the deadline, or is down, and then ``outage`` says why: what was ended is recorded once it
-    has recovered. ``survivors`` is 0 only where nothing can have survived: a number where processes are known to live,
-    ``unknown`` where that cannot be told; ``processes`` names them.
+    """Result of an abort.
 
-    ``already_ended``: it came too late, the target had ended or was ending; ``joined`` is the id of the abort that it
-    was ending by. ``spared`` lives on.
+    ``killed_at`` and ``recorded_at`` are Unix times. ``recorded_at`` is ``None`` if the journal had not confirmed by
+    the deadline, or cannot be written: then ``outage`` says why, and the end is recorded after the journal has
+    recovered. ``survivors`` is 0 only if nothing can have survived: a number if processes are known to live,
+    ``unknown`` if that cannot be told; ``processes`` names them.
+
+    ``already_ended``: the target had ended or was terminating; ``joined`` is the id of the abort that it was
+    terminating by. ``spared`` sessions live on.
     """
 
     abort_id: str
@@ -199,7 +220,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_survivors(counts: Iterable[Survivors]) -> Survivors:
-    """Add up; what contains an unknown count is unknown."""
+    """Add up the counts; the sum is unknown if one of them is."""
     total = 0
     for count in counts:
         if count == "unknown":
@@ -209,7 +230,7 @@ def total_survivors(counts: Iterable[Survivors]) -> Survivors:
 
 
 class UnknownTarget(LookupError):
-    """There is no such session or tool call."""
+    """No session or tool call has the id."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -225,10 +246,10 @@ class NoSiblings(ValueError):
 
 
 def scope_of(word: AbortScope | str) -> AbortScope:
-    """The scope of that name.
+    """Return the scope of that name.
 
     Raises:
-        UnknownWord: there is none.
+        UnknownValue: there is none.
     """
     try:
         return AbortScope(word)
@@ -243,15 +264,15 @@ Tree = Mapping[str, TreeNode]
 def plan_abort(
     tree: Tree, target: str, scope: AbortScope | str, policy: AbortPolicy | None = None, *, now: bool = False
 ) -> AbortPlan:
-    """Say what an abort of *target* at *scope* ends.
+    """Plan an abort of *target* at *scope*.
 
-    A TOOL abort of a call means those that are made within it too, one of a session all its open calls. A SESSION or
-    SIBLING abort of a call is one of its session.
-    *policy* stands in for the policy in force where it is given; *now* plans an abort that starts at the kill rung.
+    A TOOL abort of a call includes the calls made within it; a TOOL abort of a session means all its open calls. A
+    SESSION or SIBLING abort of a call means one of its session. *policy*, if given, replaces the policies in force;
+    *now* plans an abort that starts at the kill stage.
 
     Raises:
         UnknownTarget: no node has that id.
-        UnknownWord: no scope has that name.
+        UnknownValue: no scope has that name.
         NoSiblings: SIBLING of a living root session.
     """
     scope = scope_of(scope)
@@ -263,8 +284,8 @@ def plan_abort(
         node = tree[node.parent]
     if scope is AbortScope.SIBLING and node.parent is None and not node.ended:
         raise NoSiblings(node.id)
-    walk = _Walk(tree, policy, now)
-    walk.go(node, scope)
+    walk = _TreeWalk(tree, policy, now)
+    walk.run(node, scope)
     return AbortPlan(
         target=target,
         scope=scope,
@@ -282,8 +303,9 @@ def plan_abort(
 _LOOSER = {mode: rank for rank, mode in enumerate(CancelMode)}
 
 
-class _Step(NamedTuple):
-    """A session on the way down: the loosest mode above it, why it is ended, and by when (seconds from the abort)."""
+class _PlannedSession(NamedTuple):
+    """A session on the way down: the loosest cancel mode above it, the reason of its end, and its deadlines (seconds
+    from the abort)."""
 
     node: TreeNode
     mode: CancelMode
@@ -291,57 +313,57 @@ class _Step(NamedTuple):
     due: StageDeadlines
 
 
-class _Walk:
-    """One walk over the tree; what it has found so far. Each node is found once: the first way to it counts."""
+class _TreeWalk:
+    """A walk over the tree, and the nodes found so far. Each node is planned once: the first way to it counts."""
 
     def __init__(self, tree: Tree, policy: AbortPolicy | None, now: bool) -> None:
         self.tree = tree
         self.reached: dict[str, PlannedNode] = {}
         self.ending: dict[str, str | None] = {}
-        self.rulers: dict[str, None] = {}
+        self.policy_sources: dict[str, None] = {}
         self._policy, self._now = policy, now
         self._crossings: list[Crossing] = []
         self._spared: dict[str, None] = {}
 
     # -------------------------------------------------------------------------------------------- the three scopes
-    def go(self, node: TreeNode, scope: AbortScope) -> None:
+    def run(self, node: TreeNode, scope: AbortScope) -> None:
         match scope:
             case AbortScope.TOOL:
-                self._tools(node)
+                self._plan_calls(node)
             case AbortScope.SIBLING:
                 if node.parent is not None:
-                    self._siblings(node, AbortReason.SIBLING_ABORTED, None)
+                    self._plan_siblings(node, AbortReason.SIBLING_ABORTED, None)
             case AbortScope.SESSION:
-                self._subtree(node, AbortScope.SESSION, AbortReason.USER_INTERRUPT, None)
+                self._plan_subtree(node, AbortScope.SESSION, AbortReason.USER_INTERRUPT, None)
 
-    def _tools(self, node: TreeNode) -> None:
+    def _plan_calls(self, node: TreeNode) -> None:
         session = self.tree[node.parent] if node.kind == "tool" and node.parent is not None else node
         calls = [one for one in self._calls(node) if not one.ended]
         started = {call.id for call in self._calls(node)}
         for child in self._sessions_of(session):
             if child.started_by in started:
-                self._child(child, AbortScope.TOOL, None)
-        policy = self._ruling(session)
+                self._plan_child(child, AbortScope.TOOL, None)
+        policy = self._policy_of(session)
         for call in calls:
-            self._call(call, policy)
+            self._plan_call(call, policy)
         if (
             policy.tool_to_sibling and session.parent is not None and calls
         ):  # where no call is aborted, nothing triggers
-            self._cross("tool_to_sibling", session, AbortScope.SIBLING, None)
-            self._siblings(session, AbortReason.SIBLING_ABORTED, "tool_to_sibling")
+            self._record_crossing("tool_to_sibling", session, AbortScope.SIBLING, None)
+            self._plan_siblings(session, AbortReason.SIBLING_ABORTED, "tool_to_sibling")
 
-    def _siblings(self, node: TreeNode, reason: AbortReason, edge: str | None) -> None:
+    def _plan_siblings(self, node: TreeNode, reason: AbortReason, edge: str | None) -> None:
         assert node.parent is not None, "a root session has no siblings"
         parent = self.tree[node.parent]
         for one in self._sessions_of(parent):
             if one.id != node.id:
-                self._subtree(one, AbortScope.SIBLING, reason, edge)
-        if self._ruling(parent).sibling_to_session:
-            self._cross("sibling_to_session", parent, AbortScope.SESSION, edge)
-            self._subtree(parent, AbortScope.SESSION, reason, "sibling_to_session")
+                self._plan_subtree(one, AbortScope.SIBLING, reason, edge)
+        if self._policy_of(parent).sibling_to_session:
+            self._record_crossing("sibling_to_session", parent, AbortScope.SESSION, edge)
+            self._plan_subtree(parent, AbortScope.SESSION, reason, "sibling_to_session")
 
     # -------------------------------------------------------------------------------------------------- one by one
-    def _call(self, call: TreeNode, policy: AbortPolicy) -> None:
+    def _plan_call(self, call: TreeNode, policy: AbortPolicy) -> None:
         self.reached[call.id] = PlannedNode(
             id=call.id,
             kind=call.kind,
@@ -351,14 +373,14 @@ class _Walk:
             processes=call.processes,
         )
 
-    def _child(self, child: TreeNode, scope: AbortScope, edge: str | None) -> None:
-        """A child session whose starting call is aborted."""
+    def _plan_child(self, child: TreeNode, scope: AbortScope, edge: str | None) -> None:
+        """Plan the end of a child session whose starting call is aborted."""
         if child.mode is CancelMode.ABANDON:
             self._spared.setdefault(child.id)
         else:
-            self._subtree(child, scope, AbortReason.PARENT_ABORTED, edge, child.mode)
+            self._plan_subtree(child, scope, AbortReason.PARENT_ABORTED, edge, child.mode)
 
-    def _subtree(
+    def _plan_subtree(
         self,
         head: TreeNode,
         scope: AbortScope,
@@ -366,9 +388,10 @@ class _Walk:
         edge: str | None,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> None:
-        """Leaves first. Iterative: a chain of delegations may be thousands deep."""
-        order: list[_Step] = []
-        pending = [_Step(head, mode, reason, self._due(head, None))]
+        """Plan the end of *head* and everything below it, leaves first. Iterative: delegations may be thousands
+        deep."""
+        order: list[_PlannedSession] = []
+        pending = [_PlannedSession(head, mode, reason, self._deadlines_of(head, None))]
         while pending:
             step = pending.pop()
             order.append(step)
@@ -378,11 +401,13 @@ class _Walk:
                     continue
                 looser = max(step.mode, child.mode, key=_LOOSER.__getitem__)
                 bound_s = step.due.kill_s if child.mode is CancelMode.WAIT_COMPLETED else None
-                pending.append(_Step(child, looser, AbortReason.PARENT_ABORTED, self._due(child, bound_s)))
+                pending.append(
+                    _PlannedSession(child, looser, AbortReason.PARENT_ABORTED, self._deadlines_of(child, bound_s))
+                )
         for step in reversed(order):
-            self._reach(step, scope, edge)
+            self._add_session(step, scope, edge)
 
-    def _reach(self, step: _Step, scope: AbortScope, edge: str | None) -> None:
+    def _add_session(self, step: _PlannedSession, scope: AbortScope, edge: str | None) -> None:
         node = step.node
         if node.ended:
             self.ending.setdefault(node.id, edge)
@@ -398,9 +423,9 @@ class _Walk:
                 processes=node.processes,
             )
 
-    # ----------------------------------------------------------------------------------------------------- looking
+    # ---------------------------------------------------------------------------------------------- reading the tree
     def _calls(self, node: TreeNode) -> list[TreeNode]:
-        """Of a session all its open calls; of a call those that are made within it, however deep, and then itself."""
+        """Return the open calls of a session; of a call itself and the calls within it, inner ones first."""
         if node.kind == "tool":
             found = [node]
             for one in found:
@@ -411,26 +436,26 @@ class _Walk:
     def _sessions_of(self, node: TreeNode) -> Iterator[TreeNode]:
         return (child for one in node.children if (child := self.tree[one]).kind == "session")
 
-    def _ruling(self, session: TreeNode) -> AbortPolicy:
-        self.rulers.setdefault(session.id)
+    def _policy_of(self, session: TreeNode) -> AbortPolicy:
+        self.policy_sources.setdefault(session.id)
         return session.policy if self._policy is None else self._policy
 
-    def _due(self, node: TreeNode, within_s: float | None) -> StageDeadlines:
+    def _deadlines_of(self, node: TreeNode, within_s: float | None) -> StageDeadlines:
         policy = node.policy if self._policy is None else self._policy
         return stage_deadlines(policy.ladder, within_s, now=self._now)
 
-    # --------------------------------------------------------------------------------------------------- afterwards
-    def _cross(self, edge: str, ruled_by: TreeNode, scope: AbortScope, after: str | None) -> None:
+    # ------------------------------------------------------------------------------------------------- results
+    def _record_crossing(self, edge: str, ruled_by: TreeNode, scope: AbortScope, after: str | None) -> None:
         self._crossings.append(Crossing(edge=edge, ruled_by=ruled_by.id, scope=scope, after=after))
 
     def crossings_used(self) -> list[Crossing]:
-        """Those that reached somebody, or that another one came after."""
+        """Return the crossings that reached a node, or that another such crossing came after."""
         used = {*(one.edge for one in self.reached.values()), *self.ending.values()}
         used |= {one.after for one in self._crossings if one.edge in used}
         return [one for one in self._crossings if one.edge in used]
 
     def spared_nodes(self) -> Iterator[SparedNode]:
-        """Whom no way has reached, with the nearest ancestor that lives on."""
+        """Iterate over the spared sessions that no other way has reached, with the nearest ancestor that lives on."""
         for one in self._spared:
             if one not in self.reached and not self.tree[one].ended:
                 yield SparedNode(id=one, parent=self._surviving(self.tree[one].parent))
@@ -441,14 +466,15 @@ class _Walk:
         return session
 
 
-def _digest(walk: _Walk, target: str, scope: AbortScope) -> str:
-    """A digest of all that the plan depends on: nodes that came, went, moved, or are ruled otherwise give another."""
-    seen = [_essence(walk.tree[one], walk.reached.get(one)) for one in (*walk.reached, *walk.ending)]
-    ruled = [(one, walk.tree[one].policy) for one in walk.rulers]
+def _digest(walk: _TreeWalk, target: str, scope: AbortScope) -> str:
+    """Return a digest of all that the plan depends on: another one if nodes came, went, moved, or have another
+    policy."""
+    seen = [_digested_fields(walk.tree[one], walk.reached.get(one)) for one in (*walk.reached, *walk.ending)]
+    ruled = [(one, walk.tree[one].policy) for one in walk.policy_sources]
     spared = [(one.id, one.parent) for one in walk.spared_nodes()]
     return hashlib.blake2b(msgspec.json.encode((target, scope, seen, ruled, spared)), digest_size=8).hexdigest()
 
 
-def _essence(node: TreeNode, planned: PlannedNode | None) -> Iterable[object]:
+def _digested_fields(node: TreeNode, planned: PlannedNode | None) -> Iterable[object]:
     how = (planned.scope, planned.edge, planned.mode) if planned is not None else ()
     return (node.id, node.parent, node.children, node.started_by, node.policy, node.mode, node.ended, how)

@@ -1,7 +1,7 @@
-"""What has been asked of something that is to end, all requests merged into one. Pure.
+"""Abort request: all requests to end one session, merged into one value. Pure.
 
-The first reason wins and later ones are appended; the severity only rises; the deadline only shrinks. So the order of
-two requests changes who is named, never how soon or how hard it ends.
+The first reason wins, and later ones are appended; the severity only rises; the deadline only shrinks. So the order of
+two requests decides whose reason is named, but not how soon or how hard the session ends.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 
 from supervisor.lifecycles.types import TerminationStage
 
-__all__ = ["CAUSES_MAX", "AbortState", "LaterCause", "MergeOutcome", "merge_request", "same_abort"]
+__all__ = ["CAUSES_MAX", "AbortRequest", "LaterCause", "MergeOutcome", "merge_request", "same_abort"]
 
 CAUSES_MAX = 16
-"""Later causes that are kept in memory; every one of them is a record."""
+"""Later causes that are kept in memory; every one of them is in the journal."""
 
 _RANKS = {rung: rank for rank, rung in enumerate(TerminationStage)}
 
 
 class MergeOutcome(StrEnum):
-    """What a request did to the end that it asked for: it began it, made it harder or sooner, or only joined it."""
+    """Effect of a request on the session's end: it began the end, made it harder or sooner, or only joined it."""
 
     BEGAN = "began"
     RAISED = "raised"
@@ -30,15 +30,15 @@ class MergeOutcome(StrEnum):
 
 
 class LaterCause(msgspec.Struct, frozen=True, kw_only=True):
-    """Who else wanted it to end, and why."""
+    """A later request for the same end: its abort, and its reason."""
 
     abort_id: str | None
     reason: str
 
 
-class AbortState(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to end, or several merged. ``severity`` is the rung that the ladder starts at; ``deadline`` is
-    monotonic time in seconds, by when it is to be over."""
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to end a session, or several merged. ``severity`` is the termination stage at which to start;
+    ``deadline`` is monotonic time in seconds."""
 
     abort_id: str | None
     reason: str
@@ -49,12 +49,12 @@ class AbortState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Merged(NamedTuple):
-    state: AbortState
+    state: AbortRequest
     joined: MergeOutcome
 
 
-def merge_request(state: AbortState | None, asked: AbortState) -> _Merged:
-    """One more request, and what it did."""
+def merge_request(state: AbortRequest | None, asked: AbortRequest) -> _Merged:
+    """Merge one more request into *state*; return the result and the effect of the request."""
     if state is None:
         return _Merged(asked, MergeOutcome.BEGAN)
     later = state.later
@@ -67,6 +67,6 @@ def merge_request(state: AbortState | None, asked: AbortState) -> _Merged:
     return _Merged(changed, MergeOutcome.RAISED if raised else MergeOutcome.JOINED)
 
 
-def same_abort(state: AbortState, abort_id: str | None) -> bool:
-    """True if that abort has been heard of already; an end without an abort's id is none."""
+def same_abort(state: AbortRequest, abort_id: str | None) -> bool:
+    """Return whether that abort was merged already, or *abort_id* is ``None`` (an end without an abort)."""
     return abort_id is None or abort_id == state.abort_id or any(one.abort_id == abort_id for one in state.later)

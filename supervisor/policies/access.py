@@ -1,8 +1,8 @@
-"""Graduated access: how far an agent is trusted, by its record, and what that lets it cause (rule 22, spec 000).
+"""Graduated access: the trust level of an agent, and what a level permits (rule 22, spec 000).
 
-An agent begins untrusted and rises a level with a success when it has enough of them and no violation is open; a
-violation takes a level away and is open until it has decayed. Work that only reads is a success too, so that a new
-agent can earn its first. Everything here is pure: the time is an argument, in seconds of the clock that decides.
+An agent begins untrusted. A success raises the level by one if the agent has enough successes and no open violation; a
+violation lowers the level by one, and stays open until it has decayed. Work that only reads counts as a success too, so
+that a new agent can earn its first one. Pure: the time is an argument, in seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Level(StrEnum):
-    """How far an agent is trusted, least first."""
+    """Trust levels of an agent, lowest first."""
 
     UNTRUSTED = "untrusted"
     PROBATIONARY = "probationary"
@@ -48,14 +48,15 @@ _ORDER: Final = tuple(Level)
 SUCCESSES_NEEDED: Final[Mapping[Level, int]] = MappingProxyType(
     {Level.UNTRUSTED: 0, Level.PROBATIONARY: 1, Level.TRUSTED: 3, Level.ELEVATED: 10}
 )
-"""Successes that a level needs (rule 22)."""
+"""Successes that a level requires (rule 22)."""
 
 _EVERYBODY: Final = frozenset({"claimed", "started", "completed", "closed"})
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """What a level may cause: transitions of tasks by their event, changes of at most *files_max* files for each task,
-    in *directories* where any are named, and the use of the network, where it is declared."""
+    """Rights of a level: the transitions of tasks (by event) that it may cause, whether it may write (at most
+    *files_max* files for each task, only in *directories* if any are named), and whether it may use the network, where
+    that is declared."""
 
     transitions: frozenset[str]
     write: bool
@@ -74,16 +75,16 @@ RIGHTS: Final[Mapping[Level, Rights]] = MappingProxyType(
         ),
     }
 )
-"""The figures of the origin of spec 000; the transitions are ours: who splits a task, or whose partial work counts as
-done without its word, must have shown what it can."""
+"""Rights of each level. The figures come from the source of spec 000; the transitions are ours: an agent must have
+shown successes before it may split a task, or before its partial work counts as done without its report."""
 
 WRITING: Final = frozenset({"edit", "delete", "move", "execute", "switch_mode"})
-"""Kinds of tool calls that may change files: a command may do anything."""
+"""Kinds of tool calls that may change files; a command may do anything."""
 FETCHING: Final = frozenset({"fetch"})
 
 
 class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent's record: its level, its successes so far, and when its open violations happened."""
+    """History of an agent: its level, its successes, and the times of its open violations."""
 
     level: Level = Level.UNTRUSTED
     successes: int = 0
@@ -91,14 +92,15 @@ class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds: how long a violation stays open, where known agents begin, and what each level may cause."""
+    """Settings: seconds that a violation stays open, levels that known agents begin with, and the rights of each
+    level."""
 
     decay_s: float
     initial: Mapping[str, Level] = {}
     rights: Mapping[Level, Rights] = RIGHTS
 
     def first(self, agent: str) -> TrustScore:
-        """How that agent begins."""
+        """Return the score that *agent* begins with."""
         return TrustScore(level=self.initial.get(agent, Level.UNTRUSTED))
 
 
@@ -108,7 +110,7 @@ def _open(standing: TrustScore, at: float, decay_s: float) -> tuple[float, ...]:
 
 
 def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
-    """After a task that was closed: at most one level up."""
+    """Return the score after a task was closed: at most one level higher."""
     after = replace(standing, successes=standing.successes + 1, violations=_open(standing, at, decay_s))
     place = _ORDER.index(after.level)
     if after.violations or place + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[place + 1]]:
@@ -117,34 +119,34 @@ def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore
 
 
 def after_violation(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
-    """After it did what it may not: a level down."""
+    """Return the score after a violation: one level lower."""
     level = _ORDER[max(0, _ORDER.index(standing.level) - 1)]
     return replace(standing, level=level, violations=(*_open(standing, at, decay_s), at))
 
 
 def encode_scores(standings: Mapping[str, TrustScore]) -> dict[str, Any]:
-    """Everybody's record as a fact keeps it."""
+    """Encode the scores of all agents as a fact keeps them."""
     fact: dict[str, Any] = msgspec.to_builtins(standings)
     return fact
 
 
 def decode_scores(fact: Mapping[str, Any]) -> dict[str, TrustScore]:
-    """What :func:`encode_scores` kept.
+    """Decode what :func:`encode_scores` has made.
 
     Raises:
-        msgspec.ValidationError: it is no such fact.
+        msgspec.ValidationError: *fact* has another form.
     """
     return msgspec.convert(fact, dict[str, TrustScore])
 
 
 # ----------------------------------------------------------------------------------------------------- what it may do
 def transition_refusal(level: Level, rights: Rights, transition: str) -> str:
-    """Why an agent of that level may not cause *transition*; ``""`` where it may."""
+    """Return why an agent of that level may not cause *transition*; ``""`` if it may."""
     return "" if transition in rights.transitions else f"an agent that is {level} may not cause {transition!r}"
 
 
 def claim_refusal(level: Level, rights: Rights, *, files: Sequence[str], network: bool) -> str:
-    """Why it is not given a task that declares these *files*, or the *network*; ``""`` where it is."""
+    """Return why an agent is not given a task that declares these *files* or the *network*; ``""`` if it is."""
     if why := transition_refusal(level, rights, "claimed"):
         return why
     if network and not rights.network:
@@ -155,7 +157,8 @@ def claim_refusal(level: Level, rights: Rights, *, files: Sequence[str], network
 
 
 def call_refusal(rights: Rights | None, kind: str) -> str:
-    """Why a tool call of that *kind* (ACP's words) is not permitted; ``""`` where it is, or nobody is judged."""
+    """Return why a tool call of that *kind* (ACP's kinds) is not permitted; ``""`` if it is, or if *rights* is
+    ``None``."""
     if rights is None:
         return ""
     if kind in WRITING and not rights.write:
@@ -164,7 +167,8 @@ def call_refusal(rights: Rights | None, kind: str) -> str:
 
 
 def file_refusal(level: Level, rights: Rights, files: Sequence[str], *, whole: bool) -> str:
-    """Why that level may not change these *files* (paths in the repository; not *whole*: and more); ``""``: it may."""
+    """Return why that level may not change these *files* (paths in the repository; not *whole*: the list is
+    incomplete); ``""`` if it may."""
     if files and not rights.write:
         return f"it changed {_few(files)}, and an agent that is {level} may not write"
     if not whole or len(files) > rights.files_max:
@@ -186,7 +190,7 @@ def _few(files: Sequence[str]) -> str:
 
 
 def intersect_rights(above: Rights | None, own: Rights | None) -> Rights | None:
-    """What holds of a session below another one: no more than either has. ``None``: nobody is judged."""
+    """Return the rights of a session below another one: no more than either has. ``None`` means unrestricted."""
     if above is None or own is None:
         return own if above is None else above
     within = _shared(above.directories, own.directories)
@@ -201,7 +205,7 @@ def intersect_rights(above: Rights | None, own: Rights | None) -> Rights | None:
 
 
 def _shared(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """The directories that are in one of both; none named are all that there are."""
+    """Return the directories that are in both lists; an empty list means all directories."""
     if not (some and others):
         return tuple(some or others)
     inner = [one for one in some if _is_in(one, others)]

@@ -1,9 +1,9 @@
-"""Budgets as scopes: what may be used of tokens, money, turns, tool calls and time, leased before it is used.
+"""Budget scopes: limits on tokens, money, turns, tool calls and time, leased before they are used.
 
-A scope (a workstream, a task, a session, a turn) counts what is used in it and below it, against the limits of its own
-and of every scope above: so a child's budget only narrows its parent's. Whoever works holds a lease, which is a part of
-what every scope of its chain has left, and takes the next part when that is used; what is not used goes back. So those
-who share a scope can exceed it only by what nobody knows before it is reported. Pure.
+A scope (a workstream, a task, a session, a turn) counts what is used in it and below it, against its own limits and
+those of every scope above it; so a child's budget only narrows its parent's. A session that works holds a lease: a part
+of what every scope of its chain has left. It takes the next part when that is used up, and gives back what it has not
+used. Sessions that share a scope can therefore exceed its limit only by usage that is reported late. Pure.
 """
 
 from __future__ import annotations
@@ -30,32 +30,31 @@ __all__ = [
 ]
 
 MEASURES: Final = ("tokens", "cost_usd", "turns", "tool_calls", "wall_s")
-"""What a budget may bound: tokens (in and out together), US dollars, turns, tool calls, seconds of turns (summed)."""
+"""Measures of a budget: tokens (in and out together), US dollars, turns, tool calls, seconds of turns (summed)."""
 
 PARTS: Final = 64
-"""A lease is taken in parts, each this fraction of what is left: of a budget that others share, each leaves at most so
-much lying by."""
+"""A part of a lease is this fraction of what is left, so that each session that shares a budget holds little unused."""
 PARTS_MAX: Final = 4_096
-"""No part is a smaller fraction of the limit than this one, where there is so much left."""
+"""No part is smaller than this fraction of the limit, if that much is left."""
 
 SMALLEST: Final[Mapping[str, float]] = {"tokens": 1, "cost_usd": 0.0, "wall_s": 1.0}
-"""The least that is leased at once of what is not leased one by one, where there is so much left."""
+"""Smallest amount of a lease, for measures that are not leased one by one, if that much is left."""
 
 BY_ONE: Final = frozenset({"turns", "tool_calls"})
-"""What is leased one by one: it is known before it is used."""
+"""Measures that are leased one by one, since the amount is known before it is used."""
 
 COUNT_MAX: Final = 2**53
-"""No amount is counted beyond this: what an agent claims may be any number, and a record holds 64 bits."""
+"""Largest amount that is counted: an agent may report any number, and a record holds 64 bits."""
 
 WHOLE: Final = frozenset({"tokens", "turns", "tool_calls"})
-"""What is counted in whole numbers."""
+"""Measures that are counted in whole numbers."""
 
 _LEAST: Final = 1e-9
-"""Below this, nothing is left: sums of money and of seconds are not exact."""
+"""Amounts below this count as nothing left, since sums of money and of seconds are not exact."""
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was used. ``cached_tokens`` are a part of ``input_tokens``; ``requests`` are those to a model."""
+    """Amounts that were used. ``cached_tokens`` are a part of ``input_tokens``; ``requests`` are those to a model."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -83,18 +82,18 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def __sub__(self, less: Amounts) -> Amounts:
-        """What is more; of what is less, nothing."""
+        """Return the difference of each amount, never below 0."""
         names = self.__struct_fields__
         return Amounts(**{name: max(getattr(self, name) - getattr(less, name), 0) for name in names})
 
     def at_least(self, other: Amounts) -> Amounts:
-        """The larger of each."""
+        """Return the larger of each amount."""
         names = self.__struct_fields__
         return Amounts(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
     @property
     def words(self) -> str:
-        """As people read it: only what is not nothing."""
+        """The amounts that are not 0, as text for people."""
         named = (
             ("tokens", f"{self.tokens} tokens{f' ({self.cached_tokens} cached)' if self.cached_tokens else ''}"),
             ("cost_usd", f"{self.cost_usd:.4g} USD"),
@@ -107,13 +106,13 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def told(self) -> dict[str, Any]:
-        """As it stands in a record: only what is not nothing; money and time in millionths."""
+        """The amounts that are not 0, as a record holds them: money and time rounded to millionths."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: round(one, 6) if isinstance(one, float) else one for name, one in found.items() if one}
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits; ``None`` is none. ``wall_s`` counts seconds of turns: two turns at once use two a second."""
+    """Limits; ``None`` means unlimited. ``wall_s`` counts seconds of turns: two turns at once use two a second."""
 
     tokens: int | None = None
     cost_usd: float | None = None
@@ -128,19 +127,19 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def limits(self) -> dict[str, float]:
-        """The measures that are bounded."""
+        """The measures that are bounded, with their limits."""
         return {name: limit for name in MEASURES if (limit := getattr(self, name)) is not None}
 
 
 def narrow_budget(own: Budget, above: Budget) -> tuple[Budget, tuple[str, ...]]:
-    """What *own* comes to below *above*, and the measures in which it asked for more than that."""
+    """Return *own* bounded by *above*, and the measures in which *own* asked for more than *above* allows."""
     wide = tuple(name for name, limit in own.limits.items() if limit > above.limits.get(name, limit))
     least = {name: min(own.limits.get(name, limit), limit) for name, limit in above.limits.items()}
     return Budget(**{**own.limits, **least}), wide  # type: ignore[arg-type]  # measures are its fields
 
 
 class SpentBudget(NamedTuple):
-    """Which budget is spent: whose, in which measure, its limit, what was used, and what is leased to others."""
+    """A budget that is used up: its owner, measure, limit, the amount used, and the amount leased to others."""
 
     whose: str
     measure: str
@@ -160,7 +159,7 @@ def _number(amount: float) -> str:
 
 
 class BudgetScope:
-    """What may be used in one place, and below it. *title* is what people call it."""
+    """Limits of one entity and everything below it, with what was used and leased. *title* is the name for people."""
 
     __slots__ = ("id", "leased", "limits", "parent", "title", "used")
 
@@ -174,13 +173,13 @@ class BudgetScope:
         self.bound(budget)
 
     def bound(self, budget: Budget) -> None:
-        """Have other limits from now on: what was used and leased stays so."""
+        """Replace the limits; what was used and leased stays."""
         self.limits = budget.limits
         self.leased = {measure: self.leased.get(measure, 0.0) for measure in self.limits}
 
     @property
     def chain(self) -> Iterator[BudgetScope]:
-        """Itself, and every scope above it."""
+        """This scope, and every scope above it."""
         scope: BudgetScope | None = self
         while scope is not None:
             yield scope
@@ -188,47 +187,47 @@ class BudgetScope:
 
     @property
     def measures(self) -> dict[str, None]:
-        """Every measure that is bounded here or above."""
+        """The measures that are bounded here or above."""
         return {name: None for scope in self.chain for name in scope.limits}
 
     def own_left(self, measure: str) -> float:
-        """What nobody has used or leased, by its own limit."""
+        """Return what this scope's own limit leaves unused and unleased."""
         return self.limits[measure] - float(getattr(self.used, measure)) - self.leased[measure]
 
     def narrowest(self, measure: str) -> BudgetScope:
-        """The scope of the chain that has the least left."""
+        """Return the scope of the chain that has the least left."""
         return min((one for one in self.chain if measure in one.limits), key=lambda one: one.own_left(measure))
 
     def left(self, measure: str) -> float | None:
-        """What may still be leased; ``None`` where nothing bounds it."""
+        """Return what may still be leased; ``None`` if nothing bounds *measure*."""
         if measure not in self.measures:
             return None
         left = self.narrowest(measure).own_left(measure)
         return left if left > _LEAST else 0.0
 
     def spent(self, measure: str) -> SpentBudget:
-        """Who is to blame that nothing is left."""
+        """Return the budget that leaves nothing of *measure*."""
         scope = self.narrowest(measure)
         used = getattr(scope.used, measure)
         return SpentBudget(scope.title, measure, scope.limits[measure], used, scope.leased[measure])
 
     def count(self, amounts: Amounts) -> None:
-        """So much was used here."""
+        """Add *amounts* to what was used here and above."""
         for scope in self.chain:
             scope.used = scope.used + amounts
 
     def recall(self, used: Amounts) -> None:
-        """At least so much has been used, by an earlier record."""
+        """Raise what was used to at least *used*, which an earlier record holds."""
         self.used = self.used.at_least(used)
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """The chain as it stands in a record."""
+        """The chain as a record holds it."""
         return [{"id": one.id, "title": one.title, "limits": one.limits, "used": one.used.told} for one in self.chain]
 
 
 class BudgetLease:
-    """A part of what a chain of scopes has left, for whoever works: it can be used without asking again."""
+    """Part of what a chain of scopes has left, which its holder can use without asking again."""
 
     def __init__(self, scope: BudgetScope) -> None:
         self.scope = scope
@@ -236,16 +235,17 @@ class BudgetLease:
         self._held: dict[str, float] = dict.fromkeys(self._measures, 0.0)
 
     def held(self, measure: str) -> float:
-        """What may be used without asking; unbounded measures have no bound."""
+        """Return what may be used without asking; infinite for an unbounded measure."""
         return self._held.get(measure, float("inf"))
 
     def lacking(self) -> SpentBudget | None:
-        """Take a part of all that a turn needs to begin and does not hold; what has nothing left of it."""
+        """Lease a part of everything that a turn needs to begin and does not hold; return the first budget that is
+        spent."""
         lacks = (self.lack(measure) for measure in self._measures if measure != "tool_calls")
         return next((spent for spent in lacks if spent is not None), None)
 
     def lack(self, measure: str) -> SpentBudget | None:
-        """Take a part of that measure, unless some is held; who is to blame if nothing is left."""
+        """Lease a part of *measure* unless some is held; return the spent budget if nothing is left."""
         lacks = measure in self._held and self._held[measure] <= _LEAST and self.scope.left(measure) is not None
         return self.scope.spent(measure) if lacks and not self._take(measure) else None
 
@@ -266,7 +266,7 @@ class BudgetLease:
                 scope.leased[measure] = max(scope.leased[measure] + amount, 0.0)  # its limits may be new
 
     def use(self, amounts: Amounts) -> SpentBudget | None:
-        """So much was used; which budget is spent by it, if one is: nothing more is to be used then."""
+        """Record that *amounts* were used; return a budget that is spent by it: then nothing more may be used."""
         self.scope.count(amounts)
         spent: SpentBudget | None = None
         for measure in self._measures:
@@ -279,14 +279,14 @@ class BudgetLease:
         return spent
 
     def give_back(self) -> None:
-        """What was not used goes back."""
+        """Return to the scopes what was not used."""
         for measure in self._measures:
             self._lease(measure, -self._held[measure])
 
 
 def hand_back_budget(given: Budget, spent: BudgetScope) -> Budget:
-    """What a turn may use that hands back what it has: *given*, and of tokens and money, where *given* does not say, a
-    tenth of the narrowest limit."""
+    """Return the budget of a turn that hands back unfinished work: *given*, and for tokens and money that *given* does
+    not name a tenth of the narrowest limit."""
     tenths: dict[str, float] = {}
     for measure in ("tokens", "cost_usd"):
         if measure in spent.measures:

@@ -51,7 +51,7 @@ __all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls", "se
 
 
 class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One process at one moment, as ``/proc/PID/stat`` tells of it.
+    """A process at one moment, as ``/proc/PID/stat`` describes it.
 
     ``born`` is in ticks since the boot of the machine; ``state`` a letter; ``threads`` counts a main thread that has
     exited as long as the process is not reaped. ``command_hex`` is the begin of the command line, which may hold any
@@ -89,7 +89,7 @@ class CallSpan(NamedTuple):
 
 
 class CallProcesses(NamedTuple):
-    """What is alive of the calls, parents before their children."""
+    """The processes of the ended calls that still run, parents before their children."""
 
     belong: tuple[ProcessSeen, ...] = ()
     may_belong: tuple[ProcessSeen, ...] = ()

@@ -17,4 +17,4 @@ class CallerReach(NamedTuple):
 
 
 NOWHERE: Final = CallerReach()
-"""The reach of a program of no session: a git of ours, say, or an acceptance test."""
+"""The reach of a program that works for no session: a git of the supervisor, or an acceptance test."""

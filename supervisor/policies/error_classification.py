@@ -1,13 +1,12 @@
-"""What kind of error ended an attempt, and whether it is the same one as before.
+"""Error classification: the category of the error that ended an attempt, and a signature to recognise the same error.
 
-A category is read from one table, top to bottom: the first row whose words occur decides. What an agent says of its
-model in a structure, and any other structured reason, goes before words, and words before an exit status, which agents
-are known to lie with. Only *permanent* rules out another
-attempt, so a row claims that only where another attempt would meet the very same thing; what nobody knows is *unknown*,
-and tried again until the same signature has come back too often.
+The category comes from one table, read from top to bottom: the first rule whose words occur decides. A model problem
+that the agent reports in a structure, and any other structured reason, take precedence over words, and words over an
+exit status, which agents are known to report wrongly. Only *permanent* rules out another attempt, so a rule says
+*permanent* only if another attempt would meet the very same problem; an error without a rule is *unknown*, and is
+retried until the same signature has come back too often.
 
-A signature is the error without what differs from one time to the next: numbers, ids, paths, quoted values, times.
-Nothing here is read but what is passed in.
+A signature is the error without its variable parts: numbers, ids, paths, quoted values, times. Pure.
 """
 
 from __future__ import annotations
@@ -33,19 +32,20 @@ __all__ = [
 ]
 
 SIGNATURE_CHARS_MAX: Final = 200
-"""The longest signature; of a longer one the beginning and the end are kept, where messages say what they are."""
+"""Longest signature; of a longer one the beginning and the end are kept, which tell errors apart best."""
 READ_CHARS_MAX: Final = 8192
-"""How much of an error is looked at: its first half and its last, so that a flood costs no more than a page."""
+"""Characters of an error that are read, half from its beginning and half from its end, so that a flood costs no more
+than a page."""
 
 TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN
 
 
 class Failure(NamedTuple):
-    """What an error amounts to.
+    """A classified error.
 
-    ``provider`` is true where whoever serves the model failed, or turned us away, whatever the task was: that is what
-    a provider's breaker counts. ``why`` is the reason for the category, for people. ``met`` says that it was heard of
-    when it was met, by who watches the model.
+    ``provider``: the provider of the model failed or refused, whatever the task was; the provider's breaker counts
+    these. ``why`` is the reason for the category, for people. ``met``: the model error monitor recorded the error when
+    it happened.
     """
 
     category: ErrorCategory
@@ -56,8 +56,8 @@ class Failure(NamedTuple):
 
 
 class ErrorRule(NamedTuple):
-    """One row of the table: errors with these ``words`` (a regular expression, in any case) are of that kind;
-    ``problem`` is the model's, where it is one."""
+    """A rule of the table: errors that match ``words`` (a regular expression, in any case) have this category;
+    ``problem`` is the model problem, if there is one."""
 
     category: ErrorCategory
     provider: bool
@@ -73,7 +73,8 @@ def _row(
 
 
 def _http(codes: str) -> str:
-    """A status of HTTP where it is told as one: ``status code 503``, ``API Error: 529``, ``Error: 429 {``."""
+    """Return a pattern for HTTP statuses where they are named as such: ``status code 503``, ``API Error: 529``,
+    ``Error: 429 {``."""
     told = rf"(?:\bhttp[/\d.]*|\bstatus(?:[ _]?code)?|\bapi error|\berror code)\W{{0,4}}(?:{codes})\b"
     return rf"{told}|\b(?:{codes})\s+\{{"
 
@@ -262,8 +263,8 @@ TABLE: Final[tuple[ErrorRule, ...]] = (
         r"(?:unknown|invalid|no such) option",
     ),
 )
-"""Precise before general, the provider's words before the machine's: a 429 for an empty account is no rate limit, a
-403 for too many requests is one, and a SyntaxError over a gateway's page is the gateway's.
+"""Rules, the precise ones before the general ones, and the provider's words before the machine's: a 429 for an empty
+account is no rate limit, a 403 for too many requests is one, and a SyntaxError over a gateway's page is the gateway's.
 
 Words: those of spec 002; of the HTTP errors that the model providers document; of what nine agents print when a model
 fails; of the shells, Python, node and the kernel; and of this runtime's own refusals.
@@ -277,7 +278,7 @@ MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
     TransitionReason.ORPHAN_RECOVERED: (TRANSIENT, False, "its supervisor ended, not the work"),
     TransitionReason.SHORTAGE: (TRANSIENT, False, "the machine lacked what a program needs to start"),
 }
-"""Reasons that say by themselves of which kind an error is, and whether it is the provider's."""
+"""Transition reasons that determine the category by themselves, and whether the provider is to blame."""
 
 PROBLEMS: Final[dict[ModelProblem, tuple[ErrorCategory, bool, str]]] = {
     ModelProblem.AUTH: (PERMANENT, True, "the provider does not let in who asks; somebody must log in"),
@@ -291,7 +292,7 @@ PROBLEMS: Final[dict[ModelProblem, tuple[ErrorCategory, bool, str]]] = {
     ModelProblem.REFUSED: (UNKNOWN, False, "the model refused"),
     ModelProblem.UNKNOWN: (TRANSIENT, True, "the provider failed, in words that say no more"),
 }
-"""What a problem that an agent's model has amounts to."""
+"""Category of each model problem."""
 
 STATUS_PROBLEMS: Final[dict[int, ModelProblem]] = {
     401: ModelProblem.AUTH,
@@ -303,7 +304,7 @@ STATUS_PROBLEMS: Final[dict[int, ModelProblem]] = {
     503: ModelProblem.OVERLOADED,
     529: ModelProblem.OVERLOADED,
 }
-"""What an HTTP status of a provider means: those that Anthropic, OpenAI and Google document."""
+"""Model problems of the HTTP statuses that Anthropic, OpenAI and Google document."""
 
 DECIDED: Final = frozenset(
     {
@@ -313,20 +314,20 @@ DECIDED: Final = frozenset(
         AbortReason.PARENT_ABORTED,
     }
 )
-"""Somebody ended it on purpose: the words are theirs, and say nothing about the work."""
+"""Abort reasons of a deliberate end: the error text is the requester's and says nothing about the work."""
 
 ENDED: Final[dict[AbortReason, tuple[ErrorCategory, bool, str]]] = {
     AbortReason.PROVIDER_ERROR: (TRANSIENT, True, "the provider failed, in words that say no more"),
     AbortReason.PERMISSION_DENIED: (PERMANENT, False, "it may not do what it has to do"),
 }
-"""What a reason means where no words say more."""
+"""Category of an abort reason, for errors without words that match."""
 
 STATUSES: Final[dict[int, tuple[ErrorCategory, bool, str]]] = {
     75: (TRANSIENT, False, "the program says that it is temporary (EX_TEMPFAIL)"),
     126: (PERMANENT, False, "the program cannot be executed"),
     127: (PERMANENT, False, "there is no such program"),
 }
-"""Exit statuses that have a meaning of their own in shells and sysexits.h."""
+"""Exit statuses with a meaning of their own in shells and sysexits.h."""
 
 
 def classify(
@@ -337,9 +338,10 @@ def classify(
     exit_status: int | None = None,
     model: ModelFailure | None = None,
 ) -> Failure:
-    """The kind of an error: *error* in the agent's or the runtime's words, and what else is known of that end.
+    """Classify an error from its text (the agent's or the runtime's) and the other facts about that end.
 
-    *exit_status* is in Python's form (negative: the signal that ended it). Never raises; what nobody knows is unknown.
+    *exit_status* is in Python's form (negative: the signal that ended it). Never raises; an error without a rule is
+    unknown.
     """
     category, provider, why = (
         PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
@@ -365,8 +367,7 @@ def _verdict(
 
 
 def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
-    """What was the matter with a model: by what *words* say where that is more precise than *status* (of HTTP), by the
-    status otherwise; ``None``: they speak of no model."""
+    """Return the model problem that *words* prove, else the one of *status* (HTTP); ``None`` if neither names one."""
     said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
     if status is None or status < 400:
         return said
@@ -375,7 +376,7 @@ def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
 
 
 def problem_of_status(status: int | None) -> ModelProblem | None:
-    """What an HTTP *status* alone says of a model; ``None``: nothing, or there is none."""
+    """Return the model problem of an HTTP *status*; ``None`` if it has none."""
     if status is None:
         return None
     return STATUS_PROBLEMS.get(status) or (ModelProblem.SERVER if status >= 500 else None)
@@ -388,15 +389,16 @@ MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
     ModelProblem.OVERLOADED: (ModelProblem.RATE_LIMIT,),
     ModelProblem.UNKNOWN: tuple(ModelProblem),
 }
-"""Which words are believed against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
+"""Problems that words prove against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
 that is too long is a 400 everywhere."""
 
 SPOKEN: Final = re.compile(r"\A\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
-"""What agents say in place of an answer when their model fails, and call it success: qwen-code 0.15 and claude 2.1."""
+"""Texts that agents give as an answer when their model fails, and report as a success: qwen-code 0.15 and claude
+2.1."""
 
 
 def spoken_failure(text: str) -> bool:
-    """Whether all that an agent said is that its model failed."""
+    """Return whether *text* as a whole is an agent's report that its model failed."""
     return SPOKEN.match(text) is not None
 
 
@@ -407,7 +409,7 @@ def ends_of(error: str) -> str:
 
 
 def _unsaid(abort: AbortReason | None, transition: TransitionReason | None, status: int | None) -> str:
-    """What stands for an error without words, so that two of them are the same one."""
+    """Return a signature for an error without words, from its reason and status."""
     for reason in (transition, abort):
         if reason is not None:
             return reason.value
@@ -434,12 +436,12 @@ DIFFERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         (r"\s+", " "),
     )
 )
-"""What differs from one time to the next, in the order in which it is taken out of a lower-case text. A number that
-is told as a status, a code or an errno is what the error is, and stays."""
+"""Variable parts of a lower-case error text, in the order in which they are replaced. A number that is given as a
+status, a code or an errno identifies the error, and stays."""
 
 
 def signature_of(error: str) -> str:
-    """The error without what differs from one time to the next; empty for one without words."""
+    """Return the error without its variable parts; empty for an error without words."""
     said = ends_of(error).lower()
     for pattern, name in DIFFERS:
         said = pattern.sub(name, said)

@@ -1,4 +1,4 @@
-"""Who tries next: the task's own agent first, then its fallbacks in their order, and the last of them from then on."""
+"""Choose the agent of the next attempt: the task's own agent, then its fallbacks in order, then always the last one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["next_agent"]
 
 
 def next_agent(agent: str, fallback_agents: Sequence[str], failures: int) -> str:
-    """The name of the agent for the attempt after that many failures that were charged to the task."""
+    """Return the name of the agent for the attempt after *failures* that were charged to the task."""
     ladder = (agent, *fallback_agents)
     return ladder[min(failures, len(ladder) - 1)]

@@ -1,9 +1,10 @@
-"""One policy judges whether an agent is alive: snapshots without progress, and what is done after how many of them.
+"""Liveness policy: decide from snapshots without progress what is done about an agent.
 
-Every ``snapshot_s`` it is looked at whether anything came from the agent since: its start, a heartbeat, a message of
-its protocol, output, a tool call's begin or end. After ``wake`` snapshots without any it is sent an urgent message,
-after ``stop`` it is interrupted, after ``kill`` its session is aborted. Once a step was taken, what may be no more than
-the answer to that step (a turn that ends and begins anew, a message without words or calls) is no sign any more. Pure.
+Every ``snapshot_s`` seconds the monitor checks whether anything came from the agent since the last snapshot: its start,
+a heartbeat, a protocol message, output, the begin or end of a tool call. After ``wake`` snapshots without progress the
+agent gets an urgent message, after ``stop`` it is interrupted, after ``kill`` its session is aborted. Once an action
+was taken, a mere reaction to it (a turn that ends and begins anew, a message without text or calls) no longer counts as
+progress. Pure.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import msgspec
 __all__ = ["ACTOR", "Liveness", "Stall", "StallAction", "StallProfile", "StallProfileName"]
 
 ACTOR: Final = "liveness"
-"""Who ends a session whose agent is not heard of any more."""
+"""Actor in the records of a session that is ended because its agent makes no progress."""
 
 
 class StallProfileName(Enum):
-    """Whose stall profile holds."""
+    """Names of the stall profiles of a plan."""
 
     DEFAULT = "default"
     LARGE = "large"
@@ -28,7 +29,7 @@ class StallProfileName(Enum):
 
 
 class StallProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """After how many snapshots in a row without progress an agent is woken up, asked to stop, and killed."""
+    """Snapshots in a row without progress after which an agent is woken up, asked to stop, and killed."""
 
     wake: int
     stop: int
@@ -36,8 +37,8 @@ class StallProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
-    """How often it is looked (seconds; 0: never), and how patient the profiles are: large tasks, and phases in which
-    tests run or work is merged, are given longer. The figures are those of the specification."""
+    """Seconds between snapshots (0: none are taken), and the stall profiles: large tasks, and phases in which tests run
+    or work is merged, get more time. The figures are those of the specification."""
 
     snapshot_s: float = 30.0
     default: StallProfile = StallProfile(wake=3, stop=5, kill=7)
@@ -50,7 +51,7 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StallAction(Enum):
-    """What is to be done about an agent that does not move."""
+    """Actions against an agent that makes no progress."""
 
     WAKE = "wake"
     STOP = "stop"
@@ -58,10 +59,10 @@ class StallAction(Enum):
 
 
 class Stall:
-    """How long one agent has not moved, in snapshots, and what was done about it.
+    """Snapshots without progress of one agent, and the actions that were taken.
 
-    Each step is taken once. As many snapshots with progress as it takes until the first step make good again: an agent
-    that says a word each time it is woken does not go on like that for ever.
+    Each action is taken once. The actions are forgotten only after as many snapshots with progress as it takes until
+    the first action: an agent that says a word each time it is woken cannot go on like that for ever.
     """
 
     __slots__ = ("_lively", "_taken", "silent")
@@ -73,11 +74,11 @@ class Stall:
 
     @property
     def stepped(self) -> bool:
-        """Whether something was done about it that has not been made good."""
+        """Whether an action was taken and not yet forgotten."""
         return self._taken > 0
 
     def snapshot(self, moved: bool, profile: StallProfile) -> StallAction | None:
-        """What the next snapshot asks for."""
+        """Record the next snapshot; return the action that is due."""
         if moved:
             self.silent = 0
             self._lively += 1
@@ -95,4 +96,4 @@ class Stall:
 
 
 STEPS: Final = (StallAction.WAKE, StallAction.STOP, StallAction.KILL)
-"""Gentlest first."""
+"""Actions, gentlest first."""

@@ -1,10 +1,10 @@
-"""Loops: an agent that makes the same call, or the same edit, again and again, with nothing new in between.
+"""Loop detection: find an agent that repeats a call, or an edit, with nothing new in between.
 
-A call is known by its name and its arguments, an observation by a call and what came of it. An observation that was not
-made before is progress: another call, other arguments, or another result of the same call (so polling for what changes
-is none of this). Only observations that were made before count, each for its call, since the last progress. Words of
-the agent are no progress. A call of which no result is told cannot be judged, and counts as progress; but for an edit,
-whose arguments say what it does. Memory is bounded. Pure.
+A call is identified by its name and arguments, an observation by a call and its result. A new observation is progress:
+another call, other arguments, or another result of the same call (so polling for a change is no loop). Only repeated
+observations since the last progress are counted, each for its call. Text of the agent is no progress. A call without a
+reported result cannot be judged and counts as progress, except for an edit, whose arguments say what it does. Memory is
+bounded. Pure.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ __all__ = [
 ]
 
 KNOWN_MAX: Final = 512
-"""Observations that are remembered: a circle of more calls than this is not noticed."""
+"""Observations that are remembered: a loop of more calls than this is not noticed."""
 
 EDITS: Final = frozenset({"edit", "delete", "move"})
 """Kinds of calls that change files (the kinds of ACP)."""
 
 
 PLAIN_MAX: Final = 1024
-"""Parts of a value that are looked at: what has more, or is nested deeper than DEPTH_MAX, is not known."""
+"""Parts of a value that are hashed; a value with more parts, or nested deeper than DEPTH_MAX, gets no digest."""
 DEPTH_MAX: Final = 8
 
 _PLAIN: Final = (str, bytes, int, float, bool)
 
 
 def digest(value: object) -> str:
-    """What a value is known by: a text, bytes, a number, or a list, tuple or mapping of such; ``""`` for anything else,
-    for nothing, and for what is empty: that says nothing of what came of a call."""
+    """Return a hash of a value made of text, bytes, numbers, lists, tuples and mappings. Return ``""`` for any other
+    value, and for ``None`` and empty values, which say nothing about a call's result."""
     parts: list[bytes] = []
     if not _into(parts, value) or value in (None, (), [], {}, "", b""):
         return ""
@@ -50,7 +50,7 @@ def digest(value: object) -> str:
 
 
 def _into(parts: list[bytes], value: object, depth: int = 0) -> bool:
-    """Add what *value* is known by; ``False`` if it cannot be known."""
+    """Append the parts of *value* to *parts*; return ``False`` if *value* cannot be hashed."""
     if len(parts) > PLAIN_MAX or depth > DEPTH_MAX:
         return False
     if isinstance(value, dict | list | tuple):
@@ -65,7 +65,8 @@ def _into(parts: list[bytes], value: object, depth: int = 0) -> bool:
 
 
 class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the same call, and the same edit, may be made with nothing new in between; 0: no bound.
+    """Repetitions of the same call, and of the same edit, that are allowed with nothing new in between; 0 means no
+    bound.
 
     At the limit the agent is told so, once for each prompt; when it is reached again, the session is aborted.
     """
@@ -75,7 +76,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishedCall(NamedTuple):
-    """A call that is over: its title and kind, and digests of its arguments and of its result; ``""``: not told."""
+    """A finished call: its title and kind, and digests of its arguments and result; ``""`` if not reported."""
 
     title: str
     kind: str
@@ -84,7 +85,8 @@ class FinishedCall(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """What is repeated, how often, and whether the agent had been told already."""
+    """A repetition that reached the limit: the call, the number of times, and whether the agent had been told
+    before."""
 
     title: str
     edit: bool
@@ -98,7 +100,7 @@ class Repeated(NamedTuple):
 
 
 class LoopDetector:
-    """Watches the calls of one agent."""
+    """Counts the repeated calls of one agent."""
 
     __slots__ = ("_known", "_limits", "_repeats", "_warned")
 
@@ -109,13 +111,13 @@ class LoopDetector:
         self._warned = False
 
     def begin(self) -> None:
-        """A new prompt: what was asked before is no measure of it."""
+        """Begin a new prompt: earlier calls no longer count."""
         self._known.clear()
         self._repeats.clear()
         self._warned = False
 
     def take(self, call: FinishedCall) -> Repeated | None:
-        """The next call that is over; what is repeated too often, if something is."""
+        """Record the next finished call; return the repetition if it reached the limit."""
         edit = call.kind in EDITS
         judged = bool(call.asked if edit else call.answered)
         if not judged or call not in self._known:

@@ -1,10 +1,13 @@
-"""Model trouble: how often the model of a session may fail, or be asked in vain, before its turn is ended.
+"""Model errors: decide when the model of a session has failed, or has been asked in vain, too often for its turn to go
+on.
 
-One layer counts. A try that an agent makes again by itself, and a turn of ours that its model made fail, are the same
-thing: a failure in a row, until something new came from the model. Whoever has used the budget fails with that as the
-reason, and what the agent would not have been let try, nobody tries in its place; the next prompt has one try, until
-the model answers. A problem that no retry mends is not retried. Words are new where they were not said just before;
-a call, its result, a permission that is asked for always are. Pure.
+Failures are counted in one place. A retry that the agent makes by itself and a turn that failed because of the model
+both count as one failure in a row; the count returns to 0 when something new comes from the model. When the budget is
+used up, the turn fails with that reason, and nothing else retries it; the next prompt has one attempt until the model
+answers. A problem that no retry can solve is not retried.
+
+Text counts as new unless the agent has said it just before. A call, a call's result and a permission request always
+count as new. Pure.
 """
 
 from __future__ import annotations
@@ -20,16 +23,16 @@ from supervisor.policies.turn_outcome import model_failure_verdict
 __all__ = ["PERMANENT", "SAID_MAX", "ModelErrorStatus", "ModelLimits", "ModelRecord"]
 
 PERMANENT: Final = (ModelProblem.AUTH, ModelProblem.QUOTA, ModelProblem.NOT_FOUND, ModelProblem.CONTEXT_LENGTH)
-"""What another try of the same request meets again."""
+"""Problems that a retry of the same request meets again."""
 
 SAID_MAX: Final = 64
-"""Words of an agent that are remembered to tell new ones from old ones, each up to as many characters as that ..."""
+"""Texts of an agent that are remembered to recognise a repeated one."""
 SAID_CHARS: Final = 256
-"""... is."""
+"""Characters of each text that are compared."""
 
 
 class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much model trouble one session has before its turn is ended; 0: no bound.
+    """Bounds on model errors of one session, after which its turn is ended; 0 means no bound.
 
     ``retries_max`` bounds failures in a row, of the agent's own tries and of ours together: 10 is what Claude Code
     gives itself, once. ``at_once`` are the problems that are not worth any. ``fruitless_max`` bounds requests in a row
@@ -46,14 +49,14 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelErrorStatus(NamedTuple):
-    """What a trouble amounts to: how many there have been in a row, and, where the turn is to end, why."""
+    """Result of one model error: the number of failures in a row, and the verdict if the turn is to end."""
 
     in_a_row: int
     verdict: Verdict | None = None
 
 
 class ModelRecord:
-    """What is known of the model of one session."""
+    """History of the model of one session."""
 
     __slots__ = ("_asked", "_fruitless", "_last", "_limits", "_said", "attempts", "in_a_row")
 
@@ -64,19 +67,19 @@ class ModelRecord:
         self._fruitless = 0
         self._last: tuple[ModelProblem, int | None] | None = None
         self.in_a_row = 0
-        """Failures since the model gave something new."""
+        """Failures since the model last gave something new."""
         self.attempts = 0
-        """Those that the agent has told of in this turn."""
+        """Failures that the agent has reported in this turn."""
 
     def turn_opened(self) -> None:
-        """Another turn: what an earlier one asked in vain is no measure of it; what failed is."""
+        """Begin a turn: the requests of an earlier turn no longer count, its failures still do."""
         self.attempts = self._fruitless = 0
         self._asked.clear()
         self._said.clear()
 
     # ------------------------------------------------------------------ what came
     def said(self, text: str) -> None:
-        """The agent said, or thought, something."""
+        """Record *text* that the agent said or thought."""
         words = text.strip()[:SAID_CHARS]
         if words and words not in self._said:
             self.progressed()
@@ -85,13 +88,13 @@ class ModelRecord:
                 del self._said[next(iter(self._said))]
 
     def progressed(self) -> None:
-        """Something new came."""
+        """Record that something new came from the model."""
         self.in_a_row = self._fruitless = 0
         self._last = None
 
     # ------------------------------------------------------------------ what did not
     def troubled(self, problem: ModelProblem, status: int | None, words: str, now_s: float) -> ModelErrorStatus:
-        """The agent's model failed, and the agent tries again by itself."""
+        """Record that the agent's model failed and that the agent retries by itself."""
         self.attempts += 1
         self.in_a_row += 1
         self._last = problem, status
@@ -106,7 +109,7 @@ class ModelRecord:
         return ModelErrorStatus(self.in_a_row, self._verdict(why, problem, status))
 
     def requested(self, requests: int, now_s: float) -> Verdict | None:
-        """The agent asked its model that often; why its turn is to end, if it is."""
+        """Record *requests* to the model; return the verdict if the turn is to end."""
         self._count(requests, now_s)
         most, within_s = self._limits.requests_max, self._limits.within_s
         if most and len(self._asked) > most:
@@ -114,7 +117,7 @@ class ModelRecord:
         return self.reported(requests)
 
     def reported(self, requests: int = 1) -> Verdict | None:
-        """It seems to have asked its model; why its turn is to end, if it is."""
+        """Record *requests* that the agent seems to have made; return the verdict if the turn is to end."""
         self._fruitless += requests
         most = self._limits.fruitless_max
         if most and self._fruitless > most:
@@ -137,7 +140,8 @@ class ModelRecord:
 
     # ------------------------------------------------------------------ how a turn ended
     def failed(self, verdict: Verdict) -> Verdict:
-        """The agent itself has ended its turn because of its model: one more failure in a row, and what that means."""
+        """Record that the agent ended its turn because of its model; return the verdict with the number of attempts,
+        and ``final`` if no further attempt is worth it."""
         model = verdict.model
         if model is None:
             return verdict

@@ -1,7 +1,7 @@
-"""What becomes of it when an agent asks whether it may: a policy allows, denies, or has a human asked.
+"""Permission policy: a request of an agent is allowed, denied, or put to a human.
 
-Pure. The first rule that fits decides; where none does, the policy's default. What an agent is trusted with
-(``supervisor.policies.access``) stands before all of this. What nobody answers in time is denied.
+Pure. The first rule that matches decides; without a match the policy's default does. The trust level of an agent
+(``supervisor.policies.access``) is checked before all of this. A request that nobody answers in time is denied.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 ANSWER_WITHIN_S: Final = 300.0
-"""How long a human has by default; as long as a turn."""
+"""Seconds that a human has by default to answer; as long as a turn."""
 
 
 class Decision(StrEnum):
-    """What a policy says of a wish."""
+    """Decision about a permission request."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -42,7 +42,8 @@ class Decision(StrEnum):
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent asks for: *kind* in the words of ACP, *tool* its name for the tool, *paths* the files it names."""
+    """A request of an agent: *kind* in ACP's kinds, *tool* the agent's name of the tool, *paths* the files that it
+    names."""
 
     title: str
     kind: str = "other"
@@ -51,8 +52,8 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided about the wishes that fit everything that is given here; *title*, *tool* and *path* are patterns
-    (``*``, ``?``, ``[...]``), in which ``*`` also stands for ``/``."""
+    """Decision for the requests that match every given field; *title*, *tool* and *path* are patterns (``*``, ``?``,
+    ``[...]``), in which ``*`` also matches ``/``."""
 
     then: Decision
     kinds: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PermissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules in their order, and what holds where none fits. A human has *answer_within_s* to answer."""
+    """Rules in order of precedence, and the default. A human has *answer_within_s* seconds to answer."""
 
     default: Decision = Decision.ALLOW
     rules: tuple[PermissionRule, ...] = ()
@@ -77,21 +78,21 @@ class PermissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyDecision(NamedTuple):
-    """What is decided, and by what."""
+    """A decision, and the rule or default that made it."""
 
     decision: Decision
     why: str
 
 
 class OptionChoice(NamedTuple):
-    """The option that says what was decided; ``None``: the agent offers none that does, and is told *cancelled*."""
+    """The option of the agent that expresses a decision; ``None`` if the agent offers none: it is told *cancelled*."""
 
     option: str | None
     kind: str | None
 
 
 class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
-    """A permission that a human is to answer: who asks, for what, and for how long it can still be answered."""
+    """A permission request that waits for a human: session, agent, subject, and the seconds left to answer."""
 
     id: str
     session: str
@@ -101,17 +102,17 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     detail: str
     options: tuple[str, ...]
-    """The kinds of answers that the agent offers."""
+    """The kinds of options that the agent offers."""
     left_s: float
 
 
 def decide_permission(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision:
-    """What *policy* says of *wish*; relative paths of its rules are meant in *directory*."""
+    """Decide *wish* by *policy*; relative paths of the rules are resolved in *directory*."""
     return _by_rule(policy, wish, directory) or PolicyDecision(policy.default, f"default: {policy.default}")
 
 
 def decide_service(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision:
-    """What *policy* says of what the supervisor is to do for an agent itself: run a command, write a file, read one.
+    """Decide by *policy* what the supervisor is to do for an agent: run a command, write a file, read a file.
 
     Reading is decided by the rules alone. The default is for what agents ask about, and none asks before it reads: a
     human would be asked about each file.
@@ -122,14 +123,17 @@ def decide_service(policy: PermissionPolicy, wish: PermissionRequest, directory:
 
 
 def _by_rule(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision | None:
-    """What the first rule that fits says."""
+    """Return the decision of the first rule that matches."""
     fitting = (rule for rule in policy.rules if _fits(rule, wish, directory))
     return next((PolicyDecision(rule.then, rule.words) for rule in fitting), None)
 
 
 def covers(allowed: PermissionRequest, detail: str, wanted: PermissionRequest, directory: str) -> bool:
-    """Whether who was allowed that, and has shown *detail* for it, need not be asked about *wanted* as well: the same
-    command line, or files that were named. What an agent calls its wish is its own word; what it has us do is not."""
+    """Return whether an allowed request, shown with *detail*, covers *wanted*, so that *wanted* needs no question.
+
+    It does if *wanted* is the same command line, or only files that *allowed* named. The title that an agent gives a
+    request proves nothing; the commands and files that the supervisor handles are what counts.
+    """
     if wanted.kind == "execute":
         literal = msgspec.json.encode(wanted.title).decode()  # among the arguments, which are JSON
         return allowed.kind == "execute" and (wanted.title == allowed.title or literal in detail)
@@ -149,23 +153,24 @@ def _fits(rule: PermissionRule, wish: PermissionRequest, directory: str) -> bool
 
 
 def _fits_paths(rule: PermissionRule, paths: Sequence[str], directory: str) -> bool:
-    """To be allowed, every path must fit; one is enough to be denied, or asked about. Who names none fits nothing."""
+    """Return whether the paths match the rule's. An allow rule needs all paths to match, the others need one. A request
+    without paths matches nothing."""
     pattern = _led(escape(directory), rule.path)
     fits = [fnmatchcase(_led(directory, path), pattern) for path in paths]
     return bool(fits) and (all(fits) if rule.then is Decision.ALLOW else any(fits))
 
 
 def _led(directory: str, path: str) -> str:
-    """Where *path* leads from *directory*; of two slashes at its beginning, which POSIX keeps apart, one is left."""
+    """Resolve *path* in *directory*. Of two leading slashes, which POSIX keeps apart, one is left."""
     led = posixpath.normpath(posixpath.join(directory, path))
     return led[1:] if led.startswith("//") else led
 
 
 def choose_option(options: Sequence[tuple[str, str]], *, allow: bool, always: bool = False) -> OptionChoice:
-    """The option, of (id, kind), that says so.
+    """Choose the option, of (id, kind), that expresses the decision.
 
-    More is never granted than was decided: ``allow_once`` is not said by ``allow_always``. Less may be: where nothing
-    is rejected once, it is rejected for good.
+    Never grants more than was decided: ``allow_once`` is not expressed by ``allow_always``. May grant less: without a
+    ``reject_once``, ``reject_always`` is chosen.
     """
     once, for_good = ("allow_once", "allow_always") if allow else ("reject_once", "reject_always")
     kinds = (for_good, once) if always else (once,) if allow else (once, for_good)

@@ -1,8 +1,8 @@
-"""Keeps secrets out of the journal, the transcripts and the logs: by value, where they were given, and by their looks.
+"""Redaction: keep secrets out of the journal, the transcripts and the logs, by known value and by pattern.
 
-The value of a variable whose name says that it is a secret becomes ``$NAME`` wherever it turns up; what looks like a
-key of a well-known kind becomes ``[redacted]``. What is kept and what is worked with are the same: an agent is given
-the prompt as it is on record, and finds the value where the prompt says, in its environment.
+The value of an environment variable whose name marks it as a secret becomes ``$NAME`` wherever it occurs; a text that
+looks like a key of a well-known kind becomes ``[redacted]``. The agent gets the redacted prompt, too: it finds the
+value in its environment, under the name that the prompt gives.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import msgspec
 __all__ = ["TRUSTED_FIELDS", "Redactor", "StreamRedactor", "encodable", "is_secret_name", "printable"]
 
 VALUE_CHARS_MIN: Final = 8
-"""A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
+"""Shortest value that is redacted: a shorter one would be found in ordinary words."""
 TAIL_CHARS: Final = 256
-"""How much of the end of a long piece is looked at: a flood costs no more than what is short."""
+"""Characters at the end of a long piece that are searched for the beginning of a secret, so that a flood is cheap."""
 HELD_CHARS_MAX: Final = 4096
-"""The longest run without a space that is waited for; a longer one is looked at in pieces."""
+"""Longest run without a space that is held back; a longer one is searched in pieces."""
 KEY_CHARS_MAX: Final = 32 * 1024
-"""The longest private key: RSA of 16,384 bits has 13,000 characters. What goes on after that without an end is none."""
+"""Longest private key: RSA of 16,384 bits has 13,000 characters. A longer text without an end line is no key."""
 MARK_CHARS_MAX: Final = 64
-"""The longest first or last line of a private key."""
+"""Longest first or last line of a private key."""
 
 _NAMES: Final = re.compile(
     r"(?i)(^|[_-])(api[_-]?key|access[_-]?key|private[_-]?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth"
     r"|authorization|cookie)([_-]|$)"
 )
-"""Of variables, and of headers."""
+"""Names of variables and of headers that hold secrets."""
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token) +(\S+)")
-"""What stands before the secret in the value of a header."""
+"""Scheme before the secret in the value of a header."""
 _LOOKS: Final = (
     r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
     r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
@@ -54,24 +54,26 @@ _LOOKS: Final = (
 _WEB_TOKEN: Final = re.compile(
     r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{13,}+\.(?=(eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+))"
 )
-"""A run of characters in which the header of a JSON Web Token may stand, and behind it the rest of one, as a group. The
-header itself begins at an ``eyJ`` of the run. A pattern of the whole token would be tried again at each ``eyJ``, each
-time up to the end of the run: the lookbehind and the possessive repeats make that once for each run."""
+"""A run of characters that may contain the header of a JSON Web Token, followed by the rest of a token (the group). The
+header itself begins at an ``eyJ`` of the run. A pattern of the whole token would be tried at each ``eyJ``, each time up
+to the end of the run; the lookbehind and the possessive repeats do that once per run."""
 _WEB_TOKEN_BEGINS: Final = "eyJ"
 _HEADER_CHARS_MIN: Final = 10
-"""Of the header of a token, behind its ``eyJ``."""
+"""Shortest header of a token, without its ``eyJ``."""
 _KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _KEY_ENDS: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 _KEY_MAY_BEGIN: Final = re.compile(r"-(?:-(?:-(?:-(?:-(?:B(?:E(?:G(?:I(?:N(?: [A-Z ]*-{0,4})?)?)?)?)?)?)?)?)?)?\Z")
-"""The beginning of the first line of a private key, at the end of a text: that one has spaces in it."""
+"""Beginning of the first line of a private key at the end of a text. The line has spaces in it, so it is no single
+run."""
 _BEGINNINGS: Final = (
     *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "xox", "AIza", "npm_"),
     *("pypi-", "eyJ", "://", "Bearer"),
 )
 _MARKS: Final = (*_BEGINNINGS, "-----BEGIN ")
-"""One of these is in whatever has such looks: a text without any, as nearly all are, need not be searched for them."""
+"""Substrings of which each secret pattern contains at least one: a text without any, as nearly all are, is not
+searched."""
 _BEARER_BEGINS: Final = re.compile(r"Bearer \S*\Z")
-"""The secret comes after a space."""
+"""A ``Bearer`` scheme at the end of a text: the secret comes after the space."""
 TRUSTED_FIELDS: Final = frozenset(
     {
         *(
@@ -90,22 +92,22 @@ TRUSTED_FIELDS: Final = frozenset(
         *("stopped", "transition_reason"),
     }
 )
-"""Fields of events that are left alone: what others are known by, and words of our own. Any other may hold words of
-somebody outside, so that a field which is new is looked at until somebody has thought about it."""
+"""Fields of events that are not redacted: ids, and values of the runtime's own enums. Every other field may hold text
+from outside, so a new field is redacted until it is listed here."""
 _SILENT: Final = (int, float, bool, type(None), Enum)
-"""What can hold no words."""
+"""Types that can hold no text."""
 
 E = TypeVar("E", bound=msgspec.Struct)
 
 
 def encodable(text: str) -> str:
-    """*text* as UTF-8 can hold it: half a surrogate pair, as ``os.fsdecode`` makes of a Latin-1 name, is escaped."""
+    """Escape what UTF-8 cannot encode: lone surrogates, as ``os.fsdecode`` makes of a Latin-1 name."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 class _Escapes(dict[int, str]):
-    """Table for ``str.translate``: each character that a terminal would act on, as JSON writes it. The table grows with
-    the characters that are met."""
+    """Table for ``str.translate`` that writes each character on which a terminal would act as JSON does. Entries are
+    added as characters occur."""
 
     _ACTED_ON: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
     """Unicode categories: control, format (bidirectional marks among them), lone surrogates, line and paragraph
@@ -135,12 +137,12 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of that name holds a secret: ``OPENAI_API_KEY`` does, ``KEYBOARD`` does not."""
+    """Return whether a variable of that name holds a secret: ``OPENAI_API_KEY`` does, ``KEYBOARD`` does not."""
     return _NAMES.search(name) is not None
 
 
 class Redactor:
-    """Knows what must not be kept.
+    """Replaces secrets in texts and events.
 
     Args:
         environments: what agents are given; of each the values whose names are those of secrets.
@@ -159,7 +161,7 @@ class Redactor:
         self._spaced = [value for value in self._names if any(map(str.isspace, value))]
 
     def _learn(self, name: str, value: str) -> None:
-        """The whole of it, and what follows the name of its scheme."""
+        """Add a secret value, and the part of it that follows the name of a scheme."""
         follows = _SCHEME.fullmatch(value)
         for secret in (value, follows[1] if follows is not None else ""):
             if len(secret) >= VALUE_CHARS_MIN:
@@ -167,7 +169,7 @@ class Redactor:
                 self._names.setdefault(encodable(secret), name)  # as somebody may have escaped it before
 
     def text(self, text: str) -> str:
-        """*text* without what must not be kept, and without what no journal can hold."""
+        """Return *text* with secrets replaced and with characters escaped that the journal cannot hold."""
         if len(text) >= VALUE_CHARS_MIN:
             for mark in self._marks:
                 if mark in text:
@@ -175,7 +177,7 @@ class Redactor:
         return encodable(text)
 
     def _clean(self, text: str) -> str:
-        """*text* with each secret replaced; where two begin at the same place, a known value goes first."""
+        """Replace each secret; where two begin at the same place, a known value takes precedence."""
         tokens = _WebTokens(text)
         kept: list[str] = []
         at = 0
@@ -201,7 +203,7 @@ class Redactor:
         return "[redacted]" if name is None else f"${name}"
 
     def event(self, event: E) -> E:
-        """*event* with its texts clean; mostly *event* itself."""
+        """Return *event* with redacted texts; *event* itself if nothing changes."""
         changes = {}
         for name in _fields_of(type(event)):
             value = getattr(event, name)
@@ -211,7 +213,7 @@ class Redactor:
         return msgspec.structs.replace(event, **changes) if changes else event
 
     def value(self, value: Any) -> Any:
-        """A text, or what holds texts, clean."""
+        """Return *value* with every text in it redacted."""
         match value:
             case str():
                 return value if isinstance(value, Enum) else self.text(value)
@@ -225,7 +227,7 @@ class Redactor:
                 return value
 
     def held_back(self, text: str) -> int:
-        """How many characters at the end of *text* may be the beginning of what must not be kept."""
+        """Return how many characters at the end of *text* may be the beginning of a secret."""
         run = text[-HELD_CHARS_MAX:].rsplit(None, 1)[-1] if text and not text[-1].isspace() else ""
         known = self._beginnings
         starts = (at for at, char in enumerate(run) if char in known and self._may_begin(run[at:]))
@@ -244,7 +246,7 @@ class Redactor:
 
 
 class _WebTokens:
-    """The JSON Web Tokens of one text, from its beginning to its end."""
+    """Finds the JSON Web Tokens of one text, from its beginning to its end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -252,7 +254,8 @@ class _WebTokens:
         self._run = next(self._runs, None)
 
     def after(self, at: int) -> tuple[int, int] | None:
-        """The beginning and end of the first token that begins at *at* or later; *at* never falls."""
+        """Return begin and end of the first token that begins at *at* or later; *at* must not decrease between
+        calls."""
         while self._run is not None:
             last = self._run.end() - 1 - _HEADER_CHARS_MIN  # where an ``eyJ`` must have ended
             begin = self._text.find(_WEB_TOKEN_BEGINS, max(at, self._run.start()), last)
@@ -270,30 +273,31 @@ def _by_first_char(beginnings: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _overlap(text: str, value: str) -> int:
-    """How many characters at the end of *text* are the first ones of *value*, but not all of them."""
+    """Return how many characters at the end of *text* are the first ones of *value*, but not all of them."""
     return next((size for size in range(min(len(value) - 1, len(text)), 0, -1) if text.endswith(value[:size])), 0)
 
 
 class StreamRedactor:
-    """A stream of text that comes in pieces, given on so that nothing hides in two of them.
+    """Redacts a stream of text that arrives in pieces, so that no secret escapes by lying in two of them.
 
-    Of a private key nothing is kept: what comes after its first line is dropped, until its last one, or until it is too
-    long to be one.
+    Nothing of a private key is passed on: the text after its first line is dropped, until its last line, or until it is
+    too long to be a key.
     """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = ""
         self._key_chars: int | None = None
-        """How much of a private key has come; ``None`` outside of one."""
+        """Characters of the current private key so far; ``None`` outside of a key."""
 
     @property
     def in_key(self) -> bool:
-        """A private key has begun, and not ended."""
+        """Whether a private key has begun and not ended."""
         return self._key_chars is not None
 
     def feed(self, text: str) -> str:
-        """What can be given on now. Positions move through the text, which is never copied for one key of many."""
+        """Add *text*; return what can be passed on now. Works by positions, so that a text with many keys is not copied
+        for each."""
         text, said, at = self._held + text, list[str](), 0
         self._held = ""
         while at < len(text):
@@ -314,8 +318,8 @@ class StreamRedactor:
         return self._redactor.text(whole)
 
     def _after_key(self, text: str, at: int) -> int:
-        """Where *text* goes on after the key that has begun before *at*; the end of *text* is held where the last line
-        of the key may have begun."""
+        """Return the position after the key that has begun before *at*. The end of *text* is held back if the last line
+        of the key may have begun in it."""
         assert self._key_chars is not None, "a key has begun"
         left = KEY_CHARS_MAX - self._key_chars
         ends = _KEY_ENDS.search(text, at, at + left + MARK_CHARS_MAX)
@@ -331,14 +335,14 @@ class StreamRedactor:
         return len(text)
 
     def end(self) -> str:
-        """The rest. A key that goes on with what comes next is still one."""
+        """Return the rest. A key that has begun goes on with the next text."""
         held, self._held = self._held, ""
         return "" if self.in_key else self._redactor.text(held)
 
 
 @cache
 def _fields_of(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields that may hold words of somebody outside, themselves or in what they hold."""
+    """Return the fields of *kind* that may hold text from outside, directly or nested."""
     fields = msgspec.structs.fields(kind)
     return tuple(one.name for one in fields if one.name not in TRUSTED_FIELDS and not _is_silent(one.type))
 

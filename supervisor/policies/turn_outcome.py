@@ -1,7 +1,7 @@
-"""Decisions that are one place's business each: the verdict on a turn, the reason of an exit, the text of a prompt.
+"""Verdict on a turn, reason of an exit, text of a prompt, severity of a record: four decisions that are made only here.
 
-Pure: what was seen goes in, a value comes out. An exit code is never believed on its own: success is a terminal
-event of the agent, without an error and without an open tool call.
+Pure: facts go in, a value comes out. An exit status alone is never believed: a turn has succeeded only if the agent
+reported its end without an error and without an open tool call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
     "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
 }
-"""What an agent's word on its turn means where it is not the end of the work."""
+"""Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason."""
 
 
 MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
@@ -55,12 +55,13 @@ MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
     ModelProblem.NOT_FOUND: None,
     ModelProblem.UNKNOWN: TransitionReason.RETRY,
 }
-"""A problem of the model in the closed vocabulary of the specification, which has no word for every one of them: what
-may pass is ``retry``, and who asks for a model that is not there has no reason but ``provider_error``."""
+"""Transition reason (spec 000) of a model problem. The specification's list has no value for each problem: a problem
+that may pass is ``retry``, and a model that does not exist has no reason but ``provider_error``."""
 
 
 def model_failure_verdict(error: str, model: ModelFailure, status: int | None = None) -> Verdict:
-    """The verdict on a turn that its model made fail; *status* is the agent's exit status, where it has exited."""
+    """Return the verdict on a turn that failed because of its model; *status* is the agent's exit status, if it has
+    exited."""
     reason = MODEL_REASONS[model.problem]
     if model.status == 413:
         reason = TransitionReason.PROVIDER_413
@@ -75,10 +76,10 @@ def model_failure_verdict(error: str, model: ModelFailure, status: int | None = 
 
 
 def abort_reason_of(status: int | None, *, intended: AbortReason | None = None) -> AbortReason | None:
-    """The reason behind an exit status in Python's form; ``None`` for 0.
+    """Return the reason for an exit status in Python's form; ``None`` for 0.
 
-    *intended* is what we sent the process away for, noted before the signal: only a SIGKILL that was not ours is
-    taken for the out-of-memory killer.
+    *intended* is the reason for which the supervisor ended the process, recorded before the signal was sent. Only a
+    SIGKILL that the supervisor did not send counts as the out-of-memory killer's.
     """
     if intended is not None:
         return intended
@@ -100,7 +101,7 @@ def abort_reason_of(status: int | None, *, intended: AbortReason | None = None) 
 
 
 def describe_status(status: int | None) -> str:
-    """An exit status in words."""
+    """Describe an exit status in words."""
     if status is None:
         return "its exit status is not known"
     if status >= 0:
@@ -122,10 +123,10 @@ def decide_verdict(
     http_status: int | None = None,
     text: str = "",
 ) -> Verdict:
-    """The verdict on a turn from the agent's claim (*stop*, *error*, *problem*, *http_status*) and what we know.
+    """Decide the verdict on a turn from the agent's claim (*stop*, *error*, *problem*, *http_status*) and known facts.
 
-    *intent* is why we asked it to stop; it explains every end but a success that came first. *text* is all that the
-    agent said: where that is an error of its model, it is none of its successes.
+    *intent* is the reason for which the supervisor asked the agent to stop; it explains every end but a success that
+    came first. *text* is all that the agent said: if that is an error of its model, the turn is no success.
     """
     if stop == "end_turn" and not error and problem is None and spoken_failure(text):
         error = text.strip()
@@ -150,13 +151,13 @@ def decide_verdict(
 
 
 INTERRUPTED = "Note: you were interrupted, and what you had begun may be done already. Look before you do it again."
-"""What an agent is told that goes on in a conversation whose last prompt it may have worked on."""
+"""Note in the first prompt after an interruption, since the agent may have worked on the interrupted prompt already."""
 
 
 def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = False) -> str:
-    """The text an agent gets: the request, then the messages that waited for it, oldest first, urgent ones named so.
+    """Build the text for an agent: the request, then the messages that wait for it, oldest first, urgent ones marked.
 
-    *again*: the agent knows the request already, and was interrupted at it.
+    *again*: the agent knows the request already, and was interrupted while it worked on it.
     """
     parts = [prompt] if prompt else []
     if prompt and again:
@@ -168,9 +169,9 @@ def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = Fals
 
 
 def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
-    """How loud the record of an event is (spec 004: a failure that is retried warns, one that is final is an error).
+    """Return the severity of an event's record (spec 004: a failure that is retried warns, a final one is an error).
 
-    *effects* is what the event led to: giving up after too many failures makes the last of them final.
+    *effects* are those of the event: giving up after too many failures makes the last failure final.
     """
     if isinstance(event, FatalError):
         return Severity.CRITICAL

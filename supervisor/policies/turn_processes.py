@@ -19,7 +19,7 @@ __all__ = ["processes_of_turn"]
 def processes_of_turn(
     seen: Sequence[ProcessSeen], agent_pid: int, since: int, servers: Collection[str] = ()
 ) -> tuple[ProcessSeen, ...]:
-    """Return the processes of a turn, parents before their children.
+    """Return the processes of a turn that still run, parents before their children.
 
     Args:
         seen: the agent and its descendants, parents before their children.

@@ -1,8 +1,8 @@
-"""What was used, by whom: the sums of what agents have said, per turn, session, task and workstream, from the records.
+"""Usage totals: what agents have reported, summed per turn, session, task and workstream, from the journal's records.
 
-The log of a session says what its agents have used so far; nothing is counted but that, so the sums are the same for
-whoever reads the journal, whenever, and after however many supervisors. A session's sum holds its child sessions, a
-task's the sessions that have claimed it, a workstream's its tasks. Pure.
+The log of a session holds what its agents have used so far. Only these records are counted, so the totals do not depend
+on the reader, the time or the number of supervisors. A session's total includes its child sessions, a task's total the
+sessions that have claimed the task, a workstream's total its tasks. Pure.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from supervisor.policies.budgets import Amounts
 __all__ = ["USAGE", "USAGE_EVENTS", "UsageTotals"]
 
 USAGE: Final = "Usage"
-"""The fact that says what a session has used so far, and every scope that it counts in."""
+"""The fact that records what a session has used so far, and every budget scope that it counts in."""
 USAGE_EVENTS: Final = ("Born", USAGE, "claimed")
-"""The records that are read; others change nothing."""
+"""Events whose records are read; others change nothing."""
 NOTHING: Final = Amounts()
 _LEFT_OUT: Final = "/~"
-"""What stands in an id for the middle of a path that would be too long: who is below the root is not told there."""
+"""Part of an id that replaces the middle of a path that would be too long: such an id does not name the parent."""
 
 
 def _unknown(session_id: str) -> None:
-    """Nobody knows the parent of that session."""
+    """Return ``None``: the parent of *session_id* is not known."""
 
 
 class UsageTotals:
-    """Adds up. Records are taken in their order.
+    """Sums of usage. Records must be added in their order.
 
     Args:
         parent_of: the parent of a session whose id leaves it out, where that is known; else it counts in its root.
@@ -43,14 +43,14 @@ class UsageTotals:
     ) -> None:
         self._parent_of = parent_of
         self._own: dict[str, Amounts] = {}
-        """By session and by turn."""
+        """Usage by session and by turn, without what is below."""
         self._above: dict[str, str] = {}
-        """The session that a child session lies below, the task that a session has claimed last, and so on."""
+        """The parent of a child session, the task that a session has claimed last, the workstream of a task."""
         for record in records:
             self.take(record)
 
     def take(self, record: LifecycleEvent) -> None:
-        """The next record."""
+        """Add the next record."""
         told = record.metadata
         if record.event == USAGE and record.outcome == "fact":
             self._used(record.entity_id, str(told["turn"]), msgspec.convert(told["used"], Amounts))
@@ -60,7 +60,7 @@ class UsageTotals:
             self._born(record)
 
     def _used(self, session_id: str, turn_id: str, used: Amounts) -> None:
-        """A session's records say what it has used in all; what is new is the turn's that they name."""
+        """Record the usage of a session so far; the increase is that of the named turn."""
         more = used - self._own.get(session_id, NOTHING)
         self._own[session_id] = used
         self._own[turn_id] = self._own.get(turn_id, NOTHING) + more
@@ -77,7 +77,7 @@ class UsageTotals:
         return above if root == above else self._parent_of(session_id) or root
 
     def sums(self) -> Mapping[str, Amounts]:
-        """By the id of every entity that has used something."""
+        """Return the totals by entity, for every entity that has used something."""
         sums, missing = dict(self._own), Counter(self._above.values())
         whole = [one for one in self._above if one not in missing]
         for one in whole:  # each is added once, when all below it have been: a chain may be thousands deep

@@ -1,4 +1,4 @@
-"""Agents: what an agent tells and is told, and the codec of its protocol.
+"""Agent port: commands and events of the conversation with an agent, and the codec of its protocol.
 
 A codec is sans-I/O: bytes in, agent events out; commands in, bytes out.
 """
@@ -15,21 +15,21 @@ from supervisor.lifecycles.types import CancelMode, ModelProblem
 __all__ = [
     "AgentOptions",
     "CallNotEnded",
-    "ChildAsked",
+    "ChildRequested",
     "CloseInput",
     "Codec",
     "Compaction",
     "ConversationNamed",
-    "FileAsked",
+    "FileRequested",
     "Malformed",
     "McpServer",
+    "MessageAccepted",
     "ModelErrorReported",
     "Out",
-    "PermissionAsked",
+    "PermissionNeeded",
     "Ready",
     "Send",
     "Signal",
-    "SteeringAccepted",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -57,34 +57,37 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The agent can take prompts. ``resume_id`` is its own name for the conversation, where it can be loaded again;
-    ``steers``: it can be told something within a turn (:meth:`Codec.steer`)."""
+    """The agent can take prompts.
+
+    ``resume_id`` is the agent's own name for the conversation, if it can be loaded again; ``steers``: the agent can be
+    sent messages within a turn (:meth:`Codec.steer`).
+    """
 
     resume_id: str | None = None
     info: str = ""
     steers: bool = False
 
 
-class SteeringAccepted(msgspec.Struct, frozen=True):
-    """The agent works on what it was told within the turn (:meth:`Codec.steer`): on the oldest that it had not yet."""
+class MessageAccepted(msgspec.Struct, frozen=True):
+    """The agent works on the oldest message sent within the turn (:meth:`Codec.steer`) that it had not taken up yet."""
 
 
 class ConversationNamed(msgspec.Struct, frozen=True):
-    """The agent says its own name for the conversation, once that is under way: it can be loaded again by that."""
+    """The agent named its conversation after that had begun; by that name it can be loaded again."""
 
     resume_id: str
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Something the agent said (``message``), thought (``thought``) or logged (``log``)."""
+    """Text that the agent said (``message``), thought (``thought``) or logged (``log``)."""
 
     kind: str
     text: str
 
 
 class ToolOpened(msgspec.Struct, frozen=True):
-    """The agent began a tool call. ``parent`` is the open call that it is made within: a sub-agent of the agent's own
-    is a call of kind ``agent``, and its calls have it as their parent."""
+    """The agent began a tool call. ``parent`` is the open call that contains it: a sub-agent of the agent's own is a
+    call of kind ``agent``, and the parent of its calls."""
 
     call_id: str
     title: str
@@ -93,8 +96,8 @@ class ToolOpened(msgspec.Struct, frozen=True):
 
 
 class ToolClosed(msgspec.Struct, frozen=True):
-    """A tool call returned: ``completed``, ``failed``, or ``unknown`` where the agent never told. ``asked`` and
-    ``answered`` are digests of its arguments and of what came of it; ``""``: not told."""
+    """A tool call returned: ``completed``, ``failed``, or ``unknown`` if the agent did not report it. ``asked`` and
+    ``answered`` are digests of its arguments and of its result; ``""``: not reported."""
 
     call_id: str
     outcome: str
@@ -103,15 +106,18 @@ class ToolClosed(msgspec.Struct, frozen=True):
 
 
 class CallNotEnded(msgspec.Struct, frozen=True):
-    """The agent did not end a call that ``Codec.end_call`` asked it to end; *why* says what stood in the way."""
+    """The agent did not end a call that ``Codec.end_call`` asked it to end; *why* is the reason."""
 
     call_id: str
     why: str
 
 
-class PermissionAsked(msgspec.Struct, frozen=True):
-    """The agent may not go on before it is answered with one of ``options`` (option id, kind: ``allow_once``,
-    ``allow_always``, ``reject_once``, ``reject_always``).
+class PermissionNeeded(msgspec.Struct, frozen=True):
+    """The agent waits for an answer: one of ``options`` (option id, kind: ``allow_once``, ``allow_always``,
+    ``reject_once``, ``reject_always``).
+
+    ``tool_kind`` is the kind of the request in ACP's terms, ``tool`` the agent's name for the tool, ``paths`` the files
+    that it names, and ``detail`` what a human must see to decide: a command line, a change. Long texts are cut.
 
     ``tool_kind`` is what it asks for, in the words of ACP, ``tool`` its own name for the tool, ``paths`` the files it
     names, and ``detail`` what a human has to see to judge: a command line, a change. What is too long is cut.
@@ -126,8 +132,9 @@ class PermissionAsked(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
 
 
-class FileAsked(msgspec.Struct, frozen=True):
-    """The agent asks us to write *text* to a file, or to read one (``None``); answered by ``Codec.file_answered``."""
+class FileRequested(msgspec.Struct, frozen=True):
+    """The agent requests that we write *text* to a file, or read one (``None``); answered by
+    ``Codec.file_answered``."""
 
     request_id: str
     path: str
@@ -135,7 +142,7 @@ class FileAsked(msgspec.Struct, frozen=True):
 
 
 class TerminalOpened(msgspec.Struct, frozen=True):
-    """The agent asks us to run a command for it; ``call_id`` is the tool call it serves (never empty)."""
+    """The agent requests that we run a command for it; ``call_id`` is the tool call that it serves (never empty)."""
 
     terminal_id: str
     call_id: str
@@ -145,13 +152,13 @@ class TerminalOpened(msgspec.Struct, frozen=True):
 
 
 class TerminalKilled(msgspec.Struct, frozen=True):
-    """The agent asks us to end that command (kill, or release while it runs)."""
+    """The agent requests that we end that command (kill, or release while it runs)."""
 
     terminal_id: str
 
 
-class ChildAsked(msgspec.Struct, frozen=True):
-    """The agent asks for a sub-agent: a child session that works on *prompt*; answered by ``Codec.child_ended``."""
+class ChildRequested(msgspec.Struct, frozen=True):
+    """The agent requests a sub-agent: a child session that works on *prompt*; answered by ``Codec.child_ended``."""
 
     request_id: str
     name: str
@@ -162,10 +169,10 @@ class ChildAsked(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Use that the agent reports: in its own terms, and what the report adds to earlier ones.
+    """Usage that the agent reports, in its own terms, and the increase over earlier reports.
 
     ``cached_tokens`` are those of ``input_tokens`` that came from the provider's cache; ``requests`` counts the
-    requests to its model that the agent tells of: a step that begins is ``Usage({}, requests=1)``.
+    requests to the model that the agent reports: a step that begins is ``Usage({}, requests=1)``.
     """
 
     used: dict[str, Any]
@@ -177,10 +184,10 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class ModelErrorReported(msgspec.Struct, frozen=True):
-    """The agent's model failed or turned it away, and the agent tries again by itself.
+    """The agent's model failed or refused, and the agent retries by itself.
 
-    ``status`` is that of HTTP, ``attempt`` the agent's own count of its tries (from 1; 0: not told), ``retry_s`` what
-    it waits before the next one, ``words`` what it says about it.
+    ``status`` is the HTTP status, ``attempt`` the agent's own count of its attempts (from 1; 0: not reported),
+    ``retry_s`` the seconds until its next attempt, ``words`` its error text.
     """
 
     problem: ModelProblem
@@ -198,10 +205,11 @@ class Compaction(msgspec.Struct, frozen=True):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The agent's word on the turn: ``end_turn``, ``cancelled``, ``refusal``, ``max_tokens``, ``max_turns``, ``error``.
+    """The agent's report on the turn: ``end_turn``, ``cancelled``, ``refusal``, ``max_tokens``, ``max_turns``,
+    ``error``.
 
-    It is a claim: success also needs no open tool call and no error. ``problem``: it ended because of its model,
-    ``status`` the HTTP status that the provider answered with, where either is told.
+    The report is a claim: success also needs no open tool call and no error. ``problem``: the turn ended because of its
+    model, ``status`` is the provider's HTTP status, if they are reported.
     """
 
     stop: str
@@ -222,28 +230,28 @@ Out = (
     | Signal
     | Ready
     | ConversationNamed
-    | SteeringAccepted
+    | MessageAccepted
     | Text
     | ToolOpened
     | ToolClosed
     | CallNotEnded
-    | PermissionAsked
-    | FileAsked
+    | PermissionNeeded
+    | FileRequested
     | TerminalOpened
     | TerminalKilled
-    | ChildAsked
+    | ChildRequested
     | Usage
     | Compaction
     | ModelErrorReported
     | TurnEnded
     | Malformed
 )
-"""Everything a codec answers with: bytes for the agent, or what the agent told us."""
+"""All outputs of a codec: bytes for the agent, and events of the agent."""
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server of tools that an agent is to use: a program (``command`` and ``env``), or an address (``url`` and
-    ``headers``) that is spoken to over ``transport``, ``http`` or ``sse``."""
+    """A server of tools for an agent: a program (``command`` and ``env``), or an address (``url`` and ``headers``) with
+    the ``transport`` ``http`` or ``sse``."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -267,36 +275,36 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Codec(Protocol):
-    """Conversation with one agent process, without I/O. Every method answers with what to do and what was said.
+    """Conversation with one agent process, without I/O. Every method returns commands and events.
 
-    A codec never raises for anything an agent sends: it answers :class:`Malformed`.
+    A codec never raises for what an agent sends: it returns :class:`Malformed`.
     """
 
     @property
     def one_shot(self) -> bool:
-        """True if the process serves one prompt and exits (the prompt is known at the launch)."""
+        """Whether the process serves one prompt and exits (the prompt is known at the launch)."""
         ...
 
     def argv(
         self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
     ) -> tuple[str, ...]:
-        """The command line for a process that will first be given *prompt*.
+        """Return the command line of a process whose first prompt is *prompt*.
 
-        *new_id* is a fresh UUID: what a new conversation is to be called, where the agent lets us choose. *resume_id*
-        is the conversation that is to be loaded, as for :meth:`start`.
+        *new_id* is a fresh UUID for a new conversation, where the agent lets us choose. *resume_id* is the conversation
+        to load, as for :meth:`start`.
         """
         ...
 
     def start(self, cwd: str, resume_id: str | None = None) -> Iterable[Out]:
-        """The process runs: begin the conversation, or load the one of that name where the agent can."""
+        """Begin the conversation of the process, which runs, or load the conversation *resume_id* if the agent can."""
         ...
 
     def prompt(self, text: str) -> Iterable[Out]: ...
 
     def steer(self, text: str) -> Iterable[Out] | None:
-        """Say this to the agent within the turn under way; ``None`` where there is no way to, or not now.
+        """Send *text* to the agent within the running turn; return ``None`` if that is impossible now.
 
-        :class:`SteeringAccepted` says that the agent has taken the message up. A message that the agent has not taken
+        :class:`MessageAccepted` says that the agent has taken the message up. A message that the agent has not taken
         up when it is interrupted, or when its turn ends, must not be taken up later: it is then sent as a prompt.
         """
         ...
@@ -308,7 +316,7 @@ class Codec(Protocol):
     def end_call(self, call_id: str) -> Iterable[Out] | None:
         """Ask the agent to end this one tool call; its turn goes on.
 
-        ``None``: it cannot be asked. :class:`CallNotEnded` says later that it did not.
+        Return ``None`` if the agent cannot be asked. A later :class:`CallNotEnded` says that it did not end the call.
         """
         ...
 
@@ -317,27 +325,29 @@ class Codec(Protocol):
         ...
 
     def feed(self, data: bytes) -> Iterable[Out]:
-        """Bytes of the agent's standard output; ``b""`` is its end."""
+        """Parse *data* of the agent's standard output; ``b""`` is its end."""
         ...
 
     def exited(self, status: int | None) -> Iterable[Out]:
-        """The agent's main process ended, all its output has been fed."""
+        """Handle the exit of the main process; all its output has been fed."""
         ...
 
     def permission(self, request_id: str, option_id: str | None) -> Iterable[Out]:
-        """Answer a :class:`PermissionAsked`; ``None`` is *cancelled*."""
+        """Answer a :class:`PermissionNeeded`; ``None`` is *cancelled*."""
         ...
 
     def terminal_output(self, terminal_id: str, data: bytes) -> Iterable[Out]: ...
 
     def terminal_exited(self, terminal_id: str, status: int | None) -> Iterable[Out]:
-        """The command of a :class:`TerminalOpened` ended (Python's form of status), or could not start (127)."""
+        """Report that the command of a :class:`TerminalOpened` ended (status in Python's form), or could not start
+        (127)."""
         ...
 
     def file_answered(self, request_id: str, text: str, why: str = "") -> Iterable[Out]:
-        """Give the agent the text that a :class:`FileAsked` has read (``""`` for a write), or *why* that failed."""
+        """Send the text that a :class:`FileRequested` has read (``""`` for a write), or the reason of the failure
+        (*why*)."""
         ...
 
     def child_ended(self, request_id: str, outcome: str, text: str) -> Iterable[Out]:
-        """The child session of a :class:`ChildAsked` ended: ``completed``, ``failed`` or ``aborted``."""
+        """Report the end of a :class:`ChildRequested`: ``completed``, ``failed`` or ``aborted``."""
         ...

@@ -1,7 +1,7 @@
-"""How much of what an agent says is believed to be meant: names have a length, explanations too, and a list an end.
+"""Size limits on agent output: identifiers are rejected when too long, free text is cut, lists end.
 
-A codec bounds a line (8 MiB); what comes of it goes into records, which are kept for ever, and into prompts. What names
-something must be whole, so one that is too long breaks the protocol; what explains something is cut.
+A codec limits a line (8 MiB); the values in it go into records, which are kept for ever, and into prompts. An
+identifier must be complete, so one that is too long breaks the protocol.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     ConversationNamed,
-    FileAsked,
+    FileRequested,
     Malformed,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     TerminalKilled,
     TerminalOpened,
@@ -51,47 +51,46 @@ __all__ = [
 ]
 
 ID_CHARS_MAX: Final = 256
-"""Of what names a call, a request, a terminal, a conversation or a child."""
+"""Characters of the id or name of a call, a request, a terminal, a conversation or a child."""
 WORDS_CHARS_MAX: Final = 2_000
-"""Of a title, an error, or anything else that people read; a longer one is cut."""
+"""Characters of a title, an error, or any other text for people; a longer one is cut."""
 OPTIONS_MAX: Final = 64
-"""Ways to answer one permission request."""
+"""Options of one permission request."""
 PERMISSIONS_MAX: Final = 64
-"""Permissions that an agent may wait for at once, and files that one of them may name: all of it stands in its turn's
-data."""
+"""Permissions that an agent may wait for at once, and files that one of them may name: both are in its turn's data."""
 PROMPT_CHARS_MAX: Final = 1024 * 1024
-"""Of what a child session is asked."""
+"""Characters of the prompt of a child session."""
 USAGE_BYTES_MAX: Final = 16 * 1024
-"""Of what an agent says of its use, as JSON; of more only the size is kept."""
+"""Bytes of an agent's usage report, as JSON; of a larger one only the size is kept."""
 COMMAND_BYTES_MAX: Final = 128 * 1024
-"""Of a command that an agent asks us to run, all its words: what Linux takes for one of them."""
+"""Bytes of the words of a command that an agent has us run: Linux's limit for one word."""
 VARIABLES_MAX: Final = 256
-"""Variables that it asks for on top of its own."""
+"""Environment variables that a command adds to the agent's."""
 VARIABLES_BYTES_MAX: Final = 64 * 1024
-"""Of their names and values."""
+"""Bytes of the names and values of these variables."""
 PATH_CHARS_MAX: Final = 4_096
-"""Of a working directory, or a file: PATH_MAX of Linux."""
+"""Characters of a working directory or a file: PATH_MAX of Linux."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of a file that we read or write for an agent: half of a line, which its text has to fit into with escapes."""
+"""Bytes of a file that we read or write for an agent: half of a line, which must hold its text with escapes."""
 OPEN_CALLS_MAX: Final = 256
-"""Tool calls that an agent may have open at once: each is a scope, and stands in its turn's data."""
+"""Tool calls that an agent may have open at once: each is a scope, and is in its turn's data."""
 CALLS_MAX: Final = 10_000
 """Tool calls of one turn: each is two records, which are kept."""
 TERMINALS_MAX: Final = 256
-"""Terminals that one agent may have and not have released: each is a process, a warden and a handful of descriptors
-while it runs, and its output (1 MiB, if the agent does not ask for more) until it is released."""
+"""Terminals that an agent has not released: each is a process, a shim and a handful of descriptors while it runs, and
+its output (1 MiB, if the agent does not ask for more) until it is released."""
 TERMINALS_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of output that is kept for the terminals of one agent, all together: eight times the most that one of them may have.
-What comes on top cuts the beginning of the output that it belongs to."""
+"""Bytes of output that are kept for all terminals of one agent: eight times the most of one terminal. More output cuts
+the beginning of its terminal's output."""
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Written for an agent, or a server, that it has not read yet: above this an agent is not heard, so that it asks for no
-more. One reply may be larger (a file of FILE_BYTES_MAX), and then is all that waits."""
+"""Bytes written for an agent, or a server, that it has not read: above this limit the agent's output is not read, so
+that it requests no more. A single reply may be larger (a file of FILE_BYTES_MAX); then nothing else waits."""
 UNREAD_S: Final = 30.0
-"""Seconds that an agent may take none of what waits for it, while more than UNREAD_BYTES_MAX do: then the conversation
-ends. An agent that writes all its requests before it reads a reply would otherwise wait for us for ever, as we for it;
-the slowest answer of a living program that was measured took 3 s."""
+"""Seconds that an agent may read nothing while more than UNREAD_BYTES_MAX wait for it; then the conversation ends. An
+agent that writes all its requests before it reads a reply would otherwise block for ever, with us; the slowest answer
+of a living program that was measured took 3 s."""
 CHILDREN_MAX: Final = 64
-"""Child sessions that one session may have at once by the wish of its agent."""
+"""Child sessions that one session may have at once at its agent's request."""
 
 _IDS: Final = (
     "call_id",
@@ -109,7 +108,7 @@ _WORDS: Final = ("title", "detail", "error", "info", "why", "words")
 
 
 def bounded(out: Out) -> Out:
-    """*out* as it may be kept; or :class:`Malformed`, which says what was too long."""
+    """Return *out*, cut to the limits, or a :class:`Malformed` that names the limit."""
     names = _FIELDS.get(type(out))
     if names is None:
         return out
@@ -174,14 +173,14 @@ def _of_usage(usage: Any) -> Out | None:
 
 
 _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
-    PermissionAsked: _of_permission,
-    ChildAsked: _of_child,
-    FileAsked: _of_file,
+    PermissionNeeded: _of_permission,
+    ChildRequested: _of_child,
+    FileRequested: _of_file,
     TerminalOpened: _of_terminal,
     Usage: _of_usage,
 }
 _BOUNDED: Final = (
-    *(ChildAsked, FileAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
+    *(ChildRequested, FileRequested, Malformed, PermissionNeeded, Ready, TerminalKilled, TerminalOpened),
     *(ModelErrorReported, ConversationNamed, ToolClosed, ToolOpened, TurnEnded, Usage),
 )
 

@@ -1,4 +1,4 @@
-"""The journal: its appends, its rows, its errors, and the upkeep that keeps it small."""
+"""Journal port: appends, rows, errors, and the archiver that keeps a journal small."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = [
     "Append",
+    "Archiver",
     "Compacted",
     "EntityRow",
     "Fenced",
@@ -20,12 +21,11 @@ __all__ = [
     "JournalLost",
     "JournalUnavailable",
     "Retention",
-    "Upkeep",
 ]
 
 
 class JournalError(Exception):
-    """The journal could not answer, and it is no use to ask again: it is another's, damaged, or none."""
+    """The journal cannot be used, and retrying does not help: it is another supervisor's, damaged, or no journal."""
 
 
 class JournalDamaged(JournalError):
@@ -33,17 +33,18 @@ class JournalDamaged(JournalError):
 
 
 class JournalLost(JournalError):
-    """The journal, or the lock beside it, was deleted or replaced under the supervisor that has it open. What it has
-    committed may be nowhere; it ends everything, and writes nothing more into its state directory."""
+    """The journal, or the lock beside it, was deleted or replaced while the supervisor had it open. What the supervisor
+    has committed may be lost; it stops everything, and writes nothing more into its state directory."""
 
 
 class JournalUnavailable(JournalError):
-    """The disk's own trouble: full, failing, read-only, locked, not to be had. It may pass; of what was being written
-    nothing is known until :meth:`Journal.recover` has looked."""
+    """The disk is full, failing, read-only, locked or unreachable. That may pass; whether the last write is durable is
+    unknown until :meth:`Journal.recover` has read the disk."""
 
 
 class Fenced(JournalError):
-    """Another writer was there first: the entity's version is not the expected one, or the epoch is over."""
+    """Another writer was first: the entity's version is not the expected one, or a later supervisor owns the
+    journal."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -64,7 +65,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An entity as the journal knows it."""
+    """The row of an entity in the journal."""
 
     kind: str
     id: str
@@ -101,12 +102,12 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """Journal with a log per entity and a single writer. ``append`` returns when all of it is durable, or raises and
-    nothing is known."""
+    """Journal with a log per entity and a single writer. ``append`` returns when everything is durable, or raises; then
+    it is unknown what is durable."""
 
     @property
     def generation(self) -> int:
-        """Counts the supervisors that have owned this journal, from 1."""
+        """The number of supervisors that have owned this journal, including the current one."""
         ...
 
     @property
@@ -122,16 +123,16 @@ class Journal(Protocol):
         ...
 
     async def recover(self) -> int:
-        """After an append that failed, look at what the disk itself holds; the number of the last durable record.
+        """Read from the disk what a failed append has left; return the number of the last durable record.
 
         Raises:
             Fenced: another supervisor owns the journal by now.
-            JournalUnavailable: the disk cannot be asked yet; look again later.
+            JournalUnavailable: the disk cannot be read yet; try again later.
         """
         ...
 
     async def check(self) -> None:
-        """Look whether it still lies where it was opened. Every write does that, too.
+        """Check that the journal lies where it was opened. Every write checks that, too.
 
         Raises:
             JournalLost: it was deleted or replaced.
@@ -139,7 +140,7 @@ class Journal(Protocol):
         ...
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
-        """These effects have been performed. That of one which was settled already changes nothing.
+        """Record that these effects were performed. A settled effect is not changed.
 
         Raises:
             JournalUnavailable: as for an append.
@@ -151,28 +152,29 @@ class Journal(Protocol):
     ) -> list[LifecycleEvent]: ...
 
     async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
-        """All entities, those that have not ended, or those of *ids*; none that went to an archive."""
+        """Return all entities, those that have not ended, or those of *ids*; none that went to an archive."""
         ...
 
     async def ids(self) -> set[str]:
-        """Every id that was ever used, archived ones too, but for those of turns and agents: nobody chooses them."""
+        """Return every id that was ever used, archived ones too, without those of turns and agents, which nobody
+        chooses."""
         ...
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
-        """The effects that are owed and not settled: (effect id, entity id, JSON), oldest first."""
+        """Return the effects that are owed and not settled: (effect id, entity id, JSON), oldest first."""
         ...
 
     async def close(self) -> None: ...
 
 
-class Upkeep(Protocol):
+class Archiver(Protocol):
     """Compaction of a journal while it is written, and copies of records in the archive."""
 
     async def compact(self, retention: Retention, living: Callable[[], Collection[str]]) -> Compacted:
-        """Move what *retention* does not keep, and who is not among the *living* (by id), to the archive.
+        """Move to the archive what *retention* does not keep, except the *living* entities (by id).
 
         Raises:
-            JournalError: nothing more was moved; what was begun is finished by the next one.
+            JournalError: nothing more was moved; the next compaction finishes what was begun.
         """
         ...
 
@@ -180,7 +182,7 @@ class Upkeep(Protocol):
         """Write a copy of *records* to the archive, a line of JSON each, in a file of that *name*.
 
         Raises:
-            OSError: it cannot be written; there is no such file then, or the one that was there before.
+            OSError: it cannot be written; an earlier file of that name is unchanged.
             JournalLost: the state directory is not ours any more.
         """
         ...

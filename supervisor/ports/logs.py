@@ -34,12 +34,12 @@ def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, 
 
 
 def _escaped(_: object, __: str, line: Any) -> str:
-    """The line as a terminal, or whoever reads a log on one, may be given it: the last words of a program are in it."""
+    """Escape the line for terminals: it may contain a program's output."""
     return printable(line)
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
-    """The runtime's logger; bind the entity's ids to it."""
+    """Return the runtime's logger; bind the entity's ids to it."""
     logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         logging.getLogger("supervisor"),
         processors=[

@@ -1,8 +1,8 @@
-"""The rule for paths that a plan or an agent names: they stay within their workspace, however they are written.
+"""Path safety: paths that a plan or an agent names stay within their workspace, however they are written.
 
-A plan's agents work at or below the directory of the plan; the commands that an agent asks us to run, at or below the
-directory of its session. What counts is where a path leads: ``..`` and symbolic links are followed first. It keeps
-mistakes in, and what was talked into one; it is no sandbox, for a program that runs may go anywhere that its user may.
+A plan's agents work at or below the directory of the plan; commands that an agent has us run, at or below the directory
+of its session. The resolved path counts: ``..`` and symbolic links are followed first. The check stops mistakes, and
+what an agent was talked into; it is no sandbox, since a program that runs may go wherever its user may.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ __all__ = ["absent", "climbs", "outside"]
 
 
 def climbs(path: str) -> str:
-    """Why a path that is to be relative to a workspace, wherever that is, cannot be within it; nothing, if it can."""
+    """Return why a path relative to some workspace cannot stay within it; ``""`` if it can."""
     if path.startswith("/"):
         return "is absolute"
     return "leads out of the workspace" if posixpath.normpath(path).split("/")[0] == ".." else ""
 
 
 def outside(field: str, path: str, workspace: str) -> str:
-    """Why *path* may not be used, naming the *field*; nothing, if it is at or below *workspace*. Both are absolute."""
+    """Return why *path* may not be used, naming the *field*; ``""`` if it is at or below *workspace*. Both are
+    absolute."""
     within, found = os.path.realpath(workspace), os.path.realpath(path)
     if found == within or found.startswith(within.rstrip("/") + "/"):
         return ""
@@ -31,7 +32,7 @@ def outside(field: str, path: str, workspace: str) -> str:
 
 
 def absent(directory: str, name: str) -> str:
-    """Why that file does not count: it is not there, or not in *directory*."""
+    """Return why the file does not count: it does not exist, or is not in *directory*; ``""`` if it counts."""
     try:
         place, wanted = Path(directory).resolve(), (Path(directory) / name).resolve()
         if not wanted.is_relative_to(place):

@@ -1,4 +1,4 @@
-"""Processes: a program to start, a running program under its shim, and its fate."""
+"""Process port: a program to start, a running program under its shim, and the report of its end."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(StrEnum):
-    """Origin of a program that makes a request to the supervisor."""
+    """Origin of a program that sends a request to the supervisor."""
 
     OPERATOR = "operator"
-    """Not from the supervisor: a person's terminal, or the program that embeds it."""
+    """A program that the supervisor did not start: on a person's terminal, or the embedding program."""
     AGENT = "agent"
-    """The supervisor started it, or it descends from what the supervisor started."""
+    """A program that the supervisor started, or a descendant of one."""
     UNTOLD = "untold"
-    """Nobody can tell: it had ended when it was looked at."""
+    """Unknown: the program had ended before its ancestors could be read."""
 
 
 class Caller(NamedTuple):
-    """A program that asks something of the supervisor, and the session that it was started for (``""``: for none)."""
+    """A program that sends a request to the supervisor, and the session that it was started for (``""``: for none)."""
 
     origin: Origin
     pid: int
@@ -73,13 +73,13 @@ plan declares; what the server starts has it too."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The fate of a process and of everything it started.
+    """Report of the end of a program and of everything it started.
 
-    ``status`` is the main process's exit status in Python's form (negative: signal), ``None`` when it is not known
-    (the warden itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by us).
-    ``killed`` counts the descendants that had to be killed, ``survivors`` those that are still there: 0, or -1 when
-    nobody can say. In a pid namespace whose warden was lost the kernel kills: ``killed`` is of the main process only.
-    ``outlived`` are the descendants that still ran when the main process had exited by itself, and were killed then.
+    ``status`` is the main process's exit status in Python's form (negative: signal), ``None`` if it is not known (the
+    shim itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by us). ``killed`` counts the
+    descendants that had to be killed, ``survivors`` those that are left: 0, or -1 if that is unknown. In a pid
+    namespace whose shim was lost the kernel kills: then ``killed`` counts the main process only. ``outlived`` are the
+    descendants that still ran when the main process had exited by itself, and were killed then.
     """
 
     pid: int
@@ -96,8 +96,8 @@ class SpawnError(Exception):
 
 
 class SpawnShortage(SpawnError):
-    """The machine lacks what every program needs to start, such as file descriptors: nothing was started, and the same
-    launch may succeed later. ``lacks`` names what."""
+    """The machine lacks what every program needs to start (``lacks``), such as file descriptors: nothing was started,
+    and the same launch may succeed later."""
 
     def __init__(self, message: str, lacks: str) -> None:
         super().__init__(message)
@@ -105,25 +105,25 @@ class SpawnShortage(SpawnError):
 
 
 class Process(Protocol):
-    """A running program under its warden. ``signal``, ``terminate`` and ``kill`` never wait and never raise."""
+    """A running program under its shim. ``signal``, ``terminate`` and ``kill`` never wait and never raise."""
 
     @property
     def pid(self) -> int: ...
 
     async def receive(self) -> bytes:
-        """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
+        """Return the next bytes of standard output, at most 64 KiB; ``b""`` at the end."""
         ...
 
     async def receive_err(self) -> bytes:
-        """The next bytes of its standard error; ``b""`` at the end."""
+        """Return the next bytes of standard error; ``b""`` at the end."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to its standard input; a closed input drops it silently (the exit tells why)."""
+        """Write all of *data* to standard input; a closed input drops it silently, since the exit gives the reason."""
         ...
 
     def close_input(self) -> None:
-        """End of its standard input."""
+        """Close standard input."""
         ...
 
     def signal(self, number: int) -> None:
@@ -131,46 +131,47 @@ class Process(Protocol):
         ...
 
     def terminate(self) -> None:
-        """SIGTERM, then SIGCONT, to the whole tree."""
+        """Send SIGTERM, then SIGCONT, to the whole tree."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL the whole tree until nothing is left."""
+        """SIGKILL the whole tree until no process is left."""
         ...
 
     def clock(self) -> int:
-        """Now, in the ticks in which the births of processes are told."""
+        """Return the current time, in the clock ticks of processes' start times."""
         ...
 
     @property
     def written_between(self) -> tuple[int, int]:
-        """The ticks between which the bytes that were received last were written, the second one included."""
+        """The clock ticks between which the bytes that were received last were written, the second one included."""
         ...
 
     async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
-        """The main process and all its descendants, parents before their children: a snapshot. Nothing after the end of
-        the main process: then all of them are being ended. ``None`` where the platform cannot tell."""
+        """Return the main process and its descendants, parents first: a snapshot. Empty after the end of the main
+        process, since all of them are being ended then; ``None`` if the platform cannot list them."""
         ...
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send the signal *number* to these descendants, to each only if it is still the process that was seen."""
+        """Send the signal *number* to these descendants, to each only if it is still the process that was listed."""
         ...
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait until the descendant *pid* (of :meth:`list_processes`) has ended; it may return early, so look again."""
+        """Wait until the descendant *pid* (of :meth:`list_processes`) has ended; may return early, so list them
+        again."""
         ...
 
     async def wait_exit(self) -> int | None:
-        """The exit status of the main process (Python's form), ``None`` when the warden was lost."""
+        """Wait for the main process; return its exit status (Python's form), ``None`` if the shim was lost."""
         ...
 
     async def wait_ended(self) -> ProcessReport:
-        """Its fate, once the whole tree is gone and reaped."""
+        """Wait until the whole tree is gone and reaped; return the report."""
         ...
 
 
 class ProcessHost(Protocol):
-    """Starts programs, each under a warden of its own."""
+    """Starts programs, each under a shim of its own."""
 
     def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0

@@ -1,7 +1,7 @@
-"""What is made for its owner alone: folders are 0700 and files 0600, whatever the umask says.
+"""Private files and folders: folders are made with 0700 and files with 0600, whatever the umask says.
 
-A program that is started with an open umask, as some services are, would else leave folders into which anybody could
-lay a link where one of our files is about to be opened.
+With an open umask, as some services have it, other users could otherwise lay a link where one of our files is about to
+be opened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PRIVATE_FILE: Final = 0o600
 
 
 def make_private(folder: Path) -> None:
-    """Make *folder*, and what is missing above it. What is there keeps its mode.
+    """Make *folder*, and missing folders above it; existing folders keep their mode.
 
     Raises:
         OSError: the system refuses.
@@ -28,7 +28,7 @@ def make_private(folder: Path) -> None:
 
 
 def touch_private(path: Path) -> None:
-    """Make an empty file where there is none.
+    """Make an empty file unless *path* exists.
 
     Raises:
         OSError: the system refuses.
@@ -37,10 +37,11 @@ def touch_private(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Have *path* hold *text*, or what it held before: it is replaced as a whole, and a link there is not followed.
+    """Write *text* to *path*, or leave what it held before: the file is replaced as a whole, and a link is not
+    followed.
 
     Raises:
-        OSError: the system refuses; nothing is left of the try.
+        OSError: the system refuses; no partial file is left.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)

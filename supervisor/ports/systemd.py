@@ -1,7 +1,6 @@
-"""What systemd is told of a run, where it asks: ready, alive, reloading, stopping (sd_notify(3)).
+"""Notifications to systemd, if it asks for them: ready, alive, reloading, stopping (sd_notify(3)).
 
-Without ``NOTIFY_SOCKET`` nothing happens. Nothing here waits, and nothing here fails a run: a manager that does not
-listen is no reason to stop working.
+Without ``NOTIFY_SOCKET`` nothing happens. Nothing here waits, and a manager that does not listen never fails a run.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ __all__ = ["Notifier"]
 
 
 class Notifier:
-    """Speaks to the manager of this service."""
+    """Sends notifications to the manager of this service."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_s = _watchdog_s(environ) if address else None
-        """The manager wants a sign of life at least so often (seconds); ``None``: it wants none."""
+        """Seconds within which the manager wants a sign of life; ``None``: it wants none."""
 
     def ready(self) -> None:
-        self._tell("READY=1", "STATUS=running")
+        self._send("READY=1", "STATUS=running")
 
     def status(self, words: str) -> None:
-        """What a manager shows of this service; it goes on."""
-        self._tell(f"STATUS={words}")
+        """Set the status text that a manager shows."""
+        self._send(f"STATUS={words}")
 
     def alive(self) -> None:
-        self._tell("WATCHDOG=1")
+        self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """Until the next :meth:`ready`."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reloading")
+        """Report a reload, until the next :meth:`ready`."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reloading")
 
     def stopping(self, words: str, within_s: float) -> None:
-        """It ends within so many seconds: for so long it is not to be killed, whatever ``TimeoutStopSec=`` says."""
-        self._tell("STOPPING=1", f"STATUS={words}", f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
+        """Report that the service stops within *within_s* seconds; until then ``TimeoutStopSec=`` does not apply."""
+        self._send("STOPPING=1", f"STATUS={words}", f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if not self._address:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -51,7 +50,7 @@ class Notifier:
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float | None:
-    """``WATCHDOG_USEC``, if it is meant for this process."""
+    """Return ``WATCHDOG_USEC`` in seconds, if it is meant for this process; else ``None``."""
     wanted, for_pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not wanted.isdigit() or int(wanted) == 0 or for_pid not in ("", str(os.getpid())):
         return None

@@ -1,4 +1,4 @@
-"""Workspaces: where sessions work, the merge of their work, and the files that agents ask the supervisor for."""
+"""Workspace port: the directories in which sessions work, the merge of their work, and files that agents request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session changed since it and the target parted: from *base* to *commit*, which holds all of it.
+    """Changes of a session since it and the target diverged: from *base* to *commit*, which holds all of them.
 
     ``files`` are paths from the top of the repository, at both ends of a rename; ``whole`` is false where there are
     more than can be listed. ``diff`` is a patch as text, ``""`` where it is too long to be shown.
@@ -38,8 +38,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of the place where a session worked: *branch* holds work that is not in the target, *directory* is
-    still there. Both are empty where nothing is left; *problem* says why that is not known."""
+    """Result of a clean-up: *branch* holds work that is not in the target, *directory* still exists. Both are empty if
+    nothing is left; *problem* says why the result is unknown."""
 
     branch: str = ""
     directory: str = ""
@@ -47,11 +47,11 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the place where a session works on a task.
+    """Workspace wanted for a session that works on a task.
 
-    *owner* is the id of that task, *directory* where its agent is configured to work, *files* what of that the task
-    owns: paths relative to it. *starts_at* is the checkpoint that the place begins with (``""``: as the workspace has
-    it). With *rollback* it can be taken back to its beginning; *kept* leaves it as it is when its session ends.
+    *owner* is the id of the task, *directory* the directory that its agent is configured for, *files* the paths in it
+    that the task owns. *starts_at* is the checkpoint with which the workspace begins (``""``: as it is). With
+    *rollback* the workspace can be reset to its beginning; *kept*: it is not cleaned up when its session ends.
     """
 
     owner: str = ""
@@ -63,134 +63,136 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_WORKSPACE: Final = WorkspaceSpec()
-"""Nothing is asked of it."""
+"""No wishes about the workspace."""
 
 
 class Workspace(Protocol):
-    """Where sessions work."""
+    """Provides directories for sessions, and merges their work."""
 
     @property
     def temporary(self) -> bool:
-        """True if what it prepares is there for the session alone, and is put away after it."""
+        """Whether a prepared directory exists for the session alone, and is removed after it."""
         ...
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
-        """Have a directory ready; its path. Asked for again it is the same, with what it holds.
+        """Provide a directory; return its path. A second call returns the same directory with its content.
 
         Args:
-            session_id: who works there.
+            session_id: the session that works there.
             directory: where its agent is configured to work.
-            root_id: the session whose work it takes part in: the same place is right for both.
+            root_id: the root session above it; both work in the same workspace.
 
         Raises:
-            OSError: there is none, and none can be had; the message says why.
+            OSError: there is none, and none can be made; the message says why.
         """
         ...
 
     async def commit(self, session_id: str, message: str) -> str:
-        """The commit of all that a session has done so far: what is judged, and merged if it passes. ``""`` where its
-        work stays in place, or cannot be merged as it is (:meth:`merge` says why).
+        """Commit everything that a session has done; return the commit, which is verified and then merged.
+
+        Return ``""`` if the work stays in place, or cannot be merged as it is (:meth:`merge` says why).
 
         Raises:
-            OSError: the place where it worked is gone, or nothing can be committed; the message says why.
+            OSError: the workspace is gone, or nothing can be committed; the message says why.
         """
         ...
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Bring what a session did to where the work is for: *commit*, and nothing later; all that there is, where that
-        is ``""``.
+        """Merge a session's work into the target: *commit* and nothing later, or everything if *commit* is ``""``.
 
         Raises:
-            OSError: it cannot be said what became of it; the message says why.
+            OSError: the outcome is unknown; the message says why.
         """
         ...
 
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """What a session changed up to *commit*; with ``""`` so far, committed under *message* where it was not.
-        ``None`` where nobody can tell, or nothing is to be merged.
+        """Return the session's changes up to *commit*; with ``""`` all of them, committed under *message* first.
+
+        Return ``None`` if they are unknown, or nothing is to be merged.
 
         Raises:
-            OSError: it cannot be said; the message says why.
+            OSError: the changes cannot be read; the message says why.
         """
         ...
 
-    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
-        """Before it is prepared: have the place of a session as *place* says. Asked again it changes nothing.
+    async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
+        """Make the workspace of a session as *spec* wants it, before it is prepared. A second call changes nothing.
 
         Raises:
-            OSError: it cannot be had like that, a checkpoint is not there any more, say; the message says why.
+            OSError: that is impossible, for example because a checkpoint is gone; the message says why.
         """
         ...
 
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """The checkpoint that holds what a session has done so far: it is there until :meth:`forget`. ``""`` where the
-        work stays in place, or there is none.
+    async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        """Save a session's work so far; return the checkpoint, which exists until :meth:`forget`.
+
+        Return ``""`` if the work stays in place, or there is none.
 
         Raises:
-            OSError: it cannot be had; nothing of what was done is lost.
+            OSError: it cannot be saved; no work is lost.
         """
         ...
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """Have the place of a session as it was in the beginning, or at ``place.starts_at``; the checkpoint that holds
-        what was done there, ``""`` where nothing was.
+    async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        """Reset the workspace to its beginning, or to ``spec.starts_at``; return a checkpoint of the work, ``""`` if
+        there is none.
 
         Raises:
-            OSError: it could not be; nothing of what was done is lost.
+            OSError: it could not be reset; no work is lost.
         """
         ...
 
-    async def accept(self, place: WorkspaceSpec) -> None:
-        """What was done there is not taken back any more: others may work there from now on.
+    async def accept(self, spec: WorkspaceSpec) -> None:
+        """Give up the possibility to roll back: other sessions may work there from now on.
 
         Raises:
-            OSError: it could not be said.
+            OSError: that could not be recorded.
         """
         ...
 
-    async def forget(self, place: WorkspaceSpec) -> None:
-        """The task has come to its end: drop what was saved on the way to it and is not needed any more.
+    async def forget(self, spec: WorkspaceSpec) -> None:
+        """Remove the checkpoints of a task that has ended, as far as they are not needed any more.
 
         Raises:
-            OSError: it could not be; what is left does no harm.
+            OSError: something could not be removed, which does no harm.
         """
         ...
 
-    async def left(self) -> list[str]:
-        """The sessions whose places were never put away, and are not kept."""
+    async def list_sessions(self) -> list[str]:
+        """Return the sessions whose workspaces were never cleaned up, and are not kept."""
         ...
 
-    async def put_away(self, session_id: str, message: str) -> Released:
-        """Nobody works there any more: keep what was done, and remove the rest.
+    async def clean_up(self, session_id: str, message: str) -> Released:
+        """Keep the work of a session that has ended, and remove the rest.
 
         Raises:
-            OSError: it could not be; everything is still there.
+            OSError: that failed; everything is still there.
         """
         ...
 
 
 class FileRefused(OSError):
-    """The file is not for agents: it is not in the workspace, or the supervisor's own, or git's."""
+    """The file is not for agents: it is outside the workspace, or the supervisor's own, or git's."""
 
 
 class AgentFiles(Protocol):
-    """The text files that an agent asks us for. Whether it may read or write at all is decided before; which files
-    there are for an agent that works in *workspace*, here: only what was opened can be judged for good."""
+    """Text files that an agent requests. Whether it may read or write at all is decided before; which files an agent in
+    *workspace* may reach is decided here, since only an opened file can be checked reliably."""
 
     async def read(self, path: str, workspace: str) -> str:
-        """The text of the file at *path*.
+        """Return the text of the file at *path*.
 
         Raises:
-            FileRefused: it is not for agents.
-            OSError: there is none, it is no regular file, no UTF-8, or longer than ``bounds.FILE_BYTES_MAX``.
+            FileRefused: the file is not for agents.
+            OSError: there is none, or it is no regular file, no UTF-8, or longer than ``input_limits.FILE_BYTES_MAX``.
         """
         ...
 
     async def write(self, path: str, text: str, workspace: str) -> None:
-        """Make *text* the whole of the file at *path*; it and its directories are made where there are none.
+        """Write *text* to the file at *path*, replacing it as a whole; make missing directories.
 
         Raises:
-            FileRefused: it is not for agents; nothing was made or changed.
-            OSError: it cannot be.
+            FileRefused: the file is not for agents; nothing was made or changed.
+            OSError: it cannot be written.
         """
         ...

@@ -15,7 +15,7 @@ Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below
     origin_of(lineage, {(60, 3890): "t", (50, 100): ""})   # Caller(Origin.AGENT, 90, "t")
 
 Parents and start times are read from ``/proc``, which only Linux has. Elsewhere every caller counts as an operator, as
-docs/security.md says.
+docs/explanation/security.md says.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class SessionHistory:
     def __init__(self) -> None:
         self.policy: AbortPolicy | None = None
         self.mode = CancelMode.WAIT_COMPLETED
-        self.place = NO_WORKSPACE
+        self.workspace_spec = NO_WORKSPACE
         self.started_by: str | None = None
         """The tool call that asked for it."""
         self.requests = 0
@@ -224,7 +224,7 @@ class SessionHistory:
             case "Placed":
                 self.mode = CancelMode(told["mode"])
                 self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
-                self.place = msgspec.convert(told.get("place", {}), WorkspaceSpec)
+                self.workspace_spec = msgspec.convert(told.get("place", {}), WorkspaceSpec)
             case "Adopted":
                 self.joined_seq = record.seq
                 if "policy" in told:  # earlier versions did not say so

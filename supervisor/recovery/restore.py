@@ -71,7 +71,7 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.policies.abort_request import AbortState
+from supervisor.policies.abort_request import AbortRequest
 from supervisor.ports import EntityRow, Journal
 from supervisor.recovery.journal_state import (
     RESUMED,
@@ -360,7 +360,7 @@ class Recovery:
         data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
-        session.stop_request = AbortState(
+        session.stop_request = AbortRequest(
             abort_id=data.abort_id,
             reason=data.last_error,
             severity=TerminationStage.KILL,

@@ -130,7 +130,7 @@ class Takeover:
         policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
         session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         session.requests, session.crashes = past.requests, past.crashes
-        session.directory, session.place = past.directory or session.directory, past.place
+        session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
         self._revived(session, past)
         session.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
         return session

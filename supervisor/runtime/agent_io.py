@@ -1,12 +1,16 @@
-"""The wire between a link and its program: what the program is to be told, and what it said, each in order.
+"""Ordered messages between a connection and its agent's program, in both directions.
 
-Bytes for the program go out on a path of their own, so that an interrupt never waits behind anything, least of all a
-disk. What it said is heard one word at a time, whoever is at it: an agent is not read faster than it is understood.
-When the wire is closed, who writes ends by itself; only where the program does not take what it is sent is he cut off.
+Direction of calls: the codec makes values of both kinds, output for the program and messages from it; ``AgentIO`` keeps
+them in order; the connection processes the messages. ``AgentIO`` knows nothing of sessions, and calls back only the one
+``process`` function that it was started with.
 
-An agent that asks and does not read would have us keep replies without end. So what waits for it is counted in bytes,
-and whoever hears it looks at that first (:attr:`AgentIO.full`): it is not heard while too much waits. A signal does not
-wait behind bytes that nobody takes.
+* Output is written by a task of its own. An interrupt never waits for a message that is being processed, nor for the
+  disk. A signal overtakes bytes that the program does not take.
+* Messages are processed one at a time, in order, by whichever task finds them; the others wait. So an agent is read no
+  faster than its messages are recorded.
+* A program that asks and never reads would have us keep replies without end. Bytes that wait for it are counted; the
+  connection stops reading while too many wait (:attr:`AgentIO.full`).
+* After ``close`` nothing is written and no message is processed; only a write that is under way is cancelled.
 """
 
 from __future__ import annotations
@@ -25,38 +29,38 @@ __all__ = ["AgentIO"]
 PIECE_BYTES = 256 * 1024
 """A large message is written in pieces of this size: each that the program takes shows that it reads."""
 _WRITTEN = (Send, CloseInput, Signal)
-"""What a codec has for the program; the rest is what the program said."""
+"""Output for the program; every other value of a codec is a message from the program."""
 
 
 class AgentIO:
-    """What is on its way between one program and its link."""
+    """Messages on their way between one program and its connection."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
-        """The program, while it is there."""
+        """Process of the program, while it runs."""
         self._writes: deque[Send | CloseInput | Signal] = deque()
-        self._said: deque[Out] = deque()
+        self._received: deque[Out] = deque()
         self.unread_bytes = 0
-        """What is to be written to the program, and was not taken yet."""
+        """Bytes for the program that it has not taken yet."""
         self.taken_bytes = 0
-        """What it has taken in all."""
+        """Bytes that the program has taken in all."""
         self._taken = AutoResetEvent()
         self._to_write = AutoResetEvent()
-        self._heard = AutoResetEvent()
+        self._processed = AutoResetEvent()
         self._sending = False
-        """The program has not taken all yet that it is being sent."""
-        self._hearing = False
-        """Somebody deals with a word now."""
+        """A write is under way."""
+        self._is_processing = False
+        """A task processes a message now."""
         self._open: tuple[TaskGroup, Callable[[Out], Awaitable[None]]] | None = None
-        """Where tasks are started, and what a word is told to."""
+        """Task group, and the function that processes messages; ``None`` before ``open`` and after ``close``."""
 
     def open(self, group: TaskGroup, process: Process, hear: Callable[[Out], Awaitable[None]]) -> None:
-        """Write to *process*, and have *hear* deal with what is said, in tasks of *group*, until it is closed."""
+        """Write to *process*, and call *hear* for each message, in tasks of *group*, until ``close``."""
         self._open = group, hear
         group.start_soon(self._write_to, process)
 
     def close(self) -> None:
-        """Nothing more is written, and no further word heard. Nobody waits for a program to take what it was sent."""
+        """Write nothing more, and process no further message. A write that the program does not take is cancelled."""
         if self._open is not None and self._sending:
             group, _ = self._open
             group.cancel_scope.cancel()
@@ -65,24 +69,24 @@ class AgentIO:
 
     @property
     def full(self) -> bool:
-        """True while more than ``UNREAD_BYTES_MAX`` wait for the program."""
+        """True while more than ``UNREAD_BYTES_MAX`` bytes wait for the program."""
         return self.unread_bytes > UNREAD_BYTES_MAX
 
     async def wait_taken(self) -> None:
-        """Wait until the program takes more of what waits for it."""
+        """Wait until the program takes more of the bytes that wait for it."""
         self._taken.clear()
         await self._taken.wait()
 
     # ------------------------------------------------------------------ either way
     def put(self, outs: Iterable[Out]) -> None:
-        """Bytes go to the program; what it said is heard, whoever may be reading meanwhile."""
+        """Queue *outs*; have a task process the messages among them."""
         self.enqueue(outs)
-        if self._said and not self._hearing and self._open is not None:
+        if self._received and not self._is_processing and self._open is not None:
             group, _ = self._open
             group.start_soon(self.process_received)
 
     def enqueue(self, outs: Iterable[Out]) -> None:
-        """The same, where what was said is then heard by whoever calls this."""
+        """Queue *outs*; the caller processes the messages among them (:meth:`process_received`)."""
         for out in outs:
             if isinstance(out, Signal) and self._sending and self.process is not None:
                 self.process.signal(out.number)
@@ -92,7 +96,7 @@ class AgentIO:
                 self._writes.append(out)
                 self._to_write.set()
             else:
-                self._said.append(bounded(out))
+                self._received.append(bounded(out))
 
     async def _write_to(self, process: Process) -> None:
         while self._open is not None:
@@ -116,15 +120,15 @@ class AgentIO:
                     process.signal(number)
 
     async def process_received(self) -> None:
-        """Deal with everything said so far, in order, one word at a time, whoever is at it."""
-        while self._hearing:
-            self._heard.clear()
-            await self._heard.wait()
-        self._hearing = True
+        """Process every message received so far, after those that another task processes now."""
+        while self._is_processing:
+            self._processed.clear()
+            await self._processed.wait()
+        self._is_processing = True
         try:
-            while self._said and self._open is not None:
+            while self._received and self._open is not None:
                 _, hear = self._open
-                await hear(self._said.popleft())
+                await hear(self._received.popleft())
         finally:
-            self._hearing = False
-            self._heard.set()
+            self._is_processing = False
+            self._processed.set()

@@ -1,9 +1,9 @@
-"""Surroundings that fail for a while: a disk that is down, and file descriptors that have run out.
+"""Outages that pass: a journal that cannot be written, and file descriptors, processes or memory that have run out.
 
-Both are states with a name, not an end, and nobody's failure. While a disk is down nothing is released, nothing new
-begins, ends go on, and whoever runs this is told; that is entered with the first write that fails by the disk's own
-trouble, and left with the first one that is durable again. While descriptors (or processes, or memory) have run out,
-what needs some is tried again after a pause, whoever runs this is told what it waits for, and it goes on by itself.
+Both are states and not failures. A journal outage begins with the first write that fails by the disk's own trouble, and
+ends with the first write that is durable again. Meanwhile no record is released and nothing new begins, but aborts and
+kills go on. During a shortage the launch that needs the resource is tried again after a pause. In both cases the
+operator is told what is waited for, and the supervisor goes on by itself.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ _log = get_logger()
 _T = TypeVar("_T")
 
 RETRY: Final = Backoff(base_s=0.1, factor=2.0, cap_s=5.0)
-"""Its ceilings are the pauses between two tries: a hiccup costs a tenth of a second, and a disk that was mended is
-found out within 5 s. There is one writer, so nothing is gained by jitter."""
+"""Pauses between two tries, by its ceilings: a hiccup costs 0.1 s, and a disk that was mended is found within 5 s.
+There is one writer, so jitter gains nothing."""
 
 HELD_BYTES_MAX: Final = 64 * 2**20
-"""What may wait in memory for a disk before the run is given up: some 25,000 records of 2.6 KiB each. What comes while
-a disk is down is little: an agent waits at its next call for the record of it, and an end leaves three or four records.
-So it is enough to abort 5,000 sessions, and far from what a host with that many has in memory anyway."""
+"""Bytes of records that may wait in memory for the disk before the run is given up: some 25,000 records of 2.6 KiB. Few
+records come during an outage: an agent waits at its next call for that call's record, and the end of a session leaves
+three or four. So this is enough to abort 5,000 sessions, and little beside what a host with that many has in memory."""
 
 RECORD_BYTES: Final = 2048
-"""A record on its way, without what is in its entity: the objects of one are 1.8 KiB, measured over the 10,172 records
-of 15 simulated runs (CPython 3.11), and it has a place in a queue."""
+"""Bytes of a waiting record, without its entity's data: its objects take 1.8 KiB, measured over the 10,172 records of
+15 simulated runs (CPython 3.11), and it has a place in a queue."""
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """An outage of the journal's disk: since when (Unix time), what the disk said last, how often it was tried, and how
-    many records waited when it was tried last."""
+    """Outage of the journal: ``since`` is Unix time, ``why`` the last error of the disk, ``attempts`` the number of
+    tries, and ``waiting`` the number of records that waited at the last try."""
 
     since: float
     why: str
@@ -73,7 +73,7 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """One sentence for whoever runs this: what is, since when, why, and what still works."""
+        """Sentence for the operator: the state, its begin, its cause, and what still works."""
         at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
         return (
             f"degraded since {at}: {self.why}; {self.waiting} {'record waits' if self.waiting == 1 else 'records wait'}"
@@ -82,23 +82,23 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalAvailability:
-    """Whether the journal can be written now: for the ledger, which writes it, and for all who ask."""
+    """State of the journal: writable, or in an outage."""
 
     def __init__(self, journal: Journal, wall: WallClock) -> None:
         self._journal, self._wall = journal, wall
         self._bytes = self._waiting = 0
-        """What waits in memory."""
+        """Bytes and number of the records that wait in memory."""
         self._pressed = OneShotEvent()
-        """More waits than may, or it is not to be waited any longer."""
+        """Set when too many bytes wait, or when the outage is to be waited for no longer."""
         self.outage: Outage | None = None
         self.outages = 0
-        """How many are over."""
+        """Number of outages that are over."""
         self.down, self.up = OneShotEvent(), OneShotEvent()
-        """The next outage begins; the one that lasts is over. Each is another one after it has come."""
+        """Events of the next begin of an outage, and of the end of the present one. Replaced after they are set."""
         self.up.set()
 
     def count_waiting(self, appends: Iterable[Append]) -> None:
-        """These wait in memory until the disk has recovered."""
+        """Count *appends* as waiting in memory until the disk has recovered."""
         for one in appends:
             self._waiting += 1
             self._bytes += held_bytes(one)
@@ -106,18 +106,18 @@ class JournalAvailability:
             self._pressed.set()
 
     def give_up(self) -> None:
-        """Do not wait any longer."""
+        """Stop waiting for the disk."""
         self._pressed.set()
 
     async def retry_until_durable(self, error: JournalUnavailable, write: Callable[[int], Awaitable[None]]) -> None:
-        """Look at the disk and *write* again, ever more seldom, until that is durable.
+        """Recover the journal and *write* again, after longer and longer pauses, until that is durable.
 
         Args:
-            error: what a first try has met with.
-            write: given the number of the last record that is durable; what it writes is there, or it raises.
+            error: error of the first try.
+            write: called with the number of the last durable record; returns when its records are durable.
 
         Raises:
-            JournalError: it is no use, or too much waits by now.
+            JournalError: retrying does not help, or too many bytes wait.
         """
         began = anyio.current_time()
         self._begin(error)
@@ -140,7 +140,7 @@ class JournalAvailability:
         self.down.set()
 
     def _end(self) -> int:
-        """It is over, or will never be: there is nothing to wait for any more. How many records waited."""
+        """End the outage, also when it is given up; return the number of records that waited."""
         waited, self._waiting, self._bytes = self._waiting, 0, 0
         self.outage = None
         self.outages += 1
@@ -149,8 +149,8 @@ class JournalAvailability:
         return waited
 
     async def _tried(self, write: Callable[[int], Awaitable[None]]) -> bool:
-        """One more try, after its pause; whether what was to be written is durable."""
-        assert self.outage is not None, "what is tried again has failed"
+        """Pause, then try once more; return whether the write is durable."""
+        assert self.outage is not None, "an outage begins before a second try"
         with anyio.move_on_after(RETRY.ceiling_s(self.outage.attempts)):
             await self._pressed.wait()
         if self._pressed.is_set():
@@ -164,7 +164,7 @@ class JournalAvailability:
         return True
 
     async def wait_unless_down(self, moment: OneShotEvent) -> bool:
-        """Wait until *moment* has come, or the disk is down; whether it has come."""
+        """Wait until *moment* is set or an outage begins; return whether *moment* is set."""
         while not moment.is_set() and self.outage is None:
             await first_of(moment, self.down)
         return moment.is_set()
@@ -177,17 +177,16 @@ _TOO_MUCH: Final = (
 
 
 def held_bytes(append: Append) -> int:
-    """About how much memory a record on its way takes."""
+    """Estimate the bytes of memory that a waiting record takes."""
     return RECORD_BYTES + len(append.data) + sum(len(payload) for _, payload in append.owed)
 
 
 # -------------------------------------------------------------------------------------------------- descriptors
 async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent | None = None) -> _T:
-    """Do it, and again after a pause as long as descriptors are lacking for it, and *until* has not come; *do* can be
-    begun anew.
+    """Call *do*, and again after a pause while it fails for lack of file descriptors and *until* is not set.
 
     Raises:
-        OSError: another one; or the shortage, where *until* has come.
+        OSError: another error of *do*; or the shortage, if *until* is set.
     """
     until = until or OneShotEvent()
     tries = 0
@@ -207,7 +206,8 @@ async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent 
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """A shortage that launches wait for: since when (Unix time), of what, and how many launches."""
+    """Shortage that launches wait for: ``since`` is Unix time, ``lacks`` the resource, ``waiting`` the number of
+    launches."""
 
     since: float
     lacks: str
@@ -215,7 +215,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """One sentence for whoever runs this: what is, since when, and what to do."""
+        """Sentence for the operator: the state, its begin, and what to do."""
         at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
         who = "1 program waits" if self.waiting == 1 else f"{self.waiting} programs wait"
         return (
@@ -225,18 +225,18 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryingProcessHost:
-    """Starts programs by *host*, and waits where the machine lacks what they need (``supervisor.ports.ProcessHost``).
+    """Starts programs by *host*, and waits while the machine lacks a resource (``supervisor.ports.ProcessHost``).
 
-    The launch is tried again when a program has ended, and after a pause that grows to 5 s; the log says once that
-    something waits, and for what.
+    The launch is tried again when a program has ended, and after a pause that grows to 5 s. The log says once that a
+    program waits, and for which resource.
     """
 
     def __init__(self, host: ProcessHost, wall: WallClock) -> None:
         self._host, self._wall = host, wall
         self.shortage: Shortage | None = None
-        """What launches wait for now."""
+        """Shortage that launches wait for now."""
         self.freed = OneShotEvent()
-        """A program has ended, and what it took is free. Another one after it has come."""
+        """Set when a program has ended and its resources are free. Replaced after it is set."""
 
     def spawn(
         self,
@@ -247,22 +247,22 @@ class RetryingProcessHost:
         patience_s: float = math.inf,
         until: OneShotEvent | None = None,
     ) -> AbstractAsyncContextManager[Process]:
-        """Start *launch*, as *host* does; wait *patience_s* for what it lacks, and no longer than *until* comes.
+        """Start *launch*, as *host* does; wait up to *patience_s* seconds, and until *until* is set, for a resource.
 
         Raises:
-            SpawnError: it cannot be started.
-            SpawnShortage: it could not be started by then.
+            SpawnError: the program cannot be started.
+            SpawnShortage: the resource was still lacking by then.
         """
         start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
         return _RetryingSpawn(self, start, patience_s, until or OneShotEvent())
 
     def notify_freed(self) -> None:
-        """A program has ended: whoever waits tries again at once."""
+        """Have every waiting launch try again at once: a program has ended."""
         freed, self.freed = self.freed, OneShotEvent()
         freed.set()
 
     def begin_wait(self, lacks: str) -> None:
-        """One launch more waits."""
+        """Count one more waiting launch."""
         if self.shortage is None:
             self.shortage = Shortage(since=self._wall.time(), lacks=lacks, waiting=0)
             words = (
@@ -272,8 +272,8 @@ class RetryingProcessHost:
         self.shortage = replace(self.shortage, waiting=self.shortage.waiting + 1)
 
     def end_wait(self, *, started: bool) -> None:
-        """One launch waits no longer: it is *started*, or was given up."""
-        assert self.shortage is not None, "it has waited for that"
+        """Count one waiting launch less: it has *started*, or was given up."""
+        assert self.shortage is not None, "a launch that ends its wait has begun it"
         self.shortage = replace(self.shortage, waiting=self.shortage.waiting - 1)
         if self.shortage.waiting == 0:
             if started:
@@ -282,7 +282,7 @@ class RetryingProcessHost:
 
 
 class _RetryingSpawn(AbstractAsyncContextManager[Process]):
-    """One ``async with host.spawn(...)``."""
+    """Context manager of one ``host.spawn(...)``."""
 
     def __init__(
         self,

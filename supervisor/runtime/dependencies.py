@@ -1,7 +1,6 @@
-"""The doors that one supervisor goes through to its world, put into one value.
+"""Ports of one supervisor, in one value.
 
-The composition root fills it with the real ones, the simulator with simulated ones; everything behind the doors is the
-same code.
+The composition root fills it with real ports, the simulator with simulated ones; the code behind them is the same.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import AgentFiles, Caller, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import AgentFiles, Archiver, Caller, Journal, Origin, TranscriptSink, WallClock, Workspace
 from supervisor.runtime.availability import RetryingProcessHost
 
 __all__ = ["Dependencies"]
@@ -21,7 +20,7 @@ def _operator(_connection: socket.socket, pid: int) -> Caller:
 
 
 class Dependencies(NamedTuple):
-    """What a supervisor is made of. ``seed`` is what its random delays are drawn from (``None``: a new one)."""
+    """Ports of a supervisor. ``seed`` is the seed of its random delays (``None``: a new one)."""
 
     journal: Journal
     processes: RetryingProcessHost
@@ -29,14 +28,14 @@ class Dependencies(NamedTuple):
     files: AgentFiles
     wall: WallClock
     transcript_of: Callable[[str], TranscriptSink]
-    """The transcript of a session, by its id."""
+    """Opens the transcript of a session, by the session's id."""
     seed: int | None = None
     workdir: str = "."
-    """Where agents work that are not configured to work elsewhere."""
+    """Default directory of agents."""
     state_dir: str = ""
-    """Where another process can reach the supervisor; nowhere without one."""
+    """Directory of the control socket; ``""``: no other process can reach the supervisor."""
     caller_at: Callable[[socket.socket, int], Caller] = _operator
-    """Who is at the other end of a connection, given the pid that the kernel names; where no program is started,
-    nobody is a program of ours."""
-    upkeep: Upkeep | None = None
-    """What keeps the journal small; ``None``: it grows."""
+    """Identifies the caller at the other end of a control connection, given the pid that the kernel names. By default
+    every caller is the operator: a supervisor that starts no program has no agent that could call."""
+    upkeep: Archiver | None = None
+    """Compaction of the journal; ``None``: the journal grows."""

@@ -1,7 +1,24 @@
-"""One actor for every lifecycle: an entity takes an event, asks its table, and hands the record to the ledger.
+"""Actor for every lifecycle: an entity receives an event, steps its state machine, and hands the record to the journal.
 
-This is the only place that calls ``Machine.step``. An event that comes too late is recorded as stale, an illegal one
-as refused; neither changes anything. A state timer dies with its state.
+Theory of operation
+-------------------
+This is the only place that calls ``Machine.step``. For each event exactly one record is appended, with the outcome:
+
+    transition   the table has a rule: state and data change, and the record carries the effects
+    stale        the event comes too late to mean anything (``Lifecycle.stale``): nothing changes
+    refused      the table has no rule in this state: nothing changes, and the caller gets :class:`Refused`
+    fact         not an event: something that is worth a record and changes no state (``record_fact``)
+
+* State, data and record change together, in one call without an await. Effects happen later, when the record is
+  durable, except the exempt ones (``journal_writer``).
+* ``epoch`` counts changes of state. A timer effect carries the epoch of its decision: when it is performed after the
+  state has changed, it sets no timer. Timers of a state are cancelled as the state is left; one *lasting* timer (a
+  turn's deadline) outlasts its states, and stands still while the journal cannot be written.
+* The reply to a caller is the durable record, so ``receive`` always defers it.
+
+Example: a turn in TOOL_USE receives ``task_finished``::
+
+    entity_seq 7: task_finished  TOOL_USE -> VERIFYING  effects=[Verify()]
 """
 
 from __future__ import annotations
@@ -29,20 +46,21 @@ _log = get_logger()
 
 
 class Refused(Exception):
-    """The entity's table has no rule for this event in its present state; the refusal is journalled."""
+    """The entity's table has no rule for the event in its present state; the refusal is in the journal."""
 
 
 class Degraded(Refused):
-    """Nothing new begins while the journal cannot be written. Nothing was started, and nothing is on record."""
+    """Nothing new begins while the journal cannot be written: nothing was started, and nothing recorded."""
 
     def __init__(self, what: str, outage: Outage) -> None:
         super().__init__(f"{what} is not taken: {outage.words}. Mend the disk, or wait, and ask again")
 
 
 class Lifecycle(NamedTuple):
-    """What an entity of one kind is made of: its table, what comes too late, and how it hears of a failed task.
+    """Entity type: its state machine, the test for events that come too late (``stale``), and the event that reports a
+    failed task (``broken``).
 
-    Its log ends with the event that buries it, or, with ``ends_at_terminal``, in a final state of the table.
+    The log ends with the event that finalizes the entity, or, with ``ends_at_terminal``, in a final state.
     """
 
     kind: Kind
@@ -53,8 +71,8 @@ class Lifecycle(NamedTuple):
 
 
 class _Deadline(NamedTuple):
-    """A timer that outlasts the states of its entity, why it was set, and when it rings; how long it has left, while it
-    stands still."""
+    """Timer that outlasts the states of its entity. ``due_s`` is when it rings (the journal clock); while it stands
+    still, the seconds that it has left."""
 
     effect: StartTimer
     cause: Cause
@@ -62,7 +80,7 @@ class _Deadline(NamedTuple):
 
 
 class Entity:
-    """A session, an agent, a turn, a task: a table with a state, data, and a log of its own."""
+    """Session, agent, turn, task, ...: a state machine with a state, data, and a log of its own."""
 
     __slots__ = (
         "_deadline",
@@ -108,20 +126,20 @@ class Entity:
         self.epoch = 0
         self.ended = False
         self.on_ended: Callable[[], None] | None = None
-        """Called once, when its last record is written, or will never be."""
+        """Called once, when the last record is appended, or will never be."""
         self.on_buried: Callable[[], None] | None = None
-        """Called once, when its last record is durable, or will never be written."""
+        """Called once, when the last record is durable, or will never be written."""
         self.born_seq = 0
         self.born_at = self.changed_at = 0.0
         self.since_s = 0.0
-        """When it came into its state (seconds of the ledger's clock)."""
+        """Begin of the present state (seconds of the journal clock)."""
         self._journal_writer = journal_writer
         self._timers: list[str] | None = None
         self._deadline: _Deadline | None = None
 
-    # ------------------------------------------------------------------ birth, facts
+    # ------------------------------------------------------------------ first record, facts
     def record_birth(self, cause: Cause) -> LifecycleEvent:
-        """The first record of its log."""
+        """Append the first record of the log."""
         record = self._record(
             NewRecord(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data))
         )
@@ -129,7 +147,7 @@ class Entity:
         return record
 
     def record_fact(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
-        """A fact about it that changes no state."""
+        """Append a fact, which changes no state."""
         clean = self._journal_writer.redactor.value
         return self._record(
             NewRecord(name=name, outcome="fact", cause=cause, metadata=clean(metadata), **clean(described))
@@ -140,7 +158,7 @@ class Entity:
         if not isinstance(message, Event):
             if not isinstance(message, TaskFailed):
                 return None
-            if message.error is not self._journal_writer.error:  # a journal that is lost is told once
+            if message.error is not self._journal_writer.error:  # a lost journal is logged once
                 _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
             message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
         envelope = ctx.envelope
@@ -154,8 +172,8 @@ class Entity:
         return DEFERRED
 
     def _apply(self, ctx: Context, event: Event, cause: Cause, reply: Any) -> None:
-        words = _words_of(type(event))
-        name = words.name
+        texts = _texts_of(type(event))
+        name = texts.name
         if self.lifecycle.stale(self.data, event):
             self._record(NewRecord(name=name, outcome="stale", cause=cause, event=event, reply=reply))
             return
@@ -170,7 +188,7 @@ class Entity:
             self.state_name, self.since_s = step.state._value_, event.at
             self._leave_state(ctx)
         self.ended = self.ended or self._ends(step.effects)
-        reason, transition_reason, abort_reason, abort_id = words.said(event) if words.fields else _NOTHING_SAID
+        reason, transition_reason, abort_reason, abort_id = texts.of(event) if texts.fields else _NO_TEXTS
         record = self._record(
             NewRecord(
                 name=name,
@@ -190,30 +208,30 @@ class Entity:
         )
         self.changed_at = record.timestamp
         if self.ended:
-            self._tell_end()
+            self._report_last_record()
 
     def _ends(self, effects: Sequence[Effect]) -> bool:
-        """True if this event ends its log."""
+        """Return whether this event ends the log."""
         return FinalizeEntity in map(type, effects) or (
             self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.final
         )
 
-    def _tell_end(self) -> None:
-        hear, self.on_ended = self.on_ended, None
-        if hear is not None:
-            hear()
+    def _report_last_record(self) -> None:
+        call, self.on_ended = self.on_ended, None
+        if call is not None:
+            call()
 
     def reparent(self, parent_id: str | None) -> None:
-        """It belongs to another one from now on: who it belonged to does not wait for its last record."""
+        """Belong to another parent; the former one stops waiting for the last record."""
         self.parent_id = parent_id
-        self._tell_end()
+        self._report_last_record()
 
     def release(self) -> None:
-        """Nothing more will be heard of it."""
-        self._tell_end()
-        hear, self.on_buried = self.on_buried, None
-        if hear is not None:
-            hear()
+        """Report that no further record comes."""
+        self._report_last_record()
+        call, self.on_buried = self.on_buried, None
+        if call is not None:
+            call()
 
     def _refuse(self, name: str, event: Event, cause: Cause, words: str, reply: Any) -> None:
         refused = NewRecord(
@@ -231,7 +249,7 @@ class Entity:
             self._timers = None
 
     def start_timer(self, ctx: Context, effect: StartTimer, epoch: int, cause: Cause) -> None:
-        """Perform a timer effect, unless the state that wanted it is over."""
+        """Perform a timer effect, unless the state that decided it is over."""
         if effect.lasting:
             self._deadline = _Deadline(effect, cause, self._journal_writer.clock.now() + effect.delay_s)
         elif epoch != self.epoch:
@@ -241,14 +259,14 @@ class Entity:
         ctx.set_timer(effect.name, effect.delay_s, effect.event, cause=cause)
 
     def pause_deadline(self, ctx: Context) -> None:
-        """Let the timer that outlasts its states stand still: what it is about cannot go on now."""
+        """Let the lasting timer stand still: the turn cannot go on while the journal cannot be written."""
         if self._deadline is not None:
             effect, cause, due_s = self._deadline
             ctx.cancel_timer(effect.name)
             self._deadline = _Deadline(effect, cause, due_s - self._journal_writer.clock.now())
 
     def resume_deadline(self, ctx: Context) -> None:
-        """Let it run on, with the time that was left."""
+        """Let the lasting timer run on, with the time that was left."""
         if self._deadline is not None:
             effect, cause, left_s = self._deadline
             ctx.set_timer(effect.name, max(left_s, 0.0), effect.event, cause=cause)
@@ -261,18 +279,18 @@ class Entity:
 
 
 _NO_CAUSE = Cause()
-_NOTHING_SAID = ("", None, None, None)
-_TELLING = ("reason", "message", "verdict", "transition_reason", "abort_reason", "abort_id")
+_NO_TEXTS = ("", None, None, None)
+_REPEATED = ("reason", "message", "verdict", "transition_reason", "abort_reason", "abort_id")
 
 
 class _EventTexts(NamedTuple):
-    """Where the events of one type keep what people ask of a record first; most keep nothing."""
+    """Fields of one event type that every record repeats: reason, abort and their codes. Most types have none."""
 
     name: str
     fields: frozenset[str]
 
-    def said(self, event: Event) -> tuple[str, str | None, str | None, str | None]:
-        """Its reason, the reasons that have a name, and its abort."""
+    def of(self, event: Event) -> tuple[str, str | None, str | None, str | None]:
+        """Return the event's reason, transition reason, abort reason, and abort id."""
         abort_id = event.abort_id if "abort_id" in self.fields else None  # type: ignore[attr-defined]
         return (
             self._reason(event),
@@ -288,7 +306,7 @@ class _EventTexts(NamedTuple):
         return event.verdict.error if "verdict" in self.fields else ""  # type: ignore[attr-defined]
 
     def _named(self, event: Event, name: str) -> str | None:
-        """The event's own, or its verdict's."""
+        """Return the event's own field, or that of its verdict."""
         found: str | None = getattr(event, name) if name in self.fields else None
         if found is None and "verdict" in self.fields:
             found = getattr(event.verdict, name)  # type: ignore[attr-defined]
@@ -296,10 +314,10 @@ class _EventTexts(NamedTuple):
 
 
 @cache
-def _words_of(kind: type[Event]) -> _EventTexts:
-    return _EventTexts(kind.name(), frozenset(_TELLING).intersection(kind.__struct_fields__))
+def _texts_of(kind: type[Event]) -> _EventTexts:
+    return _EventTexts(kind.name(), frozenset(_REPEATED).intersection(kind.__struct_fields__))
 
 
 def weight(event: object) -> int:
-    """How large a message is, for the bound of a mailbox in bytes: what somebody wrote into it."""
+    """Return the size of a message for the mailbox's bound in bytes: the length of its texts."""
     return len(getattr(event, "prompt", "")) + len(getattr(event, "text", ""))

@@ -1,12 +1,27 @@
-"""What is alive now: the entities, and the work that goes on for each session.
+"""Registry of everything that is alive: entities, and the live session of each session entity.
 
-The journal says what happened; the tree says what there is to talk to. It decides nothing: it finds, tells, asks and
-counts.
+The journal says what happened; the registry says what can be sent to. Rules that its callers rely on:
+
+* ``create_entity`` and ``request_stop`` never await. An abort that has planned the tree can terminate it before
+  anything is born or ends.
+* A session that is stopping accepts only the events that its table allows in the state Stopped. Nothing is born below
+  it, and ``reparent`` gives children that may outlive it to the nearest ancestor that is not stopping.
+* A session's last record comes after the last records of its turns and agents, and after those of its child sessions.
+  ``unrecorded`` counts them; ``on_recorded`` is called when the count is 0 and the session has finished.
+* While the journal cannot be written, deadlines of entities stand still: a turn that waits for the disk does not time
+  out meanwhile.
+
+Example: an abort of session ``s`` with the turn ``s:t1``::
+
+    request_stop("s", stop, cause=...)   ->  phase STOP_REQUESTED, OperatorStop in the mailbox of "s"
+    "s" processes it: effect TerminateSession -> aborts.termination
+    "s:t1" appends its last record       ->  remove("s:t1"), unrecorded == 0, on_recorded(s)
+    "s" appends Ended                    ->  remove("s"), phase RECORDED
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -19,9 +34,8 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
-from supervisor.policies.abort_request import AbortState, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
-from supervisor.runtime.abort_tree_view import AbortTreeView
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
 from supervisor.runtime.id_allocator import IdAllocator
 from supervisor.runtime.journal_writer import Cause, JournalWriter
@@ -32,24 +46,24 @@ __all__ = ["END_S", "EntityRegistry"]
 _encode = msgspec.json.Encoder().encode
 
 POST_S = 30 * 86_400.0
-"""How long anything may wait for a record to become durable. A disk that is down is waited for, and answers when it has
-recovered or is given up; a month is for the bug that lets it do neither."""
+"""Seconds that a caller waits for a durable record. A journal that cannot be written recovers, or is given up; a month
+is for a bug that lets it do neither."""
 
 END_S = 60.0
-"""What the kernel gives an entity's tasks to end before it counts them no more: longer than any ladder."""
+"""Seconds that the kernel gives an entity's tasks to end: longer than the stage budgets of any policy."""
 
 _NOTHING = object()
-"""What no table is asked about: an entity answers it when it comes to it."""
+"""Message without an event: an entity replies as soon as it has processed everything before."""
 
 MAILBOX = Limits(size_of=weight)
-"""The bounds of an entity's mailbox."""
+"""Bounds of an entity's mailbox."""
 
-HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
-"""What still means something to a session that is ending."""
+ALLOWED_WHILE_STOPPING = frozenset(SESSION.allowed(Session.STOPPED))
+"""Events that a stopping session still accepts."""
 
 
 class EntityRegistry:
-    """The living entities of one supervisor."""
+    """Entities and sessions of one supervisor that are alive."""
 
     def __init__(self, system: ActorSystem, journal_writer: JournalWriter, names: IdAllocator) -> None:
         self.system = system
@@ -58,14 +72,14 @@ class EntityRegistry:
         self.entities: dict[str, Entity] = {}
         self.sessions: dict[str, LiveSession] = {}
         self.on_idle: Callable[[LiveSession], None] = lambda session: None
-        """Called when nothing works for a session any more."""
+        """Called when no task and no child works for a session any more."""
         self.on_recorded: Callable[[LiveSession], None] = lambda session: None
-        """Called when everything below a session has its last record."""
+        """Called when every turn, agent and child of a finished session has its last record."""
         self.on_deadline_shortened: Callable[[LiveSession], None] = lambda session: None
-        """Called when the end of a session has become more urgent."""
+        """Called when a later request has shortened the deadline of a stopping session."""
         journal_writer.disk.down.then(self._pause_deadlines)
 
-    # ------------------------------------------------------------------ birth and end
+    # ------------------------------------------------------------------ creation and removal
     def create_entity(
         self,
         lifecycle: Lifecycle,
@@ -78,11 +92,14 @@ class EntityRegistry:
         home: str | None = None,
         contained: bool = True,
     ) -> Entity:
-        """Bring an entity to life under *parent_id*, with the first record of its log. One that is not *contained*
-        belongs to its parent, but its scope does not: it may outlive it.
+        """Create an entity below *parent_id*, and append the first record of its log.
+
+        Args:
+            home: actor whose dispatcher runs the entity.
+            contained: the entity's scope lies in its parent's; otherwise the entity may outlive its parent.
 
         Raises:
-            ActorStopped: the parent is ending; nothing is born under it.
+            ActorStopped: the parent is stopping; nothing is created below it.
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
         self._spawn(entity, home, contained)
@@ -101,7 +118,7 @@ class EntityRegistry:
             self._count_in(above, entity)
 
     def _count_in(self, above: LiveSession, entity: Entity) -> None:
-        """A session's last record comes after those of what is below it; a child session's need not be durable."""
+        """Have *above* wait for the last record of *entity*: durable, or of a child session appended."""
         above.unrecorded += 1
         if entity.kind is Kind.TURN:
             above.turns[entity.id] = entity
@@ -116,12 +133,12 @@ class EntityRegistry:
             self.on_recorded(above)
 
     def add_session(self, session: LiveSession) -> None:
-        """A session is about to be born."""
+        """Add a session that is about to be created."""
         self.sessions[session.session_id] = session
         session.attach()
 
     def remove_session(self, session: LiveSession) -> None:
-        """It has ended, or was not born."""
+        """Remove a session that has ended, or that could not be created."""
         del self.sessions[session.session_id]
         self.names.drop_below(session.session_id)
         session.advance(SessionPhase.FINISHED)
@@ -129,11 +146,11 @@ class EntityRegistry:
             del session.parent.children[session.session_id]
 
     def restore_entity(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
-        """Take in an entity that an earlier supervisor left in the journal: as if born now, but for its record."""
+        """Add an entity that an earlier supervisor left in the journal: like a new one, without a first record."""
         self._spawn(entity, home, contained and entity.parent_id in self.sessions)
 
     def remove(self, entity_id: str) -> None:
-        """Its last record is durable: it leaves memory."""
+        """Remove an entity whose last record is durable."""
         entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
         session = self.sessions.get(entity_id)
@@ -145,12 +162,12 @@ class EntityRegistry:
             self._detach(entity)
 
     def remove_crashed(self, entity: Entity) -> None:
-        """Its actor is gone, and it has no last record."""
+        """Remove an entity whose actor has crashed: it has no last record."""
         self.entities.pop(entity.id, None)
         self._detach(entity)
 
     def _detach(self, entity: Entity) -> None:
-        """Nothing more will be heard of it: its session does not wait for its last record."""
+        """Let the session above stop waiting for the last record of *entity*."""
         above = self.sessions.get(entity.parent_id) if entity.parent_id is not None else None
         if above is not None:
             above.turns.pop(entity.id, None)
@@ -158,7 +175,7 @@ class EntityRegistry:
 
     # ------------------------------------------------------------------ deadlines
     def _pause_deadlines(self) -> None:
-        """The disk is down: a turn that waits for it does not run out of time meanwhile."""
+        """Stop the deadlines of all entities: the journal cannot be written."""
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
                 entity.pause_deadline(ctx)
@@ -170,9 +187,9 @@ class EntityRegistry:
                 entity.resume_deadline(ctx)
         self.journal_writer.disk.down.then(self._pause_deadlines)
 
-    # ------------------------------------------------------------------ talking
+    # ------------------------------------------------------------------ messages
     def send(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
-        """Put *event* into the entity's mailbox; ``False`` if it is no more."""
+        """Put *event* into the entity's mailbox; return ``False`` if the entity is gone or does not accept it."""
         ref = self.system.ref(entity_id)
         if ref is None or entity_id not in self.entities or not self.accepts(entity_id, event):
             return False
@@ -183,23 +200,34 @@ class EntityRegistry:
         return True
 
     def accepts(self, entity_id: str, event: Event) -> bool:
-        """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
+        """Return ``False`` for a stopping session if *event* comes too late to have an effect on it."""
         session = self.sessions.get(entity_id)
-        return session is None or not session.is_stopping or type(event) in HEARD_LAST
+        return session is None or not session.is_stopping or type(event) in ALLOWED_WHILE_STOPPING
 
     def request_stop(
         self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None
     ) -> MergeOutcome:
-        """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
+        """Request a session to stop, within *within_s* if that is sooner than its stage budgets. Never awaits.
 
-        The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
-        Every further abort is recorded.
+        The first request is sent to the session. A later one is merged into it: it is sent too if it says ``now`` while
+        the session still runs, and recorded otherwise.
+
+        Returns:
+            What the request did: began the stop, made it harder or sooner, or only joined it.
         """
         session, entity = self.sessions.get(session_id), self.entities.get(session_id)
         if session is None or entity is None or entity.ended:
             return MergeOutcome.JOINED  # its last record is written
-        wish, before = self._wish(session, stop, within_s), session.stop_request
-        session.stop_request, joined = merge_request(before, wish)
+        ladder, before = session.policy.ladder, session.stop_request
+        bound_s = ladder.kill_s if stop.now else ladder.total_s
+        request = AbortRequest(
+            abort_id=stop.abort_id,
+            reason=stop.reason,
+            abort_reason=stop.abort_reason,
+            severity=TerminationStage.KILL if stop.now else TerminationStage.REQUEST,
+            deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
+        )
+        session.stop_request, joined = merge_request(before, request)
         if joined is MergeOutcome.BEGAN and not session.is_stopping:
             session.stopped_by_seq = cause.seq
             session.advance(SessionPhase.STOP_REQUESTED)
@@ -208,57 +236,40 @@ class EntityRegistry:
         if stop.now and not session.kill_at_once and session.phase < SessionPhase.FINISHED:
             self.send(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
-            self._note_joined(session, before, stop, cause)
+            first = {"joined": before.abort_id, "first_reason": before.reason}
+            entity.record_fact("AbortJoined", cause, first, abort_id=stop.abort_id, reason=stop.reason)
         if joined is MergeOutcome.RAISED:
             self.on_deadline_shortened(session)
         return joined
 
-    def _wish(self, session: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
-        ladder = session.policy.ladder
-        bound_s = ladder.kill_s if stop.now else ladder.total_s
-        return AbortState(
-            abort_id=stop.abort_id,
-            reason=stop.reason,
-            abort_reason=stop.abort_reason,
-            severity=TerminationStage.KILL if stop.now else TerminationStage.REQUEST,
-            deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
-        )
-
-    def _note_joined(self, session: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
-        entity = self.entities.get(session.session_id)
-        if entity is None or entity.ended:
-            return
-        told = {"joined": first.abort_id, "first_reason": first.reason}
-        entity.record_fact("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
-
     def reparent(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
-        """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
-        left, heir = child.parent_id, self._surviving(child.parent)
+        """Give a child that outlives its parent to the nearest ancestor that is not stopping, or make it a root."""
+        left, parent = child.parent_id, child.parent
+        while parent is not None and parent.is_stopping:
+            parent = parent.parent
         entity = self.entities.get(child.session_id)
         if entity is not None:
-            entity.reparent(heir.session_id if heir is not None else None)
-            if heir is not None:
-                self._count_in(heir, entity)
-        child.reparent(heir)
+            entity.reparent(parent.session_id if parent is not None else None)
+            if parent is not None:
+                self._count_in(parent, entity)
+        child.reparent(parent)
         if entity is not None and not entity.ended:
-            ruled = msgspec.to_builtins(child.policy)  # not by its heir: it has been had from who is left
+            ruled = msgspec.to_builtins(child.policy)  # the child keeps the policy that it had below its former parent
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
             entity.record_fact("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
-
-    def _surviving(self, session: LiveSession | None) -> LiveSession | None:
-        while session is not None and session.is_stopping:
-            session = session.parent
-        return session
 
     async def post(
         self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False
     ) -> LifecycleEvent:
-        """Send *event*, wait until its record is durable, and return that. Where the caller is cancelled, the entity
-        hears of it all the same; with *withdraws* only if it has done so already.
+        """Send *event*, wait until its record is durable, and return the record.
+
+        Args:
+            withdraws: take the event back if the caller is cancelled before the entity has processed it; otherwise the
+                entity processes it all the same.
 
         Raises:
-            NoSuchEntity: nothing alive has that id.
-            Refused: the entity's table does not allow it now.
+            NoSuchEntity: no living entity has that id.
+            Refused: the entity's table does not allow the event now.
             JournalError: the journal could not be written.
         """
         ref = self.system.ref(entity_id)
@@ -273,7 +284,7 @@ class EntityRegistry:
         return record
 
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
-        """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
+        """Send *event*, wait, and return the number of its durable record; ``None`` if the event was refused."""
         if not self.accepts(entity_id, event):
             return None
         try:
@@ -283,26 +294,26 @@ class EntityRegistry:
         return record.seq
 
     async def wait_processed(self, entity_id: str) -> None:
-        """Wait until it has heard all that it was told up to now, or is no more."""
+        """Wait until the entity has processed every message sent to it by now, or is gone."""
         ref = self.system.ref(entity_id)
         if ref is not None:
             with suppress(ActorStopped):
                 await ref.ask(_NOTHING, timeout_s=POST_S, lane=Lane.CONTROL, detach=True)
 
     def record_fact(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
-        """Record a fact about an entity."""
+        """Append a fact to an entity's log; nothing if the entity is gone."""
         entity = self.entities.get(entity_id)
         if entity is not None:
             entity.record_fact(name, cause, metadata, **described)
 
     def record_turn_fact(self, session: LiveSession, name: str, metadata: dict[str, Any]) -> None:
-        """Record a fact about the turn that a session's agent works on, if it works on one."""
+        """Append a fact to the log of the turn that a session's agent works on, if there is one."""
         turn_id = session.connection.turn_id if session.connection is not None else None
         if turn_id is not None:
             self.record_fact(turn_id, name, session.cause, metadata)
 
     def write_transcript(self, session: LiveSession, source: str, text: str) -> None:
-        """Into the transcript of a session: who says it, and what."""
+        """Write *text* of *source* into a session's transcript."""
         session.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
@@ -311,18 +322,18 @@ class EntityRegistry:
         if ctx is not None:
             ctx.scope.cancel(cause)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ queries
     def is_open(self, tool_id: str) -> bool:
-        """True if that tool call has no result yet."""
+        """Return whether that tool call has no result yet."""
         turn_id, _, number = tool_id.rpartition(":c")
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
     def session(self, session_id: str) -> LiveSession:
-        """The living session of that id.
+        """Return the living session of that id.
 
         Raises:
-            NoSuchEntity: there is none.
+            NoSuchEntity: no living session has that id.
         """
         session = self.sessions.get(session_id)
         if session is None:
@@ -330,10 +341,10 @@ class EntityRegistry:
         return session
 
     def entity(self, entity_id: str) -> Entity:
-        """The living entity of that id.
+        """Return the living entity of that id.
 
         Raises:
-            NoSuchEntity: there is none.
+            NoSuchEntity: no living entity has that id.
         """
         entity = self.entities.get(entity_id)
         if entity is None:
@@ -341,26 +352,23 @@ class EntityRegistry:
         return entity
 
     def children_of(self, session_id: str) -> list[LiveSession]:
-        """The child sessions that are alive, oldest first."""
+        """Return the child sessions that are alive, oldest first."""
         session = self.sessions.get(session_id)
         return list(session.children.values()) if session is not None else []
 
     def abort_tree(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
-        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
-
-        A view, made as it is read: it is good until something is awaited.
-        """
+        """Return a view of the tree for the abort planner (:class:`AbortTreeView`). Valid until the next await."""
         return AbortTreeView(self.sessions, self.entities, hurry=hurry)
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
-        """The living entities in the journal's form; their *data* costs the most, and can be left out."""
+        """Return the living entities in the journal's form. Their *data* costs the most, and can be left out."""
         return [_row(one, data=data) for one in self.entities.values()]
 
     def row(self, entity_id: str) -> EntityRow:
-        """The living entity of that id in the journal's form.
+        """Return the living entity of that id in the journal's form.
 
         Raises:
-            NoSuchEntity: there is none.
+            NoSuchEntity: no living entity has that id.
         """
         return _row(self.entity(entity_id), data=True)
 
@@ -378,3 +386,77 @@ def _row(entity: Entity, *, data: bool) -> EntityRow:
         born_at=entity.born_at,
         changed_at=entity.changed_at,
     )
+
+
+class AbortTreeView(Mapping[str, TreeNode]):
+    """Sessions and open tool calls as the abort planner sees them, by id; a node is made when it is first read.
+
+    Stopping sessions are reported as ended, unless *hurry* is set and part of the session still runs.
+    """
+
+    def __init__(self, sessions: Mapping[str, LiveSession], entities: Mapping[str, Entity], *, hurry: bool) -> None:
+        self._sessions = sessions
+        self._entities = entities
+        self._hurry = hurry
+        self._made: dict[str, TreeNode] = {}
+
+    def __getitem__(self, node_id: str) -> TreeNode:
+        node = self._made.get(node_id)
+        if node is None:
+            session = self._sessions.get(node_id)
+            node = self._made[node_id] = self._session(session) if session is not None else self._call(node_id)
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._sessions
+        for session in self._sessions.values():
+            if session.turns:
+                yield from _calls(session)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _session(self, session: LiveSession) -> TreeNode:
+        entity = self._entities.get(session.session_id)
+        over = entity is None or entity.ended
+        parent_id = session.parent_id
+        return TreeNode(
+            id=session.session_id,
+            kind="session",
+            parent=parent_id if parent_id in self._sessions else None,
+            children=(*session.children, *_calls(session)) if session.turns else tuple(session.children),
+            started_by=session.started_by,
+            policy=session.policy,
+            mode=session.mode,
+            ended=over or self._ending(session),
+            processes=session.connection.processes() if session.connection is not None else (),
+        )
+
+    def _ending(self, session: LiveSession) -> bool:
+        return session.is_stopping and (session.phase >= SessionPhase.FINISHED or not self._hurry)
+
+    def _call(self, node_id: str) -> TreeNode:
+        """Return the node of an open call. A call that has returned counts as ended, although its record may still be
+        on its way; so does a call of a session that is stopping."""
+        turn_id, _, number = node_id.rpartition(":c")
+        turn = self._entities.get(turn_id)
+        session = self._sessions.get(turn.parent_id or "") if turn is not None else None
+        call = next((one for one in turn.data.open if str(one.number) == number), None) if turn is not None else None
+        if turn is None or session is None or call is None or turn_id not in session.turns:
+            raise KeyError(node_id)
+        connection = session.connection
+        return TreeNode(
+            id=node_id,
+            kind="tool",
+            parent=session.session_id,
+            children=tuple(f"{turn_id}:c{one.number}" for one in turn.data.open if one.within == call.number),
+            ended=self._ending(session) or connection is None or connection.has_returned(turn_id, call.call_id),
+            processes=tuple(one for one in connection.processes() if one.owner == node_id)
+            if connection is not None
+            else (),
+        )
+
+
+def _calls(session: LiveSession) -> list[str]:
+    """Return the ids of a session's open calls."""
+    return [f"{turn.id}:c{call.number}" for turn in session.turns.values() for call in turn.data.open]

@@ -1,4 +1,4 @@
-"""The kinds of entity that live here: each a table, what comes too late for it, and what a bug does to it."""
+"""Types of entity: the state machine of each, its staleness test, and the event that reports an internal error."""
 
 from __future__ import annotations
 

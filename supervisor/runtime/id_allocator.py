@@ -1,8 +1,8 @@
-"""Which ids were used: a name that was used before gets a number, and what is remembered for that stays small.
+"""Unique ids: a name that was used before gets a number, and little is kept in memory for that.
 
-No two entities of a journal share an id. Names of root sessions are kept for as long as the supervisor runs; those that
-it numbered itself only as a number. Below a session they are kept as long as it lives: nothing is born under one that
-has ended, and its own id is not given again.
+No two entities of a journal share an id. Names of root sessions are kept while the supervisor runs; of names that were
+numbered only the last number. Names below a session are kept while the session lives: nothing is created below a
+session that has ended, and the id of that session is not given again.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ __all__ = ["IdAllocator"]
 
 
 class IdAllocator:
-    """The ids of one journal. *taken* are those that it has already."""
+    """Ids of one journal. *taken* are the ids that the journal has already."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}
-        """The last number that was given to a name which was taken: all below it are."""
+        """Last number given to each name that was taken. All lower numbers are taken too."""
         self._below: dict[str, IdAllocator] = {}
 
     def __len__(self) -> int:
-        """How much is remembered."""
+        """Return the number of names that are kept."""
         return len(self._taken) + len(self._numbers) + sum(map(len, self._below.values()))
 
     def __contains__(self, name: str) -> bool:
-        """Whether that id was used, by anybody but those below a session of this supervisor."""
+        """Return whether that id was used, except by entities below a session of this supervisor."""
         base, dash, number = name.rpartition("-")
         counted = dash and number.isdecimal() and number == str(int(number))
         return name in self._taken or (bool(counted) and 2 <= int(number) <= self._numbers.get(base, 1))
 
     def new(self, wanted: str, *, below: str | None = None) -> str:
-        """The id itself, or with the first number that makes it new. *below*: the session that it does not outlive."""
+        """Return *wanted*, or *wanted* with the first number that is free. *below*: the session above the new
+        entity."""
         if below is None:
             return self._new(wanted, self)
         return self._below.setdefault(below, IdAllocator())._new(wanted, self)
 
     def drop_below(self, session_id: str) -> None:
-        """That session has ended, and all below it: nothing is born there any more."""
+        """Drop the names below a session that has ended."""
         self._below.pop(session_id, None)
 
     def _new(self, wanted: str, earlier: IdAllocator) -> str:

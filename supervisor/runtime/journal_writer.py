@@ -1,9 +1,28 @@
-"""The one door to the journal: every event becomes a record here, and its effects are released when it is durable.
+"""Group-commit writer of the journal, with an outbox of pending effects.
 
-Group commit: while one batch is on its way to the disk the next one gathers. Exempt effects (they end things) are
-performed as soon as their record is handed over. After a commit that failed nothing is known, so the disk is looked at
-before anything is written again; while it is down everything waits in its order, but for what ends things. An error
-that no waiting mends is never papered over: nothing more is released, and whoever owns the ledger hears of it once.
+Theory of operation
+-------------------
+``record`` turns a decision into a record and returns at once. Records wait in ``_pending``; one task writes them in
+batches, each one transaction of the journal. While a batch is on its way to the disk the next one gathers, so the cost
+of a commit is shared by all that was recorded meanwhile. When a batch is durable its records are released in order:
+published to subscribers, given to the caller that waits for them, and then their effects are performed.
+
+    record(A), record(B)                    pending: A B
+    commit [A B] begins; record(C)          in flight: A B, pending: C
+    commit is durable                       release A: publish, reply, perform its effects; then B
+    commit [C] begins
+
+Invariants
+----------
+* No effect of a record happens before the record is durable, except *exempt* effects, which end things: an abort must
+  not wait for the disk. They are performed before ``record`` returns, and the journal never owes them.
+* A crash between the commit and an effect loses nothing. The effect is in the journal's outbox until it is
+  acknowledged, which becomes durable with the next record; the next supervisor performs what is left in the outbox.
+* Records become durable in the order of their numbers, without a gap.
+* After a commit that failed its outcome is unknown: the transaction may be on the disk. So the journal is recovered and
+  its last record read before anything is written again (``JournalAvailability``). Meanwhile records wait in memory.
+* An error that retrying does not help is final: nothing more is released, every caller gets the error, and the owner is
+  told once (``failed``).
 """
 
 from __future__ import annotations
@@ -32,7 +51,7 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 __all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "RecordedEntity"]
 
 BATCH_MAX = 128
-"""Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
+"""Records per transaction: rows per second peak about there (benchmarks/journal.py), and more only adds latency."""
 
 
 _log = get_logger()
@@ -40,7 +59,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cause(NamedTuple):
-    """What led to a message: the record, the owed effect that it settles, and who acted."""
+    """Cause of a message: the record that it follows from, the effect that it acknowledges, and the name of the
+    actor."""
 
     seq: int | None = None
     effect_id: str | None = None
@@ -48,10 +68,8 @@ class Cause(NamedTuple):
 
 
 class PendingEffect(msgspec.Struct, frozen=True, gc=False):
-    """An effect of a recorded event, with the state epoch of its entity when it was decided.
-
-    An exempt one is performed at once, so the journal never owes it, and it has no ``effect_id``.
-    """
+    """Effect of a recorded event, with the state epoch of its entity at the decision. ``effect_id`` is ``None`` for an
+    exempt effect: it is performed at once, and never in the outbox."""
 
     entity_id: str
     effect_id: str | None
@@ -61,7 +79,7 @@ class PendingEffect(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordedEntity(Protocol):
-    """Whom a record is about, as it is after the event."""
+    """Entity that a record is about, in its state after the event."""
 
     id: str
     parent_id: str | None
@@ -73,10 +91,8 @@ class RecordedEntity(Protocol):
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record says, beside whom it is about. *reply* gets the record when it is durable.
-
-    ``outcome`` and the words are those of :class:`LifecycleEvent`; ``ended`` marks the last record of the entity.
-    """
+    """Content of a record, beside its entity. ``reply`` gets the record when it is durable; ``ended`` marks the
+    entity's last record; the other fields are those of :class:`LifecycleEvent`."""
 
     name: str
     outcome: str
@@ -95,10 +111,10 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clock:
-    """Monotonic seconds that look like Unix time: read once off the wall, then counted by the event loop.
+    """Journal clock: monotonic seconds that begin at Unix time, read once and then counted by the event loop.
 
-    A jump of the wall clock changes no time-out and no order. *from_s* is the last time that was recorded: a wall
-    clock that was set back since then does not take the journal's time with it.
+    A jump of the wall clock changes no time-out and no order. *from_s* is the last time in the journal: if the wall
+    clock was set back since, the journal clock starts there.
     """
 
     def __init__(self, wall: WallClock, from_s: float = 0.0) -> None:
@@ -111,7 +127,7 @@ class Clock:
 
 
 def loop_clock() -> Callable[[], float]:
-    """What reads the clock of the event loop that runs (seconds): looked up once, since that takes ten readings."""
+    """Return the clock function of the running event loop (seconds). Looked up once: a lookup costs ten readings."""
     return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
 
 
@@ -128,14 +144,14 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 class JournalWriter:
-    """Records in, durable records and their effects out.
+    """Writes records, and releases them and their effects when they are durable.
 
     Args:
-        journal: where records become durable.
-        clock: the time they carry.
+        journal: storage of the records.
+        clock: source of their times.
         perform: called for every effect, once.
         publish: called for every record once it is durable, in order.
-        failed: called once when the journal cannot be written.
+        failed: called once when the journal has failed for good.
     """
 
     def __init__(
@@ -149,37 +165,37 @@ class JournalWriter:
     ) -> None:
         self.clock = clock
         self.redactor = Redactor()
-        """What keeps secrets out; another one where agents are given some."""
+        """Removes secrets from records. Replaced when agents get new secrets."""
         self._journal = journal
         self._perform, self._publish, self._failed = perform, publish, failed
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
-        self._in_hand: list[_Pending] = []
-        """The batch that is being written, and is not known to be durable."""
-        self._settled: list[str] = []
+        self._in_flight: list[_Pending] = []
+        """Batch that is being written, and is not known to be durable."""
+        self._acknowledged: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._backend = current_backend()
         self._waiter: Waiter | None = None
-        """Set while there is nothing to commit."""
+        """Waiter of the commit task, while there is nothing to commit."""
         self.clean = True
-        """All that was recorded is durable, or lost with the journal."""
+        """True if every record is durable, or lost with the journal."""
         self._cleaned: OneShotEvent | None = None
-        """When nothing is left to record; there is none while nobody wants that."""
+        """Set when no record waits; ``None`` while no caller waits for that."""
         self._due: OneShotEvent | None = None
-        """When what was performed is settled, though no record came; there is none while nobody wants that."""
+        """Set when acknowledgements are durable without a new record; ``None`` while no caller waits for that."""
         self.error: JournalError | None = None
         self._closed = False
-        """Nothing more is recorded: its task may be cancelled."""
+        """No record comes any more: the commit task may be cancelled."""
         self.disk = JournalAvailability(journal, clock.wall)
 
     @property
     def last_seq(self) -> int:
-        """The number of the newest record, durable or not."""
+        """Number of the newest record, durable or not."""
         return self._seq
 
     def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
-        """Hand over one record; exempt effects are performed before this returns."""
-        data = _encode(subject.data)  # before anything has changed: text that is no text fails here
+        """Append one record; exempt effects are performed before this returns."""
+        data = _encode(subject.data)  # first, since invalid text fails here, before anything has changed
         self._seq += 1
         event, cause = draft.event, draft.cause
         record = LifecycleEvent(
@@ -211,7 +227,7 @@ class JournalWriter:
     def _sorted(
         self, subject: RecordedEntity, effects: Sequence[Effect]
     ) -> tuple[list[PendingEffect], list[PendingEffect]]:
-        """The effects that do not wait, and those that do."""
+        """Return the exempt effects, and those that wait for the record."""
         exempt: list[PendingEffect] = []
         later: list[PendingEffect] = []
         for number, effect in enumerate(effects):
@@ -235,7 +251,9 @@ class JournalWriter:
             state=subject.state_name,
             data=data,
             owed=tuple([(one.effect_id or "", encode_effect(one.effect)) for one in later]) if later else (),
-            settled=self._take_settled(draft.cause) if self._settled or draft.cause.effect_id is not None else (),
+            settled=self._take_acknowledged(draft.cause)
+            if self._acknowledged or draft.cause.effect_id is not None
+            else (),
             ended=draft.ended,
         )
         if self.error is not None and draft.reply is not None:
@@ -252,14 +270,14 @@ class JournalWriter:
             self._waiter.wake()
 
     def when_durable(self, then: Callable[[], None]) -> None:
-        """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
+        """Call *then* once every record of now is durable and its effects were performed; at once if none waits."""
         if self.clean or self.error is not None:
             then()
         else:
             self._then.append((self._seq, then))
 
     async def durable(self) -> bool:
-        """Wait until all that is recorded now is durable; ``False`` if it is lost with the journal."""
+        """Wait until every record of now is durable; return ``False`` if one is lost with the journal."""
         durable, seq = OneShotEvent(), self._seq
         self.when_durable(durable.set)
         await durable.wait()
@@ -270,32 +288,34 @@ class JournalWriter:
             self._then.popleft()[1]()
 
     def acknowledge(self, effect_id: str | None) -> None:
-        """The effect has been performed; that becomes durable with the next record."""
+        """Take an effect out of the outbox: it was performed. That becomes durable with the next record."""
         if effect_id is not None:
-            self._settled.append(effect_id)
+            self._acknowledged.append(effect_id)
 
     async def acknowledge_all(self) -> None:
-        """Have what was settled so far durable, with the next record or without one.
+        """Wait until every acknowledgement of now is durable, with the next record or without one.
 
         Raises:
-            JournalError: the journal failed before it was.
+            JournalError: the journal failed before that.
         """
-        if self._settled and self.error is None:
+        if self._acknowledged and self.error is None:
             self._due = due = self._due or OneShotEvent()
             self._wake()
             await due.wait()
         if self.error is not None:
             raise self.error
 
-    def _take_settled(self, cause: Cause) -> tuple[str, ...]:
-        settled, self._settled = self._settled, []
+    def _take_acknowledged(self, cause: Cause) -> tuple[str, ...]:
+        if not self._acknowledged and cause.effect_id is None:
+            return ()
+        settled, self._acknowledged = self._acknowledged, []
         if cause.effect_id is not None:
             settled.append(cause.effect_id)
         return tuple(settled)
 
     async def run(self) -> None:
-        """Commit, for ever. An error that nobody foresaw is the end of the journal, as the disk's would be: sessions
-        must end, and wait for no record of it."""
+        """Commit batches for ever. An unforeseen error is final like one of the disk: sessions must end without their
+        records."""
         try:
             await self._commit_all()
         except Exception as error:
@@ -303,7 +323,7 @@ class JournalWriter:
             lost.__cause__ = error
             self._give_up(lost)
         finally:
-            if not self._closed:  # the system that it runs in breaks
+            if not self._closed:  # the actor system breaks, and cancels this task
                 self._give_up(JournalError(f"the supervisor broke: {self._lost()}"))
 
     async def _commit_all(self) -> None:
@@ -317,19 +337,19 @@ class JournalWriter:
                 batch, self._pending = self._pending[:most], self._pending[most:]
                 if not await self._commit(batch):
                     return
-            self._say_clean()
+            self._set_clean()
             due, self._due = self._due, None
-            if due is not None and not await self._settle_due(due):
+            if due is not None and not await self._write_acknowledged(due):
                 return
 
-    def _say_clean(self) -> None:
+    def _set_clean(self) -> None:
         self.clean = True
         cleaned, self._cleaned = self._cleaned, None
         if cleaned is not None:
             cleaned.set()
 
     async def _commit(self, batch: list[_Pending]) -> bool:
-        appends, self._in_hand = [one.append for one in batch], batch
+        appends, self._in_flight = [one.append for one in batch], batch
         try:
             try:
                 await self._journal.append(appends)
@@ -340,13 +360,13 @@ class JournalWriter:
             self._give_up(error)
         if self.error is not None:
             return False
-        while batch:  # in hand until it is released: who waits for one behind an error is told of that
+        while batch:  # released one by one: if a release fails, the callers of the rest get the error
             self._release(batch[0])
             del batch[0]
         return True
 
     async def _append_rest(self, batch: list[Append], durable_seq: int) -> None:
-        """Write *batch*, if the try whose outcome was unknown has not: it was one transaction, all of it or nothing."""
+        """Write *batch*, unless the try with the unknown outcome has written it: it was one transaction."""
         if durable_seq == batch[0].record.seq - 1:
             await self._journal.append(batch)
         elif durable_seq != batch[-1].record.seq:
@@ -356,18 +376,19 @@ class JournalWriter:
             )
 
     def abandon(self) -> None:
-        """Wait no longer for a disk that is down: what is not durable by now is lost, as with a journal that failed."""
+        """Stop waiting for a journal that cannot be written: records that are not durable are lost."""
         if self.disk.outage is not None and self.error is None:
             words = f"{self.disk.outage.why}; the run ended before it could be written again"
             self._give_up(JournalUnavailable(f"{words}: {self._lost()}"))
 
     def _lost(self) -> str:
-        """What became of the records that wait, in words."""
-        unknown, waiting = len(self._in_hand), len(self._pending)
+        """Return a phrase that says how many records are lost."""
+        unknown, waiting = len(self._in_flight), len(self._pending)
         return f"{waiting} records are not in it, of {unknown} more it is not known"
 
     def _release(self, one: _Pending) -> None:
-        """The record is durable: tell of it, and let its effects happen. A fault in one of them is that one's alone."""
+        """Publish a durable record, reply to its caller, and perform its effects. An effect that fails hinders no
+        other."""
         record = one.append.record
         self._durable_seq = record.seq
         self._publish(record)
@@ -391,16 +412,16 @@ class JournalWriter:
             return
         self.error = error
         self.disk.give_up()
-        for one in [*self._in_hand, *self._pending]:
+        for one in [*self._in_flight, *self._pending]:
             if one.reply is not None:
                 one.reply.fail(error)
-        self._say_clean()
-        self._say_settled()
+        self._set_clean()
+        self._set_acknowledged()
         self._call_waiting(self._seq)
         self._failed(error)
 
     async def check(self) -> None:
-        """Look whether the journal still lies where it was opened, although nothing is recorded: one that does not is
+        """Check that the journal is still in the file that was opened, also while nothing is recorded; if not, it is
         lost."""
         try:
             await self._journal.check()
@@ -408,28 +429,29 @@ class JournalWriter:
             self._give_up(error)
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far is durable.
+        """Wait until every record of now is durable.
 
         Raises:
-            JournalError: the journal failed before it was.
+            JournalError: the journal failed before that.
         """
         if not await self.durable() and self.error is not None:
             raise self.error
 
     async def close(self) -> None:
-        """Wait until nothing is left to record, and settle what was performed since."""
+        """Wait until no record waits, then have the last acknowledgements durable."""
         try:
             while self.error is None and not self.clean:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
-            with suppress(JournalError):  # whoever owns the ledger has heard of it
+            with suppress(JournalError):  # the owner was told (``failed``)
                 await self.acknowledge_all()
         finally:
             self._closed = True
 
-    async def _settle_due(self, due: OneShotEvent) -> bool:
-        """All records are durable: settle what none of them has. Whoever asks meanwhile has that settled next."""
-        settled, self._settled = self._settled, []
+    async def _write_acknowledged(self, due: OneShotEvent) -> bool:
+        """Have acknowledgements durable that no record carries. Acknowledgements that come meanwhile are written
+        next."""
+        settled, self._acknowledged = self._acknowledged, []
         try:
             try:
                 await self._journal.settle(settled)
@@ -440,7 +462,7 @@ class JournalWriter:
         due.set()
         return self.error is None
 
-    def _say_settled(self) -> None:
+    def _set_acknowledged(self) -> None:
         due, self._due = self._due, None
         if due is not None:
             due.set()

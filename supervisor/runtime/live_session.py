@@ -1,7 +1,7 @@
-"""What goes on for one session: its agent's link, its tasks, its children, and what is known of its end.
+"""In-memory state of one live session: its agent's connection, its tasks, its children, and the phase that it is in.
 
-It decides nothing. It counts: every task that works for a session, and every child that is not over, so that the end of
-the last one is an event and not a guess.
+``busy`` counts the tasks that work for a session and its children that have not finished. So the end of the last one is
+an event (``IdleListener.on_idle``), and nothing has to poll. Decisions are made elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
-from supervisor.policies.abort_request import AbortState
+from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.access import Rights
 from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import ProcessSeen
@@ -45,14 +45,14 @@ __all__ = [
 ]
 
 TEXT_MAX = 64 * 1024
-"""Characters of an agent's last answer that are kept in memory for whoever asked for it."""
+"""Characters of an agent's last answer that are kept in memory for the caller of the request."""
 
 AgentFunction = Callable[[Any], Awaitable[Any]]
-"""An in-process agent: it is given its turn (``supervisor.agents.protocols.inprocess.AgentTurn``) and works on it."""
+"""In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``)."""
 
 
 class NoSuchEntity(LookupError):
-    """Nothing alive has that id."""
+    """No living entity has that id."""
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
@@ -60,7 +60,7 @@ class NoSuchEntity(LookupError):
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How to have an agent: a program and the adapter that it speaks to, or a function; and what is wished of it."""
+    """Configured agent: a program and the adapter for its protocol, or a function."""
 
     name: str
     adapter: str
@@ -69,19 +69,19 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "."
     permissions: PermissionPolicy = PermissionPolicy()
     operates: tuple[str, ...] = ()
-    """What it may ask of the supervisor beyond its own session and those below."""
+    """Operations that it may request of the supervisor, beyond its own session and those below."""
     wishes: AgentOptions = AgentOptions()
     function: AgentFunction | None = None
     mapping: LineMapping | None = None
-    """What its lines mean, where its adapter needs to be told."""
+    """Meaning of its output lines, for adapters that need it."""
     quirks: Quirks = NO_QUIRKS
     servers: tuple[str, ...] = ()
-    """The names of the programs that it keeps from turn to turn, such as language servers."""
+    """Names of the programs that it keeps from turn to turn, such as language servers."""
 
 
 class Outcome(NamedTuple):
-    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it, ``how``
-    what its last turn ended with."""
+    """End of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the record that says so, ``how`` the
+    verdict of the request's last turn."""
 
     outcome: str
     error: str
@@ -91,75 +91,79 @@ class Outcome(NamedTuple):
 
 
 class TerminationReport(NamedTuple):
-    """How a session's scope was joined."""
+    """End of a session: the highest stage, seconds taken, the Unix time, and what may have survived."""
 
-    rung: TerminationStage
+    stage: TerminationStage
     took_s: float
     killed_at: float
     survivors: Survivors
 
 
 class Connection(Protocol):
-    """The live connection to one agent: what a session's hands hold while the agent is there."""
+    """Live connection to one agent. The effect executor commands it; it reports events to the entities by itself."""
 
     agent_id: str
     turn_id: str | None
     ended: OneShotEvent
     is_ready: bool
     steers: bool
-    """It can be told something within a turn."""
+    """The agent can receive a message within a turn."""
     outlived: tuple[ProcessSeen, ...]
-    """What still ran of its turn when its program had exited by itself, and was ended then."""
+    """Processes of its turn that still ran when its program had exited by itself, and were killed then."""
 
     @property
     def reusable(self) -> bool:
-        """True if it is ready and idle, and will stay."""
+        """True if the agent is ready and idle, and takes another turn."""
         ...
 
     async def run(self) -> None:
-        """Have the agent, from its start to its end. Reports everything to the entities."""
+        """Run the agent from its start to its end."""
         ...
 
     async def wait_turn_over(self, turn_id: str | None = None) -> None:
-        """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
+        """Wait until the agent works on no turn; with *turn_id* only until that turn is over."""
         ...
 
     def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
-        """Begin a turn. Its end is reported exactly once, whatever happens."""
+        """Begin a turn. The end of the turn is reported exactly once, whatever happens."""
         ...
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
-        """Say that within the turn under way; the session hears what becomes of it."""
+        """Send *text* within the turn under way; the session receives an event that says whether the agent took it."""
         ...
 
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
-        """Ask it, within its protocol, to stop that turn; *intent* is why."""
+        """Ask the agent, in its protocol, to stop that turn. *intent*: the verdict of the turn if the agent gives
+        none."""
         ...
 
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
-        """Answer a permission that it asked for in that turn; ``None``: nothing was chosen. A repeat says nothing."""
+        """Answer a permission request of that turn; ``None``: no option was chosen. A repeat has no effect."""
         ...
 
     def runs_call(self, call_id: str) -> bool:
-        """True if we run that call's work, and can end it by its scope."""
+        """Return whether the supervisor runs that call's work, and can end it by its scope."""
         ...
 
     def has_returned(self, turn_id: str, call_id: str) -> bool:
-        """True if that call's work is over, so that an abort of it comes too late."""
+        """Return whether that call's work is over, so that an abort comes too late."""
         ...
 
     def abandon_call(self, call_id: str) -> None:
-        """Expect no result of that call any more."""
+        """Ignore a later result of that call."""
         ...
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
+        """Have a call that the agent runs by itself end with the result of this abort."""
         ...
 
     def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
-        """End this one call, which the agent runs by itself; its turn goes on. How that is done; ``""``: it cannot be.
+        """Terminate one call that the agent runs by itself; its turn goes on.
 
-        *kept* is told why it was not ended alone, once, where that turns out later.
+        *kept* is called with the reason, once, if the call turns out not to end alone.
+
+        Returns:
+            How the call is terminated, for the receipt; ``""`` if it cannot be terminated alone.
         """
         ...
 
@@ -168,12 +172,12 @@ class Connection(Protocol):
         ...
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        """The processes that are known to be alive."""
+        """Return the processes that are known to be alive."""
         ...
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
-        """Return the processes that run below it, but for what it had before its first prompt and its servers;
-        ``None``: it cannot be told."""
+        """Return the processes below the agent, without those from before its first prompt and without its servers;
+        ``None`` if they cannot be seen."""
         ...
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
@@ -181,36 +185,36 @@ class Connection(Protocol):
         ...
 
     async def wait_process_exit(self, pid: int) -> None:
-        """Wait until one of :meth:`processes_of_turn` has ended; it may return early, so look again."""
+        """Wait until that process of :meth:`processes_of_turn` has ended. May return early: look again."""
         ...
 
     def report_started(self, incarnation: int) -> None:
-        """Say that it is ready for the prompt of this incarnation (an agent that was idle)."""
+        """Report that an agent that was idle is ready for the prompt of this incarnation."""
         ...
 
     def close_when_idle(self) -> None:
-        """Let it end by itself as soon as it is idle."""
+        """Let the agent end by itself as soon as it is idle."""
         ...
 
     def kill(self, intent: Verdict) -> None:
-        """End it and everything it started, now."""
+        """Kill the agent and everything that it started, now."""
         ...
 
 
 class ModelMonitor(Protocol):
-    """What is watched of the model of a session's agent."""
+    """Monitor of the errors of an agent's model."""
 
     def observe(self, out: Out) -> None:
-        """The agent said something within its turn."""
+        """Process a message of the agent within its turn."""
         ...
 
     def judge(self, verdict: Verdict) -> Verdict:
-        """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
+        """Return the verdict of a turn that the agent ended with *verdict*, given the model errors before."""
         ...
 
 
 class Monitor(Protocol):
-    """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
+    """Monitor of a session: use against budgets, loops, and signs of life."""
 
     scope: BudgetScope | None
     patience: StallProfileName
@@ -220,59 +224,59 @@ class Monitor(Protocol):
 
     @property
     def used(self) -> Amounts:
-        """What its agent has used."""
+        """Amounts that the agent has used."""
         ...
 
     def start_request(self) -> None:
-        """It was asked for something."""
+        """Begin with the counts of a new request."""
         ...
 
     def turn_opened(self, turn_id: str) -> None:
-        """Another turn begins; its agent is not launched yet."""
+        """Note that another turn begins; its agent is not launched yet."""
         ...
 
     def select_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Of the messages that wait for its next prompt, those that are to be in it."""
+        """Return the messages, of those that wait for the next prompt, that are to be in it."""
         ...
 
     def complete_prompt(self, prompt: str) -> str:
-        """The prompt that the agent is given."""
+        """Return the prompt that the agent is given."""
         ...
 
     def turn_began(self) -> None:
-        """The agent has the prompt."""
+        """Note that the agent has the prompt."""
         ...
 
     def turn_ended(self) -> None:
-        """The agent works on it no more."""
+        """Note that the agent works on the turn no more."""
         ...
 
     def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """The agent says that it has used so much more; *said* is how it says it."""
+        """Count *amounts* that the agent has used; *said* is the agent's own report."""
         ...
 
     def admit_call(self) -> bool:
-        """Whether another tool call may begin; it counts from here on."""
+        """Return whether another tool call may begin, and count it."""
         ...
 
     def record_call(self, call: FinishedCall) -> None:
-        """A tool call is over."""
+        """Note a tool call that is over."""
         ...
 
     def report_progress(self) -> None:
-        """Something came from the agent that may mean nothing."""
+        """Note output of the agent that may mean nothing."""
         ...
 
     def take_progress(self) -> bool:
-        """Whether something came from the agent since this was asked last."""
+        """Return whether the agent has made progress since the last call of this method."""
         ...
 
 
 class AssignedTask(NamedTuple):
-    """The task that a session works on: *split* and *block* as ``WorkControl`` has them, *split* where the plan lets
-    its agent do that.
+    """Task that a session works on. ``split`` and ``block`` are the operations of ``WorkControl``; ``split`` is
+    ``None`` unless the plan lets the agent split its task.
 
-    *state_dir* is where the agent's own process can ask for that; ``""`` where it cannot.
+    ``state_dir`` is the directory by which the agent's own process reaches them; ``""`` if it cannot.
     """
 
     name: str
@@ -282,7 +286,7 @@ class AssignedTask(NamedTuple):
 
 
 class IdleListener(Protocol):
-    """Who wants to know that nothing works for a session any more."""
+    """Object that is told when nothing works for a session any more."""
 
     on_idle: Callable[[LiveSession], None]
 
@@ -302,7 +306,7 @@ class SessionPhase(IntEnum):
 
 
 class LiveSession:
-    """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
+    """State of one live session."""
 
     def __init__(
         self,
@@ -325,71 +329,70 @@ class LiveSession:
         self.policy = policy
         self.started_by = started_by
         self.mode = mode
-        """What the end of its parent means to it."""
+        """Effect of its parent's end on the session."""
         self.transcript = transcript
         self.rights: Rights | None = None
-        """What its agent is trusted with; ``None``: it is not judged."""
+        """Rights that the agent's trust score gives; ``None``: there is no access policy."""
         self.standing_decisions: dict[PermissionRequest, Decision] = {}
-        """What a human has answered for as long as it lives."""
+        """Decisions of a human that hold while the session lives."""
         self.directory = profile.directory
-        self.place = NO_WORKSPACE
-        """What is asked of the place that it works in."""
+        self.workspace_spec = NO_WORKSPACE
+        """Workspace wanted for the session."""
         self.children: dict[str, LiveSession] = {}
-        """The child sessions that are alive, oldest first."""
+        """Child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
         self.assigned_task: AssignedTask | None = None
         self.connection: Connection | None = None
         self.monitor: Monitor | None = None
         self.progressed = False
-        """Something came from its agent since that was looked at last."""
+        """The agent has made progress since the monitor looked last."""
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None
-        """The conversation that its next agent is to load: that of an agent which ended with its supervisor, or of a
-        program that served one prompt."""
+        """Conversation that the next agent is to load: of an agent that ended with its supervisor, or of a program that
+        served one prompt."""
         self.interrupted = False
-        """Its last prompt may have been worked on when its supervisor ended."""
+        """An agent may have begun the last prompt when its supervisor ended."""
         self.incoming_requests: dict[str, None] = {}
         self.incoming_messages: dict[str, None] = {}
-        """The ids of the prompts, and of the messages, that are on their way to it: until it has them, they count as
-        waiting."""
+        """Ids of the prompts, and of the messages, on their way to the session. They count as waiting."""
         self.cause_seq: int | None = None
-        """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
+        """Record that the agent's present actions follow from: its launch, its prompt, or the request to stop."""
         self.phase = SessionPhase.RUNNING
         self._reached: dict[SessionPhase, OneShotEvent] = {}
         self.stopped_by_seq: int | None = None
         """Record that requested the stop; ``None`` while nothing has, or if no record did."""
-        self.stop_request: AbortState | None = None
-        """What it was told, all who said so merged."""
+        self.stop_request: AbortRequest | None = None
+        """Requests to stop, merged into one."""
         self.prompted = 0
-        """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
+        """Incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
         self.crashes: tuple[float, ...] = ()
-        """When it failed after a start, within the window that counts."""
+        """Times of crashes within the restart window (journal clock)."""
         self.kill_at_once = False
         self.first_prompt_sent = OneShotEvent()
         self.report: TerminationReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
         self.text_of: str | None = None
-        """The request that the text answers."""
+        """Request that the text answers."""
         self.said = ""
-        """What the agent said to that request in turns that succeeded."""
+        """Text of the agent for that request, from turns that succeeded."""
         self.busy = 0
-        """The tasks that work for it, and the children that are not over."""
+        """Number of tasks that work for the session, and of children that have not finished."""
         self.unrecorded = 0
-        """The entities below it that its last record waits for."""
+        """Number of entities below the session that its last record waits for."""
         self._rest: OneShotEvent | None = None
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its agent's process is told of us: nothing, but for one that may split its task."""
+        """Environment variables for the agent's process: none, unless the agent may split its task."""
         if self.assigned_task is None or not self.assigned_task.state_dir:
             return {}
         return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.name}
 
     @property
     def cause(self) -> Cause:
-        """What the agent's present doings answer to."""
+        """Cause of the agent's present actions."""
         return Cause(self.cause_seq, None, self.profile.adapter)
 
     @property
@@ -397,7 +400,7 @@ class LiveSession:
         return self.parent.session_id if self.parent is not None else None
 
     def record_process(self, owner: str, report: ProcessReport) -> None:
-        """Keep a process's fate for receipts."""
+        """Keep the fate of a process for receipts."""
         fate = ProcessFate(
             owner=owner,
             pid=report.pid,
@@ -409,7 +412,7 @@ class LiveSession:
         self.fates.append(fate)
 
     def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
+        """Run ``fn(*args)`` in that actor's scope, counted in ``busy``.
 
         Raises:
             ActorStopped: the actor is stopping, or its scope was cancelled.
@@ -435,14 +438,14 @@ class LiveSession:
             self._registry.on_idle(self)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing works for this session."""
+        """Wait until ``busy`` is 0."""
         while self.busy:
             if self._rest is None or self._rest.is_set():
                 self._rest = OneShotEvent()
             await self._rest.wait()
 
     def attach(self) -> None:
-        """It is there: its parent is not quiet before it is over."""
+        """Count as a child of the parent until the session has finished."""
         if self.parent is not None:
             self.parent.children[self.session_id] = self
             self.parent.busy += 1
@@ -476,29 +479,29 @@ class LiveSession:
         if not was_finished and phase >= SessionPhase.FINISHED and self.parent is not None:
             self.parent._done()
 
-    def reparent(self, heir: LiveSession | None) -> None:
-        """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
-        left, self.parent = self.parent, heir
+    def reparent(self, parent: LiveSession | None) -> None:
+        """Belong to *parent*, or to none; the former parent stops waiting for the session."""
+        left, self.parent = self.parent, parent
         if left is not None:
             left.children.pop(self.session_id, None)
         over = self.phase >= SessionPhase.FINISHED
-        if heir is not None:
-            heir.children[self.session_id] = self
-            heir.busy += not over
+        if parent is not None:
+            parent.children[self.session_id] = self
+            parent.busy += not over
         if left is not None and not over:
             left._done()
 
     def hold_until(self, moment: OneShotEvent) -> None:
-        """It is not quiet before that has come."""
+        """Count *moment* in ``busy`` until it is set."""
         if not moment.is_set():
             self.busy += 1
             moment.then(self._done)
 
     def report_progress(self) -> None:
-        """Something came from its agent that may mean nothing."""
+        """Note output of the agent that may mean nothing."""
         if self.monitor is not None:
             self.monitor.report_progress()
 
     def append_text(self, text: str) -> None:
-        """Keep the end of what the agent says in this turn."""
+        """Keep the end of the agent's text in this turn."""
         self.text = (self.text + text)[-TEXT_MAX:]

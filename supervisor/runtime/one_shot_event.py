@@ -1,7 +1,7 @@
-"""A moment: something that comes once, and stays come.
+"""One-shot event with callbacks, and a counter of work in flight.
 
-It costs two words until somebody waits for it: ten thousand sessions have several each, and most are never waited
-for. Whoever is called when it comes must not wait, and must not take long.
+An event costs two words of memory until somebody waits for it: ten thousand sessions have several each, and most are
+never waited for. A callback must not wait, and must not take long.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ __all__ = ["OneShotEvent", "WaitGroup", "first_of"]
 
 
 class OneShotEvent:
-    """A flag that is set once, and those who wait for it, oldest first."""
+    """Flag that is set once, with callbacks in the order in which they were added."""
 
-    __slots__ = ("_calls", "_come")
+    __slots__ = ("_calls", "_is_set")
 
     def __init__(self) -> None:
-        self._come = False
+        self._is_set = False
         self._calls: dict[Callable[[], object], None] | None = None
 
     def is_set(self) -> bool:
-        return self._come
+        return self._is_set
 
     def set(self) -> None:
-        """It has come: call everybody who waits, once. A repeat changes nothing."""
-        calls, self._calls, self._come = self._calls, None, True
+        """Set the event, and call every callback once. A second call changes nothing."""
+        calls, self._calls, self._is_set = self._calls, None, True
         for call in calls or ():
             call()
 
     def then(self, call: Callable[[], object]) -> None:
-        """Call *call* when it comes; at once if it has."""
-        if self._come:
+        """Call *call* when the event is set; at once if it is."""
+        if self._is_set:
             call()
             return
         if self._calls is None:
@@ -42,18 +42,18 @@ class OneShotEvent:
         self._calls[call] = None
 
     def forget(self, call: Callable[[], object]) -> None:
-        """Do not call it any more."""
+        """Remove that callback."""
         if self._calls is not None:
             self._calls.pop(call, None)
 
     async def wait(self) -> None:
-        """Wait until it comes; without a checkpoint if it has."""
-        if not self._come:
+        """Wait until the event is set; without a checkpoint if it is."""
+        if not self._is_set:
             await first_of(self)
 
 
 class WaitGroup:
-    """How many of something are under way, for those who wait until none is."""
+    """Counter of work in flight, to wait until none is."""
 
     __slots__ = ("_count", "_none")
 
@@ -63,7 +63,7 @@ class WaitGroup:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One more, until its block is left."""
+        """Count one more until the block is left."""
         self._count += 1
         try:
             yield
@@ -74,14 +74,14 @@ class WaitGroup:
                 none.set()
 
     async def none(self) -> None:
-        """Wait until none is under way; without a checkpoint if none is."""
+        """Wait until the count is 0; without a checkpoint if it is."""
         while self._count:
             self._none = self._none or OneShotEvent()
             await self._none.wait()
 
 
 async def first_of(*moments: OneShotEvent) -> None:
-    """Wait until one of *moments* has come."""
+    """Wait until one of *moments* is set."""
     waiter = new_waiter()
     for moment in moments:
         moment.then(waiter.wake)

@@ -1,4 +1,4 @@
-"""What agents say, without the secrets that they say: between them and the transcript that is kept of them."""
+"""Redacting writer between an agent's output and the transcript that is kept of it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from supervisor.runtime.journal_writer import JournalWriter
 __all__ = ["RedactingTranscript"]
 
 KEYS_MAX = 16
-"""Sources of one session that may each be in the middle of a private key."""
+"""Number of sources of one session that may each be in the middle of a private key."""
 
 
 class RedactingTranscript:
-    """A transcript without secrets. Whoever speaks next ends what the one before has left open, but for a private key:
-    that goes on where its source does."""
+    """Transcript without secrets. Text of another source ends the open text of the source before; only a private key
+    goes on when its own source does."""
 
     def __init__(self, sink: TranscriptSink, journal_writer: JournalWriter) -> None:
         self._sink, self._journal_writer = sink, journal_writer

@@ -1,7 +1,7 @@
-"""Who listens to the records: each subscriber has a buffer, and one that falls too far behind is let go.
+"""Subscribers to the records: each has a buffer, and a subscriber that falls too far behind is dropped.
 
-Records are published once they are durable, in order. Nobody who reads slowly delays anybody else, or makes us hold
-more than its buffer: that has a bound in records, and one in bytes, since a record may hold a whole prompt.
+Records are published once they are durable, in order. A slow reader delays no other reader, and holds no more memory
+than its buffer. The buffer is bounded in records and in bytes, since a record may hold a whole prompt.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from supervisor.ports import Journal
 __all__ = ["SUBSCRIPTION_MAX", "SubscriptionLagged", "Subscriptions"]
 
 SUBSCRIPTION_MAX = 4_096
-"""Events a subscriber may be behind before it is let go."""
+"""Number of records that a subscriber may be behind before it is dropped."""
 
 SUBSCRIPTION_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes, as JSON, that may wait for a subscriber: as for an actor (the mailbox). A single larger record may."""
+"""Bytes (as JSON) that may wait for a subscriber, as in an actor's mailbox. A single larger record may wait."""
 
 Sender = MemoryObjectSendStream[tuple[int, LifecycleEvent]]
-"""Takes records with their sizes in bytes."""
+"""Stream of records with their sizes in bytes."""
 
 
 class SubscriptionLagged(Exception):
-    """The subscriber read too slowly and was let go; the journal has what it missed."""
+    """The subscriber read too slowly and was dropped; the journal has the records that it missed."""
 
 
 class Subscriptions:
-    """Everybody who listens to one supervisor."""
+    """Subscribers of one supervisor."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._senders: list[Sender] = []
         self._lagged: list[Sender] = []
         self._waiting: dict[Sender, int] = {}
-        """Bytes in the buffer of each."""
+        """Bytes in each subscriber's buffer."""
         self._over = False
 
     def __len__(self) -> int:
-        """How many listen."""
+        """Return the number of subscribers."""
         return len(self._senders)
 
     def publish(self, record: LifecycleEvent) -> None:
-        """Give everybody a record that has become durable."""
+        """Send a durable record to every subscriber."""
         if not self._senders:
             return
         size = len(msgspec.json.encode(record))
@@ -60,40 +60,40 @@ class Subscriptions:
                 self._waiting[send] += size
             except anyio.WouldBlock:
                 self._lagged.append(send)
-                self._let_go(send)
+                self._drop(send)
             except anyio.BrokenResourceError:
-                self._let_go(send)
+                self._drop(send)
 
-    def _let_go(self, send: Sender) -> None:
+    def _drop(self, send: Sender) -> None:
         self._senders.remove(send)
         send.close()
 
     def end(self) -> None:
-        """Nothing more will come, whoever asks from now on."""
+        """End every subscription, and those that are opened later."""
         self._over = True
         for send in list(self._senders):
-            self._let_go(send)
+            self._drop(send)
 
     @asynccontextmanager
     async def open(self, after_seq: int | None) -> AsyncIterator[AsyncGenerator[LifecycleEvent, None]]:
-        """Records as they come; from *after_seq* on, those of the past first. None come after the end."""
+        """Iterate over records as they come; from *after_seq* on, past records first. After ``end`` none come."""
         send, receive = anyio.create_memory_object_stream[tuple[int, LifecycleEvent]](SUBSCRIPTION_MAX)
         self._senders.append(send)
         self._waiting[send] = 0
         if self._over:
-            self._let_go(send)
+            self._drop(send)
         try:
-            async with aclosing(self._told(after_seq, send, receive)) as told:
-                yield told
+            async with aclosing(self._records(after_seq, send, receive)) as records:
+                yield records
         finally:
             if send in self._senders:
-                self._let_go(send)
+                self._drop(send)
             if send in self._lagged:
                 self._lagged.remove(send)
             del self._waiting[send]
             receive.close()
 
-    async def _told(
+    async def _records(
         self, after_seq: int | None, send: Sender, receive: MemoryObjectReceiveStream[tuple[int, LifecycleEvent]]
     ) -> AsyncGenerator[LifecycleEvent, None]:
         last = after_seq or 0

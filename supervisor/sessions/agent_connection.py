@@ -1,7 +1,12 @@
-"""The live connection to one agent, whatever it is: what it does becomes events of its session, turn and agent.
+"""Base of connections to agents: what the agent does becomes events of its session, turn and agent entity.
 
-A link decides nothing about lifecycles. It guarantees one thing: a turn that was given to it is reported as ended
-exactly once, whatever the agent does.
+A connection decides nothing about lifecycles. It guarantees that the end of a turn that was started is reported exactly
+once, whatever the agent does: ``_conclude`` is called when the agent says so, when its process has exited, and when the
+connection ends; the first call counts. For each tool call it has an actor with a scope of its own, below that of the
+turn, so that a call can be cancelled alone.
+
+``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class. They extend
+``_open_call``, ``_close_call`` and ``_conclude``, and answer ``runs_call``; nothing else is called back from here.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ __all__ = ["AgentConnection", "Delegate", "ToolCallActor"]
 
 
 class Delegate(Protocol):
-    """Starts a child session for an agent, and says how it ended."""
+    """Starts a child session for an agent, and calls *answer* with its outcome."""
 
     def __call__(
         self,
@@ -53,27 +58,27 @@ class Delegate(Protocol):
 
 
 class ToolCallActor:
-    """The actor behind a tool call: it has a scope, and no table of its own; its results are its turn's events."""
+    """Actor of a tool call. It has a scope, and no state machine: its results are events of its turn."""
 
     def receive(self, ctx: Context, message: object) -> None:
         return None
 
 
 class _AbortedCall(NamedTuple):
-    """Why a call that the agent runs by itself was aborted."""
+    """Abort of a call that the agent runs by itself."""
 
     reason: str
     abort_id: str | None
 
     def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
-        """``aborted`` where the agent says that it failed, and nothing of it is left; else its effect may have
-        happened, or happen yet."""
+        """Return the call's result: ``aborted`` if the agent says that the call failed and nothing of it is left;
+        otherwise ``unknown``, since its effect may have happened, or may happen yet."""
         outcome = ToolOutcome.ABORTED if said is ToolOutcome.FAILED else ToolOutcome.UNKNOWN
         return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
 
 
 class AgentConnection:
-    """What every link does the same way: report."""
+    """Connection to an agent, without its transport."""
 
     def __init__(self, registry: EntityRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
         self.registry = registry
@@ -94,14 +99,14 @@ class AgentConnection:
         self._assigned = False
         self._concluded: str | None = None
         self._succeeded = False
-        """The turn that was concluded last is to be verified."""
+        """The turn that ended last has succeeded, and is to be verified."""
         self._refused: list[str] = []
         self._freed = OneShotEvent()
         self._calls: dict[str, str] = {}
         self._named: dict[str, str] = {}
-        """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
+        """Actor ids of all calls of the turn, also those that are over: a request for a child session may come late."""
         self._opened: dict[str, tuple[str, str]] = {}
-        """The title and kind of each call that was opened and is not closed."""
+        """Title and kind of each open call."""
         self._aborting: dict[str, _AbortedCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, int | None] = {}
@@ -114,11 +119,11 @@ class AgentConnection:
         )
 
     async def wait_turn_over(self, turn_id: str | None = None) -> None:
-        """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
+        """Wait until the agent works on no turn; with *turn_id* only until that turn is over."""
         while self.turn_id is not None and turn_id in (None, self.turn_id):
             await self._freed.wait()
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ reports
     def _tell(self, entity_id: str, event: Event) -> None:
         self.registry.send(entity_id, event, cause=self.session.cause)
 
@@ -132,7 +137,7 @@ class AgentConnection:
         self.report_started(self._incarnation)
 
     def report_started(self, incarnation: int) -> None:
-        """The agent is ready for the prompt of this incarnation."""
+        """Report that the agent is ready for the prompt of this incarnation."""
         self._incarnation = incarnation
         self._assigned = True
         session = self.registry.entities.get(self.session.session_id)
@@ -145,7 +150,7 @@ class AgentConnection:
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
-        """Note the turn; ``False`` if it was cancelled before it began, or the agent is gone."""
+        """Note the turn; return ``False`` if it was cancelled before it began, or the agent is gone."""
         if turn_id in self._refused:
             return False
         self.turn_id, self._incarnation = turn_id, incarnation
@@ -168,13 +173,14 @@ class AgentConnection:
         return True
 
     def _note_intent(self, turn_id: str, intent: Verdict, abort_id: str | None) -> bool:
-        """Remember why the turn is to end; ``False`` if it has not begun, then it never will, or is over."""
+        """Note the verdict of a turn that is to end. Return ``False`` if the turn is over, or has not begun: then it
+        never will."""
         if self.turn_id == turn_id:
             self._intent, self._abort_id = intent, abort_id
             return True
         if turn_id not in (self._concluded, *self._refused):
             self._refused.append(turn_id)
-            # The turn must hear that its agent is ready first: that is still on its way to the disk.
+            # The turn must first process that its agent is ready: that event is still on its way to the disk.
             self.registry.journal_writer.when_durable(lambda: self._fail_unbegun(turn_id, intent, abort_id))
         return False
 
@@ -183,7 +189,7 @@ class AgentConnection:
         self._release()
 
     def _release(self) -> None:
-        """The agent has nothing to do any more; one that is going says so by its end."""
+        """Report that the agent is idle. An agent that is ending reports its end instead."""
         if self._assigned and not (self._over or self._dying or self._gone):
             self._assigned = False
             self._tell(self.agent_id, TaskFinished())
@@ -232,8 +238,11 @@ class AgentConnection:
 
     # ------------------------------------------------------------------ tool calls
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
-        """Begin a call: its cell, below that of the open call *parent*, if there is one, and its durable record.
-        ``None`` if the turn takes none now."""
+        """Begin a call: its actor, below that of the open call *parent* if there is one, and its durable record.
+
+        Returns:
+            The id of the call's actor; ``None`` if the turn takes no call now.
+        """
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
             return None
@@ -254,7 +263,7 @@ class AgentConnection:
         try:
             recorded = self._causes[tool_id] = await self._report(turn_id, started)
         finally:
-            if recorded is None:  # refused, or the journal failed: nothing is done for a call that is not on record
+            if recorded is None:  # refused, or the journal failed: a call without a record does not run
                 self._drop_call(call_id)
                 self._named.pop(call_id, None)
         if recorded is None:
@@ -264,8 +273,11 @@ class AgentConnection:
     async def _close_call(
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
-        """End a call, with its durable record. *asked* and *answered*: digests of its arguments, and of its result. One
-        that was abandoned has its one result from whoever abandoned it, once that is durable; this word is too late."""
+        """End a call, with its durable record. *asked* and *answered* are digests of its arguments and its result.
+
+        An abandoned call has its result already, from the abort; this result comes too late, and waits until that one
+        is durable.
+        """
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
         if opened is not None and turn_id is not None and intent is None and self.session.monitor is not None:
@@ -281,14 +293,14 @@ class AgentConnection:
         if call_id in self._aborting:
             because, completed = None, self._aborting[call_id].result(call_id, outcome)
         elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
-            # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
+            # The agent was asked to stop: for that reason the call failed, or its result is unknown.
             because, completed = None, _AbortedCall(intent.error, self._abort_id).result(call_id, outcome)
         cause = self.session.cause if because is None else self.session.cause._replace(seq=because)
         await self.registry.report(turn_id, completed, cause=cause)
 
-    # ------------------------------------------------------------------ what it is told within a turn
+    # ------------------------------------------------------------------ messages within a turn
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
-        """Who cannot be told is interrupted."""
+        """Refuse the message; the session then interrupts the turn."""
         self._not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
 
     def _not_steered(self, message_id: str, incarnation: int, why: str) -> None:
@@ -296,28 +308,28 @@ class AgentConnection:
 
     # ------------------------------------------------------------------ permissions
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
-        """Who asks for nothing is answered nothing."""
+        """Do nothing: an agent of this kind asks for no permission."""
         return
 
     # ------------------------------------------------------------------ aborts of calls
     def runs_call(self, call_id: str) -> bool:
-        """True if we run that call's work, and can end it by its scope."""
+        """Return whether the supervisor runs that call's work, and can end it by its scope."""
         return False
 
     def has_returned(self, turn_id: str, call_id: str) -> bool:
-        """True if that call's work is over, so that an abort of it comes too late."""
+        """Return whether that call's work is over, so that an abort comes too late."""
         return self.turn_id != turn_id or call_id not in self._calls
 
     def abandon_call(self, call_id: str) -> None:
-        """Expect no result of that call any more."""
+        """Ignore a later result of that call."""
         self._calls.pop(call_id, None)
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
+        """Have a call that the agent runs by itself end with the result of this abort."""
         self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
 
     def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
-        """End this one call, which the agent runs by itself; ``""``: it cannot be."""
+        """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
         return ""
 
     def _delegates(self, call_id: str) -> bool:
@@ -325,7 +337,8 @@ class AgentConnection:
         return any(child.started_by == tool_id for child in self.registry.children_of(self.session.session_id))
 
     def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """*answer*, of which only the first call counts: the child's end, or that nobody waits for it any more."""
+        """Return *answer* as a function of which only the first call counts: the child's end, or the end of the
+        wait."""
         answered: list[Outcome] = []
 
         def once(outcome: Outcome) -> None:
@@ -342,18 +355,18 @@ class AgentConnection:
             answer(outcome)
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        """The processes that are known to be alive: none, where the agent is none."""
+        """Return no process: the agent is a function."""
         return ()
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
-        """None, where the agent is no program."""
+        """Return no process: the agent is a function."""
         return ()
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """There is none."""
+        """Do nothing: there is no process."""
 
     async def wait_process_exit(self, pid: int) -> None:
-        """There is none."""
+        """Do nothing: there is no process."""
         return
 
     def _drop_call(self, call_id: str) -> None:
@@ -363,12 +376,12 @@ class AgentConnection:
 
     # ------------------------------------------------------------------ the end
     def _report_end(self, exited: AgentExited) -> None:
-        """The agent is gone: whatever it still owed an answer to gets one."""
+        """Report the end of the agent, and of the turn that it still had."""
         self._over = True
         self._conclude("error", exited.reason, exited.status)
         self._tell(self.agent_id, exited)
         agent = self.registry.entities.get(self.agent_id)
         if agent is None or agent.ended:
             self.ended.set()
-        else:  # the next agent of its session is not born before this one's last record is written
+        else:  # the next agent is not created before the last record of this one is appended
             agent.on_ended = self.ended.set

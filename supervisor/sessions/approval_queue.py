@@ -1,8 +1,8 @@
-"""Where permissions wait for a human: an operator, or the program that embeds us. The first answer counts.
+"""Queue of permission requests that wait for a human: an operator, or the embedding program. The first answer counts.
 
-What is open stands in the data of its turn, so that it survives nothing that its turn does not. The desk only has what
-a journal cannot hold: the clock of each, and the task that asks the embedding program. What is not answered in time is
-denied; who comes later is told what was answered, and by whom.
+An open request is part of its turn's data, and never outlives the turn. The queue only has what the journal cannot
+hold: the timer of each request, and the task that asks the embedding program. A request that is not answered in time is
+denied; a later caller gets an error with the answer, and with the name of who gave it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from supervisor.runtime.live_session import LiveSession
 __all__ = ["ApprovalQueue", "OnPermission"]
 
 REMEMBERED_MAX: Final = 256
-"""Answers that who comes late is still told of; of older ones the journal knows."""
+"""Number of answers that a late caller is still told; the journal has the older ones."""
 
 OnPermission = Callable[[OpenPermission], Awaitable[bool | None]]
 """The embedding program's answer: ``True`` allows once, ``False`` denies, ``None`` leaves it to an operator. It is
@@ -39,7 +39,7 @@ _log = get_logger()
 
 
 class _PendingApproval(NamedTuple):
-    """One that waits: whose, until when, and who is being asked."""
+    """Request that waits: its session, deadline, timer, and the scope of the task that asks the embedding program."""
 
     session: LiveSession
     due_s: float
@@ -48,10 +48,10 @@ class _PendingApproval(NamedTuple):
 
 
 class ApprovalQueue:
-    """The permissions of one supervisor that wait for a human.
+    """Permission requests of one supervisor that wait for a human.
 
     Args:
-        home: in whose scope the embedding program is asked; it outlives every session.
+        home: actor in whose scope the embedding program is asked; it outlives every session.
         on_permission: asks the embedding program.
     """
 
@@ -63,12 +63,12 @@ class ApprovalQueue:
         self._on_permission = on_permission
         self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
-        """Answers that are on their way to the disk: the first one counts."""
+        """Answers whose records are on their way to the disk."""
         self._answers: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
 
     # ------------------------------------------------------------------ what is open
     def open(self, session: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
-        """A human is to answer that, in time."""
+        """Queue a request, with a deadline for the answer."""
         wish = self._wish(turn_id, effect.number)
         if wish is None:  # withdrawn before its record was durable
             return
@@ -80,14 +80,14 @@ class ApprovalQueue:
             self._home().start_task(self._ask_program, self._on_permission, key, cause, name="ask for a permission")
 
     def close(self, turn_id: str, number: int) -> None:
-        """It is answered: its clock stops, and nobody is asked any more."""
+        """Remove a request that is answered: stop its timer, and the question to the embedding program."""
         waiting = self._waiting.pop((turn_id, number), None)
         if waiting is not None:
             self._registry.system.timers.cancel(waiting.timer)
             waiting.asking.cancel()
 
     def listed(self) -> list[OpenPermission]:
-        """What waits for an answer, oldest first."""
+        """Return the open requests, oldest first."""
         return list(self._listed())
 
     def _listed(self) -> Iterator[OpenPermission]:
@@ -115,10 +115,10 @@ class ApprovalQueue:
 
     # ------------------------------------------------------------------ who answers
     async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> OptionChoice:
-        """Answer one that is open; what the agent is told. Its record is durable.
+        """Answer an open request, and wait until the record is durable; return the option that the agent is told.
 
         Raises:
-            Refused: it is not open, or no longer; or the agent offers no such answer.
+            Refused: the request is not open, or no longer; or the agent offers no such option.
             TypeError: *allow* is neither yes nor no.
         """
         if allow not in (True, False):  # "deny" is true as well
@@ -166,7 +166,7 @@ class ApprovalQueue:
             self._registry.send(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
-        """The embedding program has a say; who is answered otherwise meanwhile is not asked any longer."""
+        """Ask the embedding program. The task is cancelled when the request is answered otherwise."""
         waiting, wish = self._waiting.get(key), self._wish(*key)
         if waiting is None or wish is None:
             return
@@ -177,7 +177,7 @@ class ApprovalQueue:
                     await self.answer(_id_of(*key), allow=allow, always=False, because="", by="host")
             except Refused as error:
                 _log.warning("the answer to a permission was not taken", permission=_id_of(*key), reason=str(error))
-                if key in self._waiting and _id_of(*key) not in self._under_way:  # what it says, nobody could grant
+                if key in self._waiting and _id_of(*key) not in self._under_way:  # the agent does not offer that option
                     self._deny(key, cause, "host", str(error))
             except Exception as error:
                 _log.error("asking for a permission failed", permission=_id_of(*key), exc_info=error)

@@ -1,8 +1,8 @@
-"""The compactions of an agent's context: a turn at work waits for its own, and one that had ended is verified anew.
+"""Compaction of an agent's context: a running turn waits for it, and a turn that had ended is verified again after it.
 
-However many begin, a turn's compaction is over when one of them is. An agent may also say that it compacts after the
-last word of a turn that is being verified: it must compact first, says the specification. The work of that turn is
-done, so whatever comes of it is no failure.
+However many compactions begin, the turn's is over when one of them is. An agent may also report a compaction after the
+last message of a turn that is being verified: the specification has it compact first. The work of that turn is done, so
+a compaction that fails then is no failure of the turn.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from supervisor.runtime.live_session import LiveSession
 __all__ = ["CompactionTracker"]
 
 _BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
-"""Where a turn is whose agent has said that it is done: on its way to be verified, or there."""
+"""States of a turn whose agent has reported its end: about to be verified, or being verified."""
 COMPACTS_S = 60.0
-"""For how long a compaction that begins after its turn had ended holds up the verification of that."""
+"""Seconds that a compaction which begins after its turn had ended delays the turn's verification."""
 LOOK_AGAIN_S = 0.05
-"""Until it is looked again whether such a turn has heard of its compaction, whose agent is gone by now."""
+"""Seconds between two looks whether such a turn has processed the compaction, when its agent is gone."""
 
 
 class CompactionTracker:
-    """What one agent compacts."""
+    """Compactions of one agent."""
 
     def __init__(self, registry: EntityRegistry, session: LiveSession) -> None:
         self._registry = registry
         self._session = session
         self._at_work: str | None = None
-        """The turn whose compaction is under way."""
+        """Turn whose compaction is under way."""
         self._late: str | None = None
-        """A turn that had ended, and is verified anew when its compaction is over."""
+        """Turn that had ended, and is verified again when its compaction is over."""
 
     async def update(self, turn_id: str, *, active: bool) -> None:
-        """The turn at work is compacting, or is not any more."""
+        """Report that the running turn compacts, or has finished that."""
         if active:
             if self._at_work != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
                 self._at_work = turn_id
@@ -50,21 +50,21 @@ class CompactionTracker:
         return self._registry.report(turn_id, event, cause=self._session.cause)
 
     async def update_after_turn(self, done: str | None, *, active: bool) -> None:
-        """The same, while it works on no turn: *done* is the last one, if that ended well."""
+        """Report a compaction between turns. *done*: the last turn, if it succeeded."""
         if not active:
             self.finish()
             return
         turn = self._registry.entities.get(done or "")
         if turn is None or turn.state not in _BEING_VERIFIED or self._late is not None:
             return
-        self._late = turn.id  # from now on: the agent may be gone before that is on record
+        self._late = turn.id  # before the record: the agent may be gone by then
         if await self._report(turn.id, CompactNeeded()) is None:
             self._late = None
             return
         self._verify_after(turn.id, COMPACTS_S)
 
     def finish(self) -> None:
-        """Nothing is compacted any more: the compaction is over, or the agent is no more."""
+        """Verify the turn that waits: the compaction is over, or the agent is gone."""
         if self._late is not None:
             self._verify(self._late)
 
@@ -72,7 +72,7 @@ class CompactionTracker:
         turn = self._registry.entities.get(turn_id)
         if turn is None or turn_id != self._late:
             return
-        if turn.state in _BEING_VERIFIED:  # it is about to compact: that is on its way to the disk
+        if turn.state in _BEING_VERIFIED:  # the record of its compaction is still on its way to the disk
             self._verify_after(turn_id, LOOK_AGAIN_S)
             return
         self._late = None

@@ -1,7 +1,21 @@
-"""The one place that performs effects: a decision's value in, something done in the world out.
+"""Perform effects: the values that state machines decide become launches, prompts, cancellations and messages.
 
-What comes of it returns through a mailbox, as an event. Effects of a session that is ending are not begun any more;
-what ends things is always done. An effect says its own name here once, and its method is short.
+Theory of operation ------------------- A state machine returns effects and does nothing. The journal writer releases an
+effect when its record is durable (an exempt effect at once), and :meth:`EffectExecutor.perform` carries it out.
+Whatever follows comes back as an event in a mailbox, never as a return value: an agent that is ready, for example, as
+``SessionStarted``.
+
+  * ``perform`` never waits. Work that takes time runs in a task of the actor that it belongs to, counted in the
+  session's ``busy``, and is cancelled with that actor's scope. * There are two tables. Effects in ``_performed_always``
+  end things or only pass something on, and are performed also for a session that is terminating. Effects in
+  ``_performed_while_running`` begin something: a terminating session drops them. An abort may overtake a launch whose
+  record was still on its way to the disk; the launch then must not happen. * Every effect with an id is acknowledged,
+  so that the next supervisor does not perform it again. ``SendEvent`` is acknowledged by the record of the event that
+  it sends: if that event is lost with its receiver, the next supervisor sends it again.
+
+Example: a record of a session is durable with ``LaunchAgent(incarnation=2)``, and the session's agent is idle::
+
+    perform -> _launch -> _reuse: TaskAssigned to the agent; AgentLaunched, SessionStarted to the session
 """
 
 from __future__ import annotations
@@ -10,9 +24,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import anyio
+
 from actors import ActorStopped, Intensity, failpoint
 from actors.restart import add_restart
-from supervisor.aborts.termination import TerminationService
+from actors.timers import TimerService
+from supervisor.aborts.termination import Termination, TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import (
     AnswerPermission,
@@ -52,7 +69,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import Message, Session
 from supervisor.lifecycles.turn import Turn, TurnData
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.turn_outcome import build_prompt
 from supervisor.ports import NO_WORKSPACE, Workspace
 from supervisor.ports.logs import get_logger
@@ -64,67 +81,106 @@ from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
-__all__ = ["CLEANUP_S", "EffectExecutor", "MakeConnection"]
+__all__ = ["EffectExecutor", "MakeConnection"]
 
 CLEANUP_S = 5.0
-"""The clean-up budget of a turn."""
+"""Default of ``EffectExecutor.cleanup_s``."""
 
 MakeConnection = Callable[[LiveSession, str, int, str], Connection]
-"""Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
+"""Makes the connection to a session's next agent: (session, agent id, incarnation, prompt)."""
 
 DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSession, LaunchAgent, SendPrompt})
-"""Effects after which what the agent does, or stops doing, has a new reason."""
+"""Effects that give the agent's actions a new cause."""
 
 _log = get_logger()
+
+
+class TurnTermination(Termination):
+    """Termination of one turn: the agent is asked to interrupt it, and killed after ``grace_s``.
+
+    Args:
+        intent: verdict of the turn that is terminated, if the agent gives none.
+        on_killed: called when the agent was killed, so that nobody waits for it to let go of the turn.
+    """
+
+    __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_on_killed", "_turn_id")
+
+    stages = (TerminationStage.REQUEST, TerminationStage.KILL)
+
+    def __init__(
+        self,
+        timers: TimerService,
+        connection: Connection,
+        turn_id: str,
+        intent: Verdict,
+        abort_id: str | None,
+        grace_s: float,
+        on_killed: Callable[[], None],
+    ) -> None:
+        super().__init__(timers)
+        self._connection, self._turn_id = connection, turn_id
+        self._intent, self._abort_id = intent, abort_id
+        self._grace_s, self._on_killed = grace_s, on_killed
+
+    def act(self, stage: TerminationStage) -> None:
+        if stage is TerminationStage.REQUEST:
+            self._connection.interrupt(self._turn_id, self._intent, self._abort_id)
+        elif self._connection.turn_id == self._turn_id:
+            self._connection.kill(self._intent)
+            self._on_killed()
+
+    def deadline(self, stage: TerminationStage) -> float | None:
+        return self.timers.now() + self._grace_s if stage is TerminationStage.REQUEST else None
 
 
 class EffectExecutor:
     """Performs effects.
 
     Args:
-        tree: whom they concern.
-        janitor: the actor in whose scope turns are cleaned up after; it outlives every session.
-        endings: how sessions end.
-        make_link: how an agent is had.
-        workspace: where sessions work.
-        answered: called with (request id, outcome) when a request has its answer.
-        desk: where permissions wait for a human.
+        janitor: actor in whose scope turns are cleaned up; it outlives every session.
+        terminations: terminates sessions.
+        make_connection: makes the connection to an agent.
+        workspace: prepares directories of sessions.
+        on_reply: called with (request id, outcome) when a request is complete.
+        approvals: queue of permission requests for a human.
     """
 
     def __init__(
         self,
         registry: EntityRegistry,
         janitor: str,
-        endings: TerminationService,
-        make_link: MakeConnection,
+        terminations: TerminationService,
+        make_connection: MakeConnection,
         workspace: Workspace,
-        answered: Callable[[str, Outcome], None],
+        on_reply: Callable[[str, Outcome], None],
         approvals: ApprovalQueue,
     ) -> None:
         self._registry = registry
         self._janitor = janitor
-        self._endings = endings
-        self._make_link = make_link
+        self._terminations = terminations
+        self._make_connection = make_connection
         self._workspace = workspace
-        self._answered = answered
+        self._on_reply = on_reply
         self._approvals = approvals
         self._no_retries = False
-        self._always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
+        self.cleanup_s = CLEANUP_S
+        """Clean-up budget of a turn, in seconds."""
+        self._performed_always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
             ReplyToRequest: self._answer,
             AnswerPermission: self._answer_permission,
             AskPermission: lambda session, turn_id, effect, cause: approvals.open(session, turn_id, effect, cause),
             CancelSession: lambda session, entity_id, effect, cause: self._cancel_session(session, effect),
             CancelStep: lambda session, entity_id, effect, cause: self._cancel_launch(session),
             CancelTool: self._cancel_tool,
-            CleanUp: self._reap,
-            TerminateSession: self._end_scope,
+            CleanUp: self._clean_up,
+            TerminateSession: self._terminate_session,
             ForceStopSession: lambda session, entity_id, effect, cause: self._kill(session, effect.reason),
             LogFatal: self._log_fatal,
             StorePrompt: self._store_prompt,
             Verify: self._verify,
         }
-        """Who performs what, also for a session that is ending."""
-        self._begun: Mapping[type, Callable[[LiveSession, Any, Cause], None]] = {
+        """Effects that are performed also for a terminating session: (session, entity id, effect, cause)."""
+        self._performed_while_running: Mapping[type, Callable[[LiveSession, Any, Cause], None]] = {
             BuildPrompt: self._build_prompt,
             LaunchAgent: self._launch,
             OpenTurn: self._open_turn,
@@ -132,65 +188,65 @@ class EffectExecutor:
             SendPrompt: self._send_prompt,
             SteerAgent: lambda session, effect, cause: self._steer(session, effect),
         }
-        """And what an ending session does not begin any more."""
+        """Effects that a terminating session drops: (session, effect, cause)."""
 
-    def perform(self, owed: PendingEffect) -> None:
-        """Do it, or begin it; nothing here waits."""
-        entity = self._registry.entities.get(owed.entity_id)
+    def perform(self, pending: PendingEffect) -> None:
+        """Perform one effect, or begin a task that does."""
+        entity = self._registry.entities.get(pending.entity_id)
         if entity is None:
             return
-        effect = owed.effect
+        effect = pending.effect
         if isinstance(effect, SendEvent):
-            if self.forward(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
+            if self.forward(effect, Cause(pending.seq, pending.effect_id, pending.entity_id)):
                 return
         elif type(effect) is FinalizeEntity:
-            self._registry.remove(owed.entity_id)
+            self._registry.remove(pending.entity_id)
         else:
-            session_id = owed.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
+            session_id = pending.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
             session = self._registry.sessions.get(session_id)
-            cause = Cause(owed.seq, None, owed.entity_id)
+            cause = Cause(pending.seq, None, pending.entity_id)
             if isinstance(effect, StartTimer):
-                self._set_timer(session, entity, effect, owed.epoch, cause)
+                self._set_timer(session, entity, effect, pending.epoch, cause)
             elif session is not None:
-                self._perform_for(session, owed.entity_id, effect, cause)
-        self._registry.journal_writer.acknowledge(owed.effect_id)
+                self._perform_for(session, pending.entity_id, effect, cause)
+        self._registry.journal_writer.acknowledge(pending.effect_id)
 
     def _set_timer(
         self, session: LiveSession | None, entity: Entity, effect: StartTimer, epoch: int, cause: Cause
     ) -> None:
         if effect.name == "backoff" and session is not None:
-            self._look_before_retry(session, cause)
+            self._check_retry(session, cause)
         ctx = self._registry.system.context(entity.id)
         if ctx is not None:
             entity.start_timer(ctx, effect, epoch, cause)
 
-    def forward(self, told: SendEvent, cause: Cause) -> bool:
-        """Tell it, to be settled with the record of that event; ``False`` if it is no news to anybody.
+    def forward(self, effect: SendEvent, cause: Cause) -> bool:
+        """Send an event, whose record acknowledges the effect; return ``False`` if the receiver does not accept it.
 
-        Who has ended may be buried before it reads its mail, and its mail settles nothing then. Who has not, and whose
-        actor was cancelled with its supervisor, is told by the next one.
+        A receiver that has ended may be removed before it reads its mailbox: the effect would never be acknowledged. If
+        the receiver's actor is cancelled with its supervisor, the next supervisor sends the event again.
         """
-        entity = self._registry.entities.get(told.to)
-        if entity is None or entity.ended or not self._registry.accepts(told.to, told.event):
+        entity = self._registry.entities.get(effect.to)
+        if entity is None or entity.ended or not self._registry.accepts(effect.to, effect.event):
             return False
-        self._registry.send(told.to, told.event, cause=cause)
+        self._registry.send(effect.to, effect.event, cause=cause)
         return True
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
-        if kind in DRIVING and not session.is_terminating:  # the first reason wins: who hurries an end is not its cause
+        if kind in DRIVING and not session.is_terminating:  # a request that only hurries a termination is not its cause
             session.cause_seq = cause.seq
-        if kind in self._always:
-            self._always[kind](session, entity_id, effect, cause)
+        if kind in self._performed_always:
+            self._performed_always[kind](session, entity_id, effect, cause)
         elif not session.is_terminating:
-            if kind not in self._begun:
-                raise AssertionError(f"no hand for {kind.__name__}")
-            self._begun[kind](session, effect, cause)
+            if kind not in self._performed_while_running:
+                raise AssertionError(f"nothing performs {kind.__name__}")
+            self._performed_while_running[kind](session, effect, cause)
 
-    # ------------------------------------------------------------------ words
+    # ------------------------------------------------------------------ replies, log
     def _answer(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
         text = session.text if session.text_of == effect.request_id else ""
-        self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
+        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
 
     def _answer_permission(self, session: LiveSession, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
         self._approvals.close(turn_id, effect.number)
@@ -205,7 +261,7 @@ class EffectExecutor:
 
     # ------------------------------------------------------------------ tasks
     def _start(self, session: LiveSession, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
-        """Begin a task in an actor's scope; ``False`` if that has ended."""
+        """Start a task in an actor's scope; return ``False`` if the scope has ended."""
         ctx = self._registry.system.context(actor_id)
         if ctx is None:
             return False
@@ -216,17 +272,19 @@ class EffectExecutor:
             return False
         return True
 
-    # ------------------------------------------------------------------ another try
+    # ------------------------------------------------------------------ retries
     def give_up_retries(self, actor: str) -> None:
-        """A drain has begun: what waits to try again ends now, and nothing will try again."""
+        """Stop every session that waits to try again, and let none try again: a drain has begun."""
         self._no_retries = True
         for session in list(self._registry.sessions.values()):
             if self._registry.entity(session.session_id).state is Session.COOLING_DOWN:
-                self._look_before_retry(session, Cause(actor=actor))
+                self._check_retry(session, Cause(actor=actor))
 
-    def _look_before_retry(self, session: LiveSession, cause: Cause) -> None:
-        """A session that failed may try again, unless it does so too often, or the supervisor drains. It failed when
-        that was recorded, however long the disk took, or nobody ran."""
+    def _check_retry(self, session: LiveSession, cause: Cause) -> None:
+        """Let a failed session try again, unless it fails too often, or the supervisor drains.
+
+        The failure time is the record's, not the time at which the effect is performed: the disk may have taken long.
+        """
         entity = self._registry.entity(session.session_id)
         data = entity.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
@@ -242,7 +300,7 @@ class EffectExecutor:
             words = f"restart limit exceeded ({counted}): {data.last_error}"
             self._registry.send(session.session_id, FatalError(message=words), cause=cause)
 
-    # ------------------------------------------------------------------ a turn's way to its agent
+    # ------------------------------------------------------------------ from the turn to its agent
     def _open_turn(self, session: LiveSession, effect: OpenTurn, cause: Cause) -> None:
         turn_id = effect.turn_id
         entity = self._registry.entity(session.session_id)
@@ -266,16 +324,16 @@ class EffectExecutor:
     def _prepare(self, session: LiveSession, cause: Cause) -> None:
         if session.monitor is not None:
             session.monitor.start_request()
-        self._start(session, session.session_id, self._have_directory, session, cause)
+        self._start(session, session.session_id, self._prepare_directory, session, cause)
 
-    async def _have_directory(self, session: LiveSession, cause: Cause) -> None:
+    async def _prepare_directory(self, session: LiveSession, cause: Cause) -> None:
         try:
             configured = session.profile.directory
             if (
-                session.place != NO_WORKSPACE
+                session.workspace_spec != NO_WORKSPACE
                 and self._registry.entity(session.session_id).state is Session.INITIALIZING
             ):
-                await outlast_shortage(partial(self._workspace.begin, session.session_id, session.place))
+                await outlast_shortage(partial(self._workspace.begin, session.session_id, session.workspace_spec))
             prepare = partial(self._workspace.prepare, session.session_id, configured, root_id=session.root_id)
             session.directory = await outlast_shortage(prepare)
         except OSError as error:
@@ -288,18 +346,18 @@ class EffectExecutor:
         again = session.interrupted and session.resume_id is not None
         asked = data.current.prompt if data.current is not None else ""
         meant = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
-        # where nothing would be left to say, all is said that was
+        # an empty prompt is never sent: then every message is in it
         prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
         if session.monitor is not None:
             prompt = session.monitor.complete_prompt(prompt)
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
     def _launch(self, session: LiveSession, effect: LaunchAgent, cause: Cause) -> None:
-        """An agent that is idle is had at once; whoever has to wait for one, or to make one, does it in a task."""
+        """Reuse an idle agent at once; wait for one, or make one, in a task."""
         connection, incarnation = session.connection, effect.incarnation
         at_once = connection is not None and connection.turn_id is None and connection.reusable
         if connection is not None and at_once and not failpoint.active("agent.not_reused", connection.agent_id):
-            if self._is_wanted(session, incarnation):
+            if self._is_awaited(session, incarnation):
                 self._reuse(session, connection, incarnation, cause)
         else:
             self._start(session, session.session_id, self._launch_later, session, effect, cause, not at_once)
@@ -307,30 +365,30 @@ class EffectExecutor:
     async def _launch_later(self, session: LiveSession, effect: LaunchAgent, cause: Cause, may_reuse: bool) -> None:
         connection, incarnation = session.connection, effect.incarnation
         if connection is not None:
-            await self._settled(connection, may_reuse)
-        if not self._is_wanted(session, incarnation):
+            await self._wait_idle_or_gone(connection, may_reuse)
+        if not self._is_awaited(session, incarnation):
             return
         if connection is not None and connection.reusable:
             self._reuse(session, connection, incarnation, cause)
         else:
-            self._have(session, incarnation, effect.prompt, cause)
+            self._launch_agent(session, incarnation, effect.prompt, cause)
 
-    def _is_wanted(self, session: LiveSession, incarnation: int) -> bool:
-        """``False`` if the session did not wait that long."""
+    def _is_awaited(self, session: LiveSession, incarnation: int) -> bool:
+        """Return whether the session still waits for the agent of that incarnation."""
         data = self._registry.entity(session.session_id).data
         return not session.is_terminating and incarnation == data.incarnation and incarnation > data.concluded
 
-    async def _settled(self, connection: Connection, may_reuse: bool) -> None:
-        """Wait until the agent is idle, if it may be that, or gone."""
+    async def _wait_idle_or_gone(self, connection: Connection, may_reuse: bool) -> None:
+        """Wait until the agent is idle, if it may be reused, or else gone."""
         await connection.wait_turn_over()
         if not (may_reuse and connection.reusable) or failpoint.active("agent.not_reused", connection.agent_id):
             connection.close_when_idle()
             await connection.ended.wait()
 
-    def _have(self, session: LiveSession, incarnation: int, prompt: str, cause: Cause) -> None:
+    def _launch_agent(self, session: LiveSession, incarnation: int, prompt: str, cause: Cause) -> None:
         session.launches += 1
         agent_id = f"{session.session_id}:a{session.launches}"
-        connection = self._make_link(session, agent_id, incarnation, prompt)
+        connection = self._make_connection(session, agent_id, incarnation, prompt)
         data = AgentData(id=agent_id, session_id=session.session_id, adapter=session.profile.adapter)
         try:
             self._registry.create_entity(
@@ -361,18 +419,18 @@ class EffectExecutor:
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 
     def _steer(self, session: LiveSession, effect: SteerAgent) -> None:
-        """What is said within a turn is said as in a prompt."""
+        """Send a message within the turn, worded as in a prompt."""
         if session.connection is not None:
             said = Message(id=effect.message_id, sender=effect.sender, text=effect.text, urgent=True)
             session.connection.steer(effect.message_id, effect.incarnation, build_prompt("", [said]))
 
-    # ------------------------------------------------------------------ the end of a turn
+    # ------------------------------------------------------------------ end of a turn
     def _verify(self, session: LiveSession, turn_id: str, effect: Verify, cause: Cause) -> None:
-        """All completion signals: the agent's word was judged by the link; no call may have opened since.
+        """Decide whether a turn has succeeded: the connection has judged the agent's report; no call is open since.
 
-        Whether an abort came in time is decided here, without an await: a session that was told to end by now loses
-        its turn; who comes later finds the success in the turn's mailbox, before anything of its own. A turn that must
-        compact first is verified when it has.
+        Here is decided, without an await, whether an abort came in time. If the session is stopping by now, its turn
+        has failed. An abort that comes later finds ``TaskCompleted`` in the turn's mailbox before its own events. A
+        turn that must compact first is verified afterwards.
         """
         turn = self._registry.entity(turn_id)
         if turn.state is not Turn.VERIFYING:
@@ -389,42 +447,44 @@ class EffectExecutor:
         else:
             self._registry.send(turn_id, TaskCompleted(), cause=cause)
 
-    def _reap(self, session: LiveSession, turn_id: str, effect: CleanUp, cause: Cause) -> None:
-        """Most turns leave nothing behind, and need no task to clean up after them."""
+    def _clean_up(self, session: LiveSession, turn_id: str, effect: CleanUp, cause: Cause) -> None:
+        """Clean up after a turn. Most turns leave nothing behind, and need no task for it."""
         at_work = session.connection is not None and session.connection.turn_id == turn_id
         if at_work or self._registry.system.children(turn_id):
-            self._start(session, self._janitor, self._clean_up, session, turn_id, cause)
+            self._start(session, self._janitor, self._clean_up_later, session, turn_id, cause)
         else:
             self._registry.send(turn_id, AgentReaped(), cause=cause)
 
-    async def _clean_up(self, session: LiveSession, turn_id: str, cause: Cause) -> None:
-        """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
-        await self._take_away(session, turn_id)
-        with self._registry.system.timers.limit(CLEANUP_S) as budget:
+    async def _clean_up_later(self, session: LiveSession, turn_id: str, cause: Cause) -> None:
+        """End an agent that still works on the turn, and the scopes of the turn's calls."""
+        await self._terminate_turn(session, turn_id)
+        with self._registry.system.timers.limit(self.cleanup_s) as budget:
             for tool_id in self._registry.system.children(turn_id):
                 self._registry.system.stop(tool_id, "its turn ended")
             for tool_id in self._registry.system.children(turn_id):
                 await self._registry.system.join(tool_id)
-        note = f"not clean after {CLEANUP_S:g} s" if budget.cancelled_caught else ""
+        note = f"not clean after {self.cleanup_s:g} s" if budget.cancelled_caught else ""
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
         self._registry.send(turn_id, reaped, cause=cause)
 
-    async def _take_away(self, session: LiveSession, turn_id: str) -> None:
-        """A turn that failed without its agent's word, at its time-out: the agent is asked to stop, then killed."""
+    async def _terminate_turn(self, session: LiveSession, turn_id: str) -> None:
+        """Have the agent stop work on a turn that has failed without it, as at its time-out."""
         connection, turn = session.connection, self._registry.entity(turn_id)
         if connection is None or connection.turn_id != turn_id:
             return
         intent = turn.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
-        connection.interrupt(turn_id, intent, turn.data.abort_id)
         grace_s = self._registry.entity(session.session_id).data.limits.grace_s
-        with self._registry.system.timers.limit(grace_s):
+        with anyio.CancelScope() as scope:
+            termination = TurnTermination(
+                self._registry.system.timers, connection, turn_id, intent, turn.data.abort_id, grace_s, scope.cancel
+            )
+            termination.enter(TerminationStage.REQUEST)
             await connection.wait_turn_over(turn_id)
-        if connection.turn_id == turn_id:
-            connection.kill(intent)
+        termination.finish()
 
-    # ------------------------------------------------------------------ ends
-    def _end_scope(self, session: LiveSession, entity_id: str, effect: TerminateSession, cause: Cause) -> None:
-        self._endings.begin(session, cause, effect.abort_id, now=effect.now)
+    # ------------------------------------------------------------------ cancellation
+    def _terminate_session(self, session: LiveSession, entity_id: str, effect: TerminateSession, cause: Cause) -> None:
+        self._terminations.begin(session, cause, effect.abort_id, now=effect.now)
 
     def _cancel_session(self, session: LiveSession, effect: CancelSession) -> None:
         intent = _aborted(effect.reason, effect.abort_reason)
@@ -433,7 +493,7 @@ class EffectExecutor:
             session.connection.interrupt(turn_id, intent, effect.abort_id)
 
     def _cancel_launch(self, session: LiveSession) -> None:
-        """An agent that is not ready yet is ended; one that is idle ends in order, with its session."""
+        """Kill an agent that is not ready yet. An idle agent ends with its session, in order."""
         if session.connection is not None and not session.connection.is_ready:
             self._kill(session, "the launch was cancelled")
 
@@ -445,13 +505,13 @@ class EffectExecutor:
         tool_id = f"{turn_id}:c{effect.number}"
         for child in self._registry.children_of(session.session_id):
             if child.started_by == tool_id:
-                self._end_started(session, child, effect, cause)
+                self._stop_started(session, child, effect, cause)
         if session.connection is not None:
             session.connection.abandon_call(effect.call_id)
         self._registry.system.stop(tool_id, effect.abort_id or effect.reason)
 
-    def _end_started(self, session: LiveSession, child: LiveSession, effect: CancelTool, cause: Cause) -> None:
-        """A child session whose starting call is over: its cancel mode says whether it ends, and who waits for that."""
+    def _stop_started(self, session: LiveSession, child: LiveSession, effect: CancelTool, cause: Cause) -> None:
+        """Stop a child session whose starting call is over, and answer that call, as the child's cancel mode says."""
         if child.mode is not CancelMode.ABANDON:
             stop = OperatorStop(
                 reason=f"the call {child.started_by} that started it was aborted",

@@ -1,4 +1,4 @@
-"""What a host holds of one session: a handle that only passes its wishes on."""
+"""Handle of one session: passes every call on to the supervisor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Session", "SupervisorApi", "TurnResult"]
 
 
 class TurnResult(NamedTuple):
-    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said.
+    """Result of a prompt: ``completed``, ``failed`` or ``aborted``, the error, and the end of the agent's text.
 
-    ``seq`` is the number of the journal's record that settled it (``None``: nothing could be written). Who is told
-    twice, by two supervisors with a kill between them, knows it by this number.
+    ``seq`` is the number of the record that decided it (``None``: nothing could be written). A result that is delivered
+    twice, by two supervisors with a kill between them, has the same number.
     """
 
     outcome: str
@@ -30,7 +30,7 @@ class TurnResult(NamedTuple):
 
 
 class SupervisorApi(Protocol):
-    """What a handle needs of its supervisor."""
+    """Methods of the supervisor that a handle calls."""
 
     def state_of(self, entity_id: str) -> str: ...
 
@@ -75,7 +75,7 @@ class Session:
 
     @property
     def budget(self) -> Budget:
-        """What it may still use, by its own budget and by every one above; ``None`` where nothing bounds it.
+        """Amounts that the session may still use, by its own budget and every one above; ``None``: no bound.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -84,7 +84,7 @@ class Session:
 
     @property
     def used(self) -> Amounts:
-        """What its agents have used so far, as far as they say so; without those of child sessions.
+        """Amounts that its agents have reported as used, without those of child sessions.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -104,8 +104,8 @@ class Session:
         return await self._supervisor.request(self.id, prompt)
 
     async def result(self) -> TurnResult | None:
-        """How the prompt ends that it works on, or the last of those that wait: also one that was asked of an earlier
-        supervisor. ``None`` if it has none."""
+        """Wait for the last prompt that the session works on or has waiting, and return its result; ``None`` if there
+        is no prompt. Includes prompts that were sent to an earlier supervisor."""
         return await self._supervisor.result_of(self.id)
 
     async def send(

@@ -1,7 +1,7 @@
-"""What is watched of the model of one session: troubles go on record, and the turn that has had enough of them fails.
+"""Monitor of model API errors of one session: errors are recorded, and a turn with too many of them fails.
 
-A turn is failed as its own deadline fails it: it is over at once, its agent is asked to stop within its protocol, and
-is killed when it does not within the grace. Who wants to hear of a trouble (a provider's breaker) hears of it at once.
+Such a turn fails as by its own deadline: it is over at once, its agent is asked to interrupt it, and killed after the
+grace. Other listeners (the circuit breaker of a provider) are called with every error at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from supervisor.lifecycles.events import TaskFailed
 from supervisor.lifecycles.types import ModelFailure, Verdict
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     Compaction,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     TerminalOpened,
     Text,
     ToolClosed,
@@ -30,25 +30,25 @@ from supervisor.runtime.journal_writer import Cause
 __all__ = ["IN_VAIN", "RECORDS_MAX", "TROUBLE", "ModelErrorMonitor"]
 
 TROUBLE: Final = "ModelTrouble"
-"""The fact that says that an agent's model failed, and that the agent tries again by itself."""
+"""Fact: an agent's model failed, and the agent tries again by itself."""
 IN_VAIN: Final = "ModelAskedInVain"
-"""The fact that says that an agent asks its model again and again, and nothing comes of it."""
+"""Fact: an agent calls its model again and again, without progress."""
 RECORDS_MAX: Final = 32
-"""Troubles of one turn that have a record each; of more, the failure of the turn says how many there were."""
+"""Errors of one turn that have a record each; of more, the turn's failure says how many there were."""
 
-_NEW: Final = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction)
-"""What is something new, whatever is in it: circles of calls are watched elsewhere."""
+_NEW: Final = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction)
+"""Messages that count as progress, whatever they contain; loops of calls are detected elsewhere."""
 
 Note = Callable[[str, dict[str, Any], str], int]
-"""Puts a fact into the log of the session; its number."""
+"""Appends a fact to the session's log, and returns the number of the record."""
 
 
 class ModelErrorMonitor:
-    """Watches the model of one session.
+    """Monitor of the model of one session.
 
     Args:
-        note: puts a fact into the session's log.
-        heard: is told of every failure of the model, of the agent's own tries and of turns.
+        note: appends a fact to the session's log.
+        heard: called with every failure of the model, of the agent's own tries and of turns.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class ModelErrorMonitor:
         self._turn_id = ""
         self._failed = False
         self._recorded: int | None = None
-        """The last trouble that has a record."""
+        """Number of the last error's record."""
         self._counts = False
-        """Its agent says how many requests it makes."""
+        """The agent reports how many requests it makes."""
         self.record = ModelRecord(limits)
 
     def turn_began(self, turn_id: str) -> None:
-        """The agent has the prompt of another turn: what it said until now belongs to the one before, also where that
-        had failed, and the next one waited for the agent."""
+        """Begin to count for another turn: its agent has the prompt. Messages before belong to the turn before, also if
+        that had failed, and this one waited for the agent."""
         self._turn_id, self._failed = turn_id, False
         self.record.turn_opened()
 
     def observe(self, out: Out) -> None:
-        """The agent said something within its turn."""
+        """Process a message of the agent within its turn."""
         if isinstance(out, Text):
             if out.kind != "log":
                 self.record.said(out.text)
@@ -84,13 +84,12 @@ class ModelErrorMonitor:
             self._used(out)
 
     def judge(self, verdict: Verdict) -> Verdict:
-        """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
+        """Return the verdict of a turn that the agent ended with *verdict*, given the errors before."""
         if verdict.model is None:
             return verdict
         self._heard(verdict.model)
         return self.record.failed(verdict)
 
-    # ------------------------------------------------------------------ small parts
     def _trouble(self, trouble: ModelErrorReported) -> None:
         if self._failed:
             return
@@ -102,8 +101,8 @@ class ModelErrorMonitor:
         self._rule(ruling.verdict, self._recorded)
 
     def _used(self, usage: Usage) -> None:
-        """Of an agent that counts no requests each report of its use is one; how many there are in a time says nothing,
-        then."""
+        """Count requests. Each report of an agent that does not count its requests is one request; their rate then has
+        no meaning."""
         if self._failed:
             return
         self._counts = self._counts or usage.requests > 0
@@ -121,7 +120,7 @@ class ModelErrorMonitor:
 
 
 def _told(trouble: ModelErrorReported) -> dict[str, Any]:
-    """A trouble as it stands in a record: only what was told."""
+    """Return the fields of an error that the agent has given, for a record."""
     found = {
         "problem": trouble.problem.value,
         "status": trouble.status,

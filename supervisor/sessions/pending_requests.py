@@ -1,7 +1,7 @@
-"""What is asked of sessions, and who waits for the answers: prompts and messages go into their mailboxes from here.
+"""Requests to sessions (prompts and messages), and the callers that wait for the replies.
 
-Whoever asks is answered once: by the hands, when a turn is over, or because nothing can be written any more. Nobody
-here looks whether the disk is down: who may not wait for it has looked before.
+Every caller gets one reply: from the effect executor when the request is complete, or when the session or the journal
+is lost. A journal outage is not checked here: callers that must not wait for the disk check it before.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Answer = Callable[[Outcome], None]
 
 
 class PendingRequests:
-    """The prompts and messages of one supervisor.
+    """Prompts and messages of one supervisor.
 
     Args:
-        generation: of its journal: messages are named by it.
-        waiting_max: how many prompts, and how many messages, a session may have waiting, now.
+        generation: generation of the journal, part of the messages' ids.
+        waiting_max: returns the number of prompts, and of messages, that a session may have waiting now.
     """
 
     def __init__(self, registry: EntityRegistry, generation: int, waiting_max: Callable[[], int]) -> None:
@@ -40,36 +40,36 @@ class PendingRequests:
         self._generation = generation
         self._waiting_max = waiting_max
         self._waiting: dict[str, list[Answer]] = {}
-        """By the id of a request: who is told how it ends, in the order in which they asked."""
+        """Callbacks of each request, by request id, in the order of the callers."""
         self._messages = 0
         self._inherited: dict[str, bool] = {}
-        """By the id of a request that was asked of an earlier supervisor, and has not ended: whether a plan did."""
+        """Open requests to an earlier supervisor, by id, and whether a plan made them."""
         self._unheard: dict[tuple[str, bool], Outcome | None] = {}
-        """By session, of all that was asked of an earlier supervisor, and of what plans asked: how the last has ended,
-        once it has. Nothing where something was asked since."""
+        """Outcome of the last request to an earlier supervisor, by session, and by whether only requests of plans
+        count; ``None`` until it is complete. Removed when a later request comes."""
         self._end: Outcome | None = None
-        """How all that is asked ends, since nothing can be recorded any more."""
+        """Outcome of every request once nothing can be recorded any more."""
         self.answer_given = OneShotEvent()
-        """Set with the next answer; another one then takes its place."""
+        """Set with the next reply, and then replaced."""
 
     @property
     def waiting(self) -> list[str]:
-        """The requests that are not answered yet, oldest first."""
+        """Ids of the requests without a reply, oldest first."""
         return list(self._waiting)
 
     @property
     def unanswered(self) -> bool:
-        """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
+        """True while a caller waits for a reply, or a session works on a request of its own, such as a message."""
         sessions = (self._registry.entities.get(session_id) for session_id in self._registry.sessions)
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
     async def outcome_of(self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit) -> Outcome:
-        """Have a session work on *prompt*; how that ended.
+        """Send *prompt* to a session, wait, and return its outcome.
 
         Raises:
-            NoSuchEntity: there is no such session.
-            Refused: the session has ended, or as many prompts as may be wait for it already.
+            NoSuchEntity: no living session has that id.
+            Refused: the session has ended, or the maximum of prompts waits for it already.
         """
         answered = OneShotEvent()
         outcomes: list[Outcome] = []
@@ -99,20 +99,20 @@ class PendingRequests:
         except BaseException:
             self._forget(request_id, answer)
             if request_id in [one.id for one in _asked_of(self._registry.entities.get(session_id))]:
-                self._taken(session_id, once=once)  # else it is as if it had never been asked
+                self._taken(session_id, once=once)  # otherwise the prompt never reached the session
             raise
         finally:
             del session.incoming_requests[request_id]
         self._taken(session_id, once=once)
 
     def _taken(self, session_id: str, *, once: bool) -> None:
-        """The session has heard of another prompt: what was asked before is no longer its last."""
+        """Note that the session has another prompt: earlier ones are no longer its last."""
         self._unheard.pop((session_id, False), None)
         if once:
             self._unheard.pop((session_id, True), None)
 
     def _forget(self, request_id: str, answer: Answer) -> None:
-        """Who was to be told by *answer* has gone; others may wait for the same request."""
+        """Remove one callback of a request; other callers may wait for the same request."""
         answers = self._waiting.get(request_id, [])
         if answer in answers:
             answers.remove(answer)
@@ -120,15 +120,16 @@ class PendingRequests:
                 del self._waiting[request_id]
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
-        """Push back; whoever tries again and again does not keep the loop either."""
+        """Refuse if too many wait. The checkpoint keeps a caller that retries in a loop from blocking the event
+        loop."""
         if waiting >= self._waiting_max() or failpoint.active("session.full", session_id):
             await anyio.lowlevel.checkpoint()
             words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
             raise Refused(words)
 
-    # ------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------ replies
     def complete_request(self, request_id: str, outcome: Outcome) -> None:
-        """That request has ended so: tell who waits for it, if anybody does."""
+        """Reply to every caller of a request."""
         for answer in self._waiting.pop(request_id, ()):
             answer(outcome)
         if request_id in self._inherited:
@@ -140,31 +141,34 @@ class PendingRequests:
         self.answer_given = OneShotEvent()
 
     def fail_session(self, session_id: str, outcome: Outcome) -> None:
-        """The session is no more: all that was asked of it has that outcome."""
+        """Complete every request to a session that is lost."""
         for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == session_id]:
             self.complete_request(request_id, outcome)
 
     def fail_all(self, outcome: Outcome) -> None:
-        """Nothing can be recorded any more: all that was asked has that outcome, for who asks later, too."""
+        """Complete every request, and later ones: nothing can be recorded any more."""
         self._end = outcome
         waiting, self._waiting = self._waiting, {}
         for answer in [one for answers in waiting.values() for one in answers]:
             answer(outcome)
 
     def track_recovered(self, sessions: Iterable[SessionData]) -> None:
-        """Those may have prompts that were asked of an earlier supervisor: how they end is kept for who asks later."""
+        """Keep the outcomes of prompts that were sent to an earlier supervisor, for callers that ask later."""
         for data in sessions:
             self._unheard |= {(data.id, False): None, (data.id, True): None}
             self._inherited |= {one.id: one.once for one in (*data.queue, data.current) if one is not None}
 
     async def last_outcome(self, session_id: str, *, once: bool) -> Outcome | None:
-        """How the last prompt ends that a session has, whoever asked for it (with *once*: of those that plans ask for);
-        ``None`` if it has none. Of one that was asked of an earlier supervisor, also after it has ended."""
+        """Wait for the last prompt of a session, from any caller, and return its outcome; ``None`` if it has none.
+
+        With *once* only prompts of plans count. The outcome of a prompt to an earlier supervisor is returned also after
+        it is complete.
+        """
         waiting = [one for one in _asked_of(self._registry.entities.get(session_id)) if one.once or not once]
         if not waiting:
             if (session_id, once) in self._unheard:
                 with suppress(JournalError):
-                    await self._registry.journal_writer.flush()  # the record of its answer may be on its way
+                    await self._registry.journal_writer.flush()  # the record of its outcome may be on its way
             return self._unheard.get((session_id, once))
         if self._end is not None:
             return self._end
@@ -183,14 +187,14 @@ class PendingRequests:
 
     # ------------------------------------------------------------------ messages
     async def send(self, session_id: str, text: str, *, sender: str, urgent: DeliveryPoint | None) -> str:
-        """Leave a message for a session's next prompt; an *urgent* one interrupts its turn, at that point of it.
+        """Leave a message for a session's next prompt; with *urgent*, interrupt its turn at that point.
 
         Returns:
             The message's id; the message is durable.
 
         Raises:
             NoSuchEntity: no living session has that id.
-            Refused: the session has ended, or as many messages as may be wait for it already.
+            Refused: the session has ended, or the maximum of messages waits for it already.
         """
         session = self._registry.session(session_id)
         has = {one.id for one in self._registry.entity(session_id).data.inbox}
@@ -217,6 +221,6 @@ def _message(
 
 
 def _asked_of(session: Entity | None) -> list[Request]:
-    """The prompts that a session works on, or has waiting."""
+    """Return the prompts that a session works on or has waiting."""
     asked = (session.data.current, *session.data.queue) if session is not None else ()
     return [one for one in asked if one is not None]

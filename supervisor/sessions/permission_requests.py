@@ -1,11 +1,11 @@
-"""The permissions that the agent of one link waits for: each is asked of its turn once, and answered once.
+"""Open permission requests of one agent: each is sent to the turn once, and answered once.
 
-What an agent is trusted with decides first, then what a human has settled for its session, then the policy. Nothing is
-open longer than its turn: whoever asked in one that is interrupted, or over, is told that nothing was chosen.
+The agent's rights decide first, then a standing decision of a human for the session, then the policy. No request is
+open longer than its turn: in a turn that is interrupted or over it is answered with no option chosen.
 
-What an agent has us do for it, run a command say, is decided in the same way, whether it has asked before or not: a
-*service*. What was allowed when it asked is not asked about a second time (``permissions.covers``): once for each
-permission that was for once.
+A *service* is something that the supervisor does for the agent, such as running a command. It is decided in the same
+way, whether the agent has asked before or not. A service that an earlier permission covers (``permissions.covers``) is
+not asked about again: once for each permission that was given for once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from supervisor.policies.permissions import (
     decide_permission,
     decide_service,
 )
-from supervisor.ports import Codec, PermissionAsked
+from supervisor.ports import Codec, PermissionNeeded
 from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
 from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -36,20 +36,20 @@ from supervisor.runtime.live_session import LiveSession
 __all__ = ["PermissionRequests", "ServiceDecided"]
 
 ServiceDecided = Callable[[str], None]
-"""Hears why a service is not done; ``""``: it is to be done."""
+"""Called with the reason why a service is refused; ``""``: it is permitted."""
 
 _ALLOW: Final = "allow"
 _CHOICES: Final = ((_ALLOW, "allow_once"), ("deny", "reject_once"))
-"""What a human may answer about a service."""
+"""Options of a human for a service."""
 
 
 class PermissionRequests:
-    """What is asked over one link.
+    """Permission requests of one connection.
 
     Args:
-        directory: what relative paths are meant in.
-        codec: what is chosen is told the agent in its words.
-        wire: takes that.
+        directory: base of relative paths.
+        codec: writes the answer in the agent's protocol.
+        agent_io: messages to the agent.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class PermissionRequests:
         self._directory = directory
         self._codec, self._agent_io = codec, agent_io
         self._asked = 0
-        self._open: dict[str, tuple[int, PermissionAsked, bool]] = {}
+        self._open: dict[str, tuple[int, PermissionNeeded, bool]] = {}
         self._services: dict[str, ServiceDecided] = {}
-        """Those of the open ones that are about a service, by their request's id."""
-        self._allowed: dict[str, tuple[PermissionAsked, bool]] = {}
-        """What the agent has asked for and was allowed, by its request's id; and whether for good."""
+        """Open requests for a service, by request id."""
+        self._allowed: dict[str, tuple[PermissionNeeded, bool]] = {}
+        """Requests that a human has allowed, by request id, and whether for good."""
 
     def begin_turn(self) -> None:
-        """Another turn: its permissions count from 1, and what was allowed once is over."""
+        """Begin another turn: its requests count from 1, and permissions for once are over."""
         self._asked = 0
         self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
 
-    def handle_request(self, asked: PermissionAsked, turn_id: str | None, cause: Cause) -> str:
-        """Its turn hears of it, and answers. Between turns there is nobody to ask, and nothing that could wait.
+    def handle_request(self, asked: PermissionNeeded, turn_id: str | None, cause: Cause) -> str:
+        """Send the request to the turn, which answers it. Between turns the policy's answer is given at once.
 
         Returns:
-            Why the agent may not ask for that any more; ``""`` where it may.
+            Why the agent may make no further request; ``""`` if it may.
         """
         decided = self._ruling(_wish_of(asked), decide_permission)
         choice = choose_option(asked.options, allow=decided.decision is Decision.ALLOW)
@@ -89,7 +89,7 @@ class PermissionRequests:
         return ""
 
     def _await(
-        self, asked: PermissionAsked, turn_id: str, decided: PolicyDecision, choice: OptionChoice, cause: Cause
+        self, asked: PermissionNeeded, turn_id: str, decided: PolicyDecision, choice: OptionChoice, cause: Cause
     ) -> None:
         self._asked += 1
         self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
@@ -119,9 +119,9 @@ class PermissionRequests:
         if len(self._open) >= PERMISSIONS_MAX:
             return f"not permitted: {len(self._open)} permissions wait for a human already, the most there may be"
         request_id = f"supervisor:{self._asked + 1}"
-        asked = PermissionAsked(request_id, wish.title, _CHOICES, wish.kind, wish.tool, detail, wish.paths)
+        asked = PermissionNeeded(request_id, wish.title, _CHOICES, wish.kind, wish.tool, detail, wish.paths)
         cut = bounded(asked)
-        assert isinstance(cut, PermissionAsked), "its ids are ours, and its path has been bounded"
+        assert isinstance(cut, PermissionNeeded), "its ids are ours, and its path has been bounded"
         self._services[request_id] = served
         self._await(cut, turn_id, decided, choose_option(_CHOICES, allow=False), cause)
         return None
@@ -134,7 +134,7 @@ class PermissionRequests:
                 return True
         return False
 
-    def _requested(self, asked: PermissionAsked, decided: PolicyDecision, choice: OptionChoice) -> PermissionRequested:
+    def _requested(self, asked: PermissionNeeded, decided: PolicyDecision, choice: OptionChoice) -> PermissionRequested:
         return PermissionRequested(
             number=self._asked,
             request_id=asked.request_id,
@@ -152,12 +152,12 @@ class PermissionRequests:
             why=decided.why,
         )
 
-    def _note(self, asked: PermissionAsked, choice: OptionChoice, why: str, cause: Cause) -> None:
+    def _note(self, asked: PermissionNeeded, choice: OptionChoice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
         self._registry.record_fact(self._session.session_id, "PermissionAnswered", cause, told)
 
     def answer(self, request_id: str, option: str | None) -> None:
-        """The answer is on record: tell the agent, unless it waits no more."""
+        """Send a recorded answer to the agent, unless the request is no longer open."""
         _, asked, by_person = self._open.pop(request_id, (0, None, False))
         if asked is not None:
             self._session.progressed = True
@@ -175,7 +175,7 @@ class PermissionRequests:
             served("" if option == _ALLOW else "not permitted: nobody has allowed it, or it was denied")
 
     def withdraw(self, turn_id: str, why: str, cause: Cause) -> None:
-        """Nobody has to answer any more what that turn has asked."""
+        """Withdraw every open request of that turn."""
         asked, self._open = self._open, {}
         for request_id, (number, _, _) in asked.items():
             withdrawn = PermissionAnswered(number=number, decision="withdrawn", by="supervisor", why=why)
@@ -183,5 +183,5 @@ class PermissionRequests:
             self._say(request_id, None)
 
 
-def _wish_of(asked: PermissionAsked) -> PermissionRequest:
+def _wish_of(asked: PermissionNeeded) -> PermissionRequest:
     return PermissionRequest(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)

@@ -1,6 +1,19 @@
-"""The link to a program: a codec's bytes and words on one side, the session's entities on the other.
+"""Connection to an agent that is a program: process and codec on one side, the session's entities on the other.
 
-It begins what goes over the wire to it, reads what it says, and deals with one word of that after the other.
+Theory of operation
+-------------------
+One line of agent output takes this way, in one direction:
+
+    process.receive -> codec.feed -> AgentIO (order) -> _process -> event of the turn, session or agent entity -> record
+
+* ``run`` holds the process from spawn to exit. The process context is left in every case, also by a cancellation, and
+then sends SIGTERM and SIGKILL by its own budgets; ``AgentExited`` is reported after the last process has ended. *
+``_process`` processes one message at a time, and awaits the durable record of a tool call before the next message. So
+an agent is read no faster than its calls are recorded, and no call runs that is not on record. * Commands
+(``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes go through ``AgentIO``. * A turn
+ends when the codec says so, or when the process has exited and its output was read to the end. The output comes first:
+an agent may say "done" and exit at once, and has then succeeded. * A terminated call, and an interrupted turn with an
+open call, have no result before the processes of these calls were killed or named (``aborts.tool_calls``).
 """
 
 from __future__ import annotations
@@ -20,7 +33,7 @@ from supervisor.lifecycles.events import (
     AgentNamed,
     AgentReady,
     AgentStarted,
-    MessageHeard,
+    MessageTakenUp,
 )
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
@@ -32,24 +45,24 @@ from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
     CallNotEnded,
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Codec,
     Compaction,
     ConversationNamed,
-    FileAsked,
     FileRefused,
+    FileRequested,
     Launch,
     Malformed,
+    MessageAccepted,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Process,
     ProcessReport,
     Ready,
     SpawnError,
     SpawnShortage,
-    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -72,14 +85,14 @@ from supervisor.sessions.terminals import Terminals
 
 __all__ = ["MUTE_S", "ProcessConnection"]
 
-_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelErrorReported)
-"""What only an agent says that works, or tries to, at what it was asked for."""
+_SIGNS = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
+"""Messages that show that an agent works, or tries to, on its prompt."""
 PATIENCE_S = 20.0
-"""How long a launch waits for descriptors by itself, before its session makes it anew: each time is some records."""
+"""Seconds that a launch waits for file descriptors, before its session launches again: each launch costs records."""
 MUTE_S = 2.0
-"""How long an agent may take to exit after it has closed its output."""
+"""Seconds that an agent has to exit after it has closed its output."""
 LAST_WORDS_CHARS = 4096
-"""The end of standard error that is kept to find its last line in."""
+"""Characters at the end of standard error that are kept to find the last line."""
 _NOT_COMPACTED = Verdict(
     exit=Exit.ERROR,
     error="the agent could not compact its context",
@@ -89,7 +102,7 @@ _NOT_COMPACTED = Verdict(
 
 
 class ProcessConnection(AgentConnection):
-    """A link to a program."""
+    """Connection to a program."""
 
     def __init__(
         self,
@@ -114,27 +127,27 @@ class ProcessConnection(AgentConnection):
         self._files = files
         self._resume_id, self._interrupted = resume_id, interrupted
         self._conversation: str | None = None
-        """What the agent calls the conversation, where it can be loaded by that."""
+        """Agent's name for the conversation, if the conversation can be loaded by it."""
         self._steered: deque[str] = deque()
-        """The messages that it was told in this turn, and has not taken up."""
+        """Messages that were sent in this turn, and that the agent has not accepted yet."""
         self._agent_io = AgentIO()
-        self._asking = PermissionRequests(registry, session, launch.cwd, codec, self._agent_io)
-        self._terminals = Terminals(registry, session, host, launch, codec, self._agent_io, self._asking)
-        self._ends = ToolCallTerminations(
+        self._permissions = PermissionRequests(registry, session, launch.cwd, codec, self._agent_io)
+        self._terminals = Terminals(registry, session, host, launch, codec, self._agent_io, self._permissions)
+        self._terminations = ToolCallTerminations(
             registry, session, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io
         )
         self._cut_short: str | None = None
-        """A call that was open when the turn was interrupted."""
+        """Call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}
-        """The calls that the agent says it has stopped, while others of an interrupted turn are open."""
+        """Calls that the agent has stopped by its own word, while others of an interrupted turn are open."""
         self._compacting = CompactionTracker(registry, session)
         self._given, self._killed = OneShotEvent(), OneShotEvent()
         self._since: int | None = None
-        """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
+        """Tick of its first prompt: processes born before belong to the agent itself."""
         self._is_unknown = False
-        """Its shim was lost: nobody can tell what it has left running."""
-        self._complaint = ""
-        self._complained = OneShotEvent()
+        """The shim was lost: processes that the agent has left running cannot be seen."""
+        self._last_error_line = ""
+        self._errors_read = OneShotEvent()
 
     # ------------------------------------------------------------------ commands: never wait
     @property
@@ -142,10 +155,10 @@ class ProcessConnection(AgentConnection):
         return super().reusable and not self._codec.one_shot
 
     def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
-        self._asking.begin_turn()
+        self._permissions.begin_turn()
         self._steered.clear()
         if self._begin(turn_id, incarnation):
-            self._ends.begin_turn()
+            self._terminations.begin_turn()
             self._cut_short = None
             self._stopped.clear()
             if self._since is None and self._agent_io.process is not None:
@@ -167,7 +180,7 @@ class ProcessConnection(AgentConnection):
         if self._note_intent(turn_id, intent, abort_id):
             self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs_call(call)), None)
             self._agent_io.put(self._codec.interrupt())
-            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.session.cause)
+            self._permissions.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.session.cause)
 
     def close_when_idle(self) -> None:
         self._finishing = True
@@ -187,7 +200,7 @@ class ProcessConnection(AgentConnection):
         self._terminals.kill()
 
     def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
-        return self._ends.terminate(call_id, kept)
+        return self._terminations.terminate(call_id, kept)
 
     def runs_call(self, call_id: str) -> bool:
         return self._terminals.serves(self._calls.get(call_id))
@@ -245,13 +258,13 @@ class ProcessConnection(AgentConnection):
             self._report_end(exited)
 
     def _patience_s(self) -> float:
-        """How long the launch waits for descriptors: the session's deadline for a launch must not end that wait, since
-        it would be charged. Its session goes on to wait in its own way."""
+        """Return the seconds that the launch waits for descriptors. The session's deadline for a launch must not end
+        that wait, since it would be charged as a failure; after it the session waits by its own backoff."""
         limits = self.registry.entity(self.session.session_id).data.limits
         return min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
 
     def _report_put_off(self, error: SpawnShortage) -> None:
-        """The launch is made anew, charged to nobody; the next agent takes up the conversation that this one had."""
+        """Have the session launch again, without a failure; the next agent loads the same conversation."""
         self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
         words = f"waits for {error.lacks}: {error}"
         verdict = Verdict(exit=Exit.ERROR, error=words, transition_reason=TransitionReason.SHORTAGE)
@@ -260,7 +273,7 @@ class ProcessConnection(AgentConnection):
     def _fate(self, report: ProcessReport) -> AgentExited:
         self.session.record_process(self.agent_id, report)
         if report.survivors == 0:
-            self._ends.note_processes_gone()
+            self._terminations.note_processes_gone()
         intent = self._intent
         intended = intent.abort_reason if intent is not None else None
         if intended is None and report.ended_by != "exit":
@@ -283,19 +296,19 @@ class ProcessConnection(AgentConnection):
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
         await self._report(self.session.session_id, launched)
         async with anyio.create_task_group() as group:
-            self._agent_io.open(group, process, self._hear)
+            self._agent_io.open(group, process, self._process)
             group.start_soon(self._read_errors, process)
             try:
-                await self._hear_out(process)
+                await self._process_output(process)
             finally:
                 self._agent_io.close()
 
-    async def _hear_out(self, process: Process) -> None:
-        """All that it says, up to its end."""
+    async def _process_output(self, process: Process) -> None:
+        """Process all that the program says, up to its exit."""
         self._agent_io.enqueue(self._codec.start(self._launch.cwd, self._resume_id))
         await self._agent_io.process_received()
         if self._codec.one_shot:
-            # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
+            # The program may finish before the turn begins. Its output belongs to the turn, and is read from then on.
             await self._given.wait()
         await self._read(process)
         status = await self._exit(process)
@@ -304,7 +317,7 @@ class ProcessConnection(AgentConnection):
         self._gone, self._agent_io.process = True, None
         if report.survivors == 0:
             await self._close_stopped()
-        await self._complained.wait()
+        await self._errors_read.wait()
         self._agent_io.enqueue(self._codec.exited(status))
         await self._agent_io.process_received()
         self._conclude("error", "", status)
@@ -312,7 +325,7 @@ class ProcessConnection(AgentConnection):
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
             self.session.report_progress()
-            self._ends.note_output(process.written_between)
+            self._terminations.note_output(process.written_between)
             for part in self._parts(data):
                 if not await self._room():
                     break
@@ -323,14 +336,14 @@ class ProcessConnection(AgentConnection):
         self._agent_io.put(self._codec.feed(b""))
 
     def _parts(self, data: bytes) -> Iterable[bytes]:
-        """*data* line by line, where lines may ask for something: a codec replies to some of them by itself, and one
-        line may ask for megabytes."""
+        """Split *data* into lines, unless the codec is one-shot: a codec replies to some lines by itself, and one line
+        may ask for megabytes."""
         return (data,) if self._codec.one_shot else _lines(data)
 
     async def _room(self) -> bool:
-        """Wait while more waits for the agent than may; return ``False`` if it is being killed, and is not heard any
-        more. The replies of one that goes on asking and reads none would fill the memory, so its conversation ends."""
-        if self._codec.one_shot:  # it was given its prompt, and is replied to nothing
+        """Wait while too many bytes wait for the agent; return ``False`` if the agent is being killed, and is not read
+        any more. Replies for an agent that asks and does not read would fill the memory: its conversation ends."""
+        if self._codec.one_shot:  # a one-shot program gets no reply
             return True
         while self._agent_io.full and not self._gone:
             if self._dying:
@@ -344,7 +357,7 @@ class ProcessConnection(AgentConnection):
         return True
 
     async def _exit(self, process: Process) -> int | None:
-        """Its exit status. Who speaks a protocol, has closed its output and stays can never answer: it is ended."""
+        """Return the exit status. An agent that has closed its output and stays cannot reply any more: it is killed."""
         if not self._codec.one_shot:
             with self.registry.system.timers.limit(MUTE_S):
                 return await process.wait_exit()
@@ -353,17 +366,17 @@ class ProcessConnection(AgentConnection):
         return await process.wait_exit()
 
     async def _read_errors(self, process: Process) -> None:
-        said = ""  # a line may come in pieces
+        said = ""  # a line may arrive in pieces
         while data := await process.receive_err():
             self.session.report_progress()
             text = data.decode(errors="replace")
             self.registry.write_transcript(self.session, "stderr", text)
             said = f"{said}{text}"[-LAST_WORDS_CHARS:]
-            self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
-        self._complained.set()
+            self._last_error_line = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
+        self._errors_read.set()
 
-    # ------------------------------------------------------------------ what it says
-    async def _hear(self, out: Out) -> None:
+    # ------------------------------------------------------------------ messages of the agent
+    async def _process(self, out: Out) -> None:
         if not await self._room():
             return
         if self.turn_id is not None and self.session.monitor is not None:
@@ -375,10 +388,10 @@ class ProcessConnection(AgentConnection):
                 await self._ready(out)
             case ConversationNamed(resume_id):
                 await self._named_itself(resume_id)
-            case SteeringAccepted():
-                self._heard_message()
+            case MessageAccepted():
+                self._on_message_accepted()
             case Text(kind, text):
-                self._hear_text(kind, text)
+                self._on_text(kind, text)
             case ToolOpened(call_id, title, tool_kind, parent):
                 if self.turn_id is not None and (why := self._too_many_calls()):
                     self._malformed(why)
@@ -390,37 +403,38 @@ class ProcessConnection(AgentConnection):
                 self._terminals.open(out, self._calls.get(out.call_id))
             case TerminalKilled(terminal_id):
                 self._terminals.kill_terminal(terminal_id)
-            case PermissionAsked():
-                if why := self._asking.handle_request(out, self.turn_id, self.session.cause):
+            case PermissionNeeded():
+                if why := self._permissions.handle_request(out, self.turn_id, self.session.cause):
                     self._malformed(why)
-            case FileAsked():
+            case FileRequested():
                 await self._serve_file(out)
-            case ChildAsked():
+            case ChildRequested():
                 self._serve_child(out)
             case Usage():
-                self._hear_usage(out)
+                self._on_usage(out)
             case Compaction():
                 await self._compact(out)
             case ModelErrorReported():
                 self.registry.write_transcript(self.session, "log", f"its model failed ({out.problem}): {out.words}\n")
             case CallNotEnded(call_id, why):
-                self._ends.give_up(call_id, why)
+                self._terminations.give_up(call_id, why)
             case TurnEnded():
                 await self._turn_ended(out)
             case Malformed(why):
                 self._malformed(why)
             case _:
-                raise AssertionError(f"bytes are the writer's business: {type(out).__name__}")
+                raise AssertionError(f"bytes are written by AgentIO: {type(out).__name__}")
 
     def _too_many_calls(self) -> str:
-        """Why its turn takes no further call; nothing, where it does."""
+        """Return why the turn takes no further call; ``""`` if it takes one."""
         if len(self._calls) >= OPEN_CALLS_MAX:
             return f"the agent has {len(self._calls)} tool calls open; the most is {OPEN_CALLS_MAX}"
         over = self._numbers >= CALLS_MAX
         return f"the agent made {CALLS_MAX} tool calls in one turn; that is the most" if over else ""
 
     async def _ready(self, ready: Ready) -> None:
-        """Its name for the conversation is durable before its first prompt can be given: so it can be loaded again."""
+        """Note that the agent is ready. Its name for the conversation is durable before the first prompt can be sent,
+        so that the next supervisor can load the conversation."""
         self._conversation = ready.resume_id
         self.steers = ready.steers
         if ready.resume_id is not None:
@@ -432,26 +446,26 @@ class ProcessConnection(AgentConnection):
             self._report_ready(ready.info)
 
     async def _named_itself(self, resume_id: str) -> None:
-        """The conversation is there, under that name; after a program that serves one prompt, the next takes it up."""
+        """Note the conversation's name. After a program that serves one prompt, the next program loads it."""
         if resume_id != self._conversation:
             self._conversation = resume_id
             await self._report(self.agent_id, AgentNamed(resume_id=resume_id))
         if self._codec.one_shot:
             self.session.resume_id = resume_id
 
-    def _heard_message(self) -> None:
-        """It has taken up the oldest of what it was told; after its turn that means nothing any more."""
+    def _on_message_accepted(self) -> None:
+        """Note that the agent has accepted the oldest message of this turn; after the turn that has no effect."""
         if self._steered and self.turn_id is not None:
-            heard = MessageHeard(incarnation=self._incarnation, message_id=self._steered.popleft())
+            heard = MessageTakenUp(incarnation=self._incarnation, message_id=self._steered.popleft())
             self._tell(self.session.session_id, heard)
 
-    def _hear_text(self, kind: str, text: str) -> None:
+    def _on_text(self, kind: str, text: str) -> None:
         if kind == "message":
             self.session.append_text(text)
         self.registry.write_transcript(self.session, kind, text)
 
-    def _hear_usage(self, usage: Usage) -> None:
-        """Also after the end of a turn: an agent says with its last word what that turn has used."""
+    def _on_usage(self, usage: Usage) -> None:
+        """Count what the agent has used. Also after the end of a turn: the last message may tell of that turn."""
         if self.session.monitor is not None:
             amounts = Amounts(
                 input_tokens=usage.input_tokens,
@@ -473,35 +487,35 @@ class ProcessConnection(AgentConnection):
             await self._compacting.update(self.turn_id, active=compaction.active)
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
-        self._ends.note_opened(call_id)
+        self._terminations.note_opened(call_id)
         return await super()._open_call(call_id, title, tool_kind, parent)
 
     async def _close_call(
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
-        """A call has no result before what it has left running has ended, where it was aborted. In an interrupted turn
-        that can be told only when all calls have stopped."""
+        """End a call. An aborted call has no result before the processes that it has left running have ended. In an
+        interrupted turn that can be decided only when all calls have stopped."""
         if self._intent is not None and outcome is ToolOutcome.FAILED and call_id in self._own_calls():
             self._stopped[call_id] = (asked, answered)
         else:
-            if self._intent is None and not await self._ends.before_result(call_id):
+            if self._intent is None and not await self._terminations.before_result(call_id):
                 outcome = ToolOutcome.UNKNOWN
             await super()._close_call(call_id, outcome, reason, asked=asked, answered=answered)
             if not self._calls and self._intent is None:
-                self._ends.note_all_closed()
+                self._terminations.note_all_closed()
         if all(one in self._stopped for one in self._own_calls()):
             await self._close_stopped()
 
     def _own_calls(self) -> list[str]:
-        """The open calls that the agent runs by itself."""
+        """Return the open calls that the agent runs by itself."""
         return [one for one in self._calls if not self.runs_call(one)]
 
     async def _close_stopped(self) -> None:
-        """The agent says that it has stopped these calls: that is believed where none of their processes is left."""
+        """End calls that the agent says it has stopped. That is believed if none of their processes is left."""
         stopped, self._stopped = self._stopped, {}
         first = next((self._calls[one] for one in stopped if one in self._calls), None)
         if first is not None:
-            outcome = ToolOutcome.FAILED if await self._ends.before_end(first) else ToolOutcome.UNKNOWN
+            outcome = ToolOutcome.FAILED if await self._terminations.before_end(first) else ToolOutcome.UNKNOWN
             for call_id, (asked, answered) in stopped.items():
                 await super()._close_call(call_id, outcome, asked=asked, answered=answered)
 
@@ -515,17 +529,17 @@ class ProcessConnection(AgentConnection):
         http_status: int | None = None,
     ) -> None:
         if self.turn_id is not None:
-            self._asking.withdraw(self.turn_id, "its turn is over", self.session.cause)
+            self._permissions.withdraw(self.turn_id, "its turn is over", self.session.cause)
         super()._conclude(stop, error, status, problem=problem, http_status=http_status)
 
     async def _turn_ended(self, ended: TurnEnded) -> None:
-        if self._cut_short is not None:  # an agent may say that it has stopped, and leave running what it ran
-            await self._ends.before_end(self._cut_short)
+        if self._cut_short is not None:  # an agent may say that it has stopped, and leave its tools running
+            await self._terminations.before_end(self._cut_short)
         await self._close_stopped()
         await self._compact(Compaction(active=False))
         error = ended.error
-        if ended.stop == "error" and self._gone and self._complaint:
-            error = f"{error}; its last words: {self._complaint}"
+        if ended.stop == "error" and self._gone and self._last_error_line:
+            error = f"{error}; its last words: {self._last_error_line}"
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             self._end_with_its_tools()
         self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
@@ -533,14 +547,14 @@ class ProcessConnection(AgentConnection):
             self.close_when_idle()
 
     def _end_with_its_tools(self) -> None:
-        """It answered a cancel, and what its calls had started goes on: that ends with the agent. The next one takes up
-        the conversation, where it can be loaded."""
+        """Kill an agent that has answered a cancel and leaves its tools running: they end with it. The next agent loads
+        the conversation, if it can."""
         self.session.resume_id = self._conversation
         words = "a cancel leaves its tools running: it was ended with them"
         self.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
     def _malformed(self, why: str) -> None:
-        """It broke its protocol: nothing it says can be believed any more."""
+        """Kill an agent that broke its protocol, and fail its turn."""
         verdict = Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.UNKNOWN)
         if self.turn_id is not None:
             self._conclude("error", why)
@@ -550,26 +564,26 @@ class ProcessConnection(AgentConnection):
 
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
         if turn_id == self.turn_id:
-            self._asking.answer(request_id, option)
+            self._permissions.answer(request_id, option)
 
-    async def _serve_file(self, asked: FileAsked) -> None:
-        """Read or write a file of its workspace for the agent. It says nothing else meanwhile that is heard, but where
-        a human is asked first."""
+    async def _serve_file(self, asked: FileRequested) -> None:
+        """Read or write a file of the workspace for the agent. No other message is processed meanwhile, unless a human
+        has to permit it first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
         wish = PermissionRequest(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
 
         def answered(why: str) -> None:
             ctx = self.registry.system.context(self.agent_id)
             if ctx is not None:
-                with suppress(ActorStopped):  # nobody is there any more to be told
+                with suppress(ActorStopped):  # the agent is gone: no reply is needed
                     self.session.start(ctx, self._do_with_file, asked, why)
 
-        why = self._asking.decide_service(wish, asked.text or "", self.turn_id, self.session.cause, answered)
+        why = self._permissions.decide_service(wish, asked.text or "", self.turn_id, self.session.cause, answered)
         if why is not None:
             await self._do_with_file(asked, why)
 
-    async def _do_with_file(self, asked: FileAsked, why: str) -> None:
-        """Read or write it, or say *why* not."""
+    async def _do_with_file(self, asked: FileRequested, why: str) -> None:
+        """Read or write the file, and reply; *why*: the refusal, if it is not permitted."""
         text = ""
         try:
             if why:
@@ -587,17 +601,17 @@ class ProcessConnection(AgentConnection):
         await self._files.write(path, text, self._launch.cwd)
         return ""
 
-    def _serve_child(self, asked: ChildAsked) -> None:
-        """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
+    def _serve_child(self, asked: ChildRequested) -> None:
+        """Start a sub-agent, perhaps another agent of the plan, with other rights than this one."""
         wish = PermissionRequest(
             title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run"
         )
         start = partial(self._start_child, asked)
-        why = self._asking.decide_service(wish, asked.prompt, self.turn_id, self.session.cause, start)
+        why = self._permissions.decide_service(wish, asked.prompt, self.turn_id, self.session.cause, start)
         if why is not None:
             start(why)
 
-    def _start_child(self, asked: ChildAsked, why: str) -> None:
+    def _start_child(self, asked: ChildRequested, why: str) -> None:
         call_id = asked.call_id or ""
         started_by = self._named.get(call_id)
 
@@ -622,7 +636,7 @@ class ProcessConnection(AgentConnection):
 
 
 def _lines(data: bytes) -> Iterable[bytes]:
-    """The lines of *data* with their newlines, and what stands behind the last one."""
+    """Yield the lines of *data* with their newlines, and the rest behind the last one."""
     at = 0
     while end := data.find(b"\n", at) + 1:
         yield data[at:end]
@@ -636,5 +650,5 @@ def _unread(count: int) -> str:
 
 
 def _is_sign(out: Out) -> bool:
-    """Whether it shows that the agent is at what it was asked for; a log tells of anything."""
+    """Return whether a message shows that the agent works on its prompt; a log line may tell of anything."""
     return out.kind != "log" if isinstance(out, Text) else isinstance(out, _SIGNS)

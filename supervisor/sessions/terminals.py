@@ -1,7 +1,6 @@
-"""The terminals of an agent: commands that it has us run, each in the scope of the call that it is for.
+"""Terminals of an agent: commands that the supervisor runs for it, each in the scope of its tool call.
 
-They are ours: what is killed with an agent are its terminals, too, and whatever becomes of one, the agent hears of its
-output and of its end.
+Terminals are killed with their agent. Whatever happens to a terminal, the agent is sent its output and its end.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from supervisor.sessions.permission_requests import PermissionRequests
 __all__ = ["Terminals"]
 
 REFUSED = 126
-"""The status of a command that we do not run: a shell says it of what may not be executed."""
+"""Exit status of a command that is not permitted; a shell uses it for a file that may not be executed."""
 NOT_RUN = 125
-"""That of one whose call is over."""
+"""Exit status of a command whose call is over."""
 NOT_STARTED = 127
-"""That of one that cannot be started."""
+"""Exit status of a command that cannot be started."""
 
 
 class Terminals:
-    """The terminals of one agent.
+    """Terminals of one agent.
 
     Args:
-        launch: of the agent: its terminals have its directory and environment.
-        wire: takes what is for the agent.
-        asking: decides whether a command is run.
+        launch: the agent's launch: its terminals have its directory and environment.
+        agent_io: messages to the agent.
+        permissions: decides whether a command is run.
     """
 
     def __init__(
@@ -48,53 +47,53 @@ class Terminals:
         launch: Launch,
         codec: Codec,
         agent_io: AgentIO,
-        asking: PermissionRequests,
+        permissions: PermissionRequests,
     ) -> None:
         self._registry, self._session = registry, session
-        self._asking = asking
+        self._permissions = permissions
         self._host, self._launch, self._codec = host, launch, codec
         self._agent_io = agent_io
         self._running: dict[str, Process] = {}
         self._serving: dict[str, str] = {}
-        """By terminal: the call that it is for."""
+        """Call of each terminal."""
 
     def serves(self, tool_id: str | None) -> bool:
-        """Whether one runs, or is being started, for that call."""
+        """Return whether a terminal runs, or is being started, for that call."""
         return tool_id in self._serving.values()
 
     def processes(self) -> list[PlannedProcess]:
-        """Those that run, and whose they are."""
+        """Return the processes of the terminals that run, each with its call."""
         if not self._running:
             return []
         return [PlannedProcess(owner=self._serving[one], pid=process.pid) for one, process in self._running.items()]
 
     def kill(self) -> None:
-        """End them all, at once."""
+        """Kill every terminal."""
         for process in self._running.values():
             process.kill()
 
     def kill_terminal(self, terminal_id: str) -> None:
-        """End that one, at once; nothing if it does not run."""
+        """Kill one terminal; do nothing if it does not run."""
         process = self._running.get(terminal_id)
         if process is not None:
             process.kill()
 
     def open(self, asked: TerminalOpened, tool_id: str | None) -> None:
-        """The agent has a command for that call; ``None`` if there is no such call. It is run once it is permitted."""
+        """Run a command of the agent for that call, once it is permitted; ``None``: there is no such call."""
         if asked.cwd and (stray := outside("terminal/create: cwd", asked.cwd, self._launch.cwd)):
             self._begin(asked, tool_id, stray)
             return
         turn_id = self._session.connection.turn_id if self._session.connection is not None else None
         wish = PermissionRequest(title=_line(asked.argv), kind="execute", tool="terminal/create")
         detail = f"in {asked.cwd or self._launch.cwd}: {wish.title}"
-        why = self._asking.decide_service(
+        why = self._permissions.decide_service(
             wish, detail, turn_id, self._session.cause, lambda why: self._begin(asked, tool_id, why)
         )
         if why is not None:
             self._begin(asked, tool_id, why)
 
     def _begin(self, asked: TerminalOpened, tool_id: str | None, why: str) -> None:
-        """Run it, or tell the agent *why* not, as the output of a command that was not run."""
+        """Run the command, or send *why* not as its output."""
         if why:
             self._registry.record_turn_fact(
                 self._session, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why}
@@ -124,7 +123,7 @@ class Terminals:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
-                await process.wait_exit()  # its output ends before it does: it would be terminated in between
+                await process.wait_exit()  # the output ends first: leaving the context now would terminate the process
         except SpawnError as error:
             self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
         finally:
@@ -148,6 +147,6 @@ class Terminals:
 
 
 def _line(argv: Sequence[str]) -> str:
-    """The command as a person types it; of a shell that is given a whole line, that line."""
+    """Return the command as a person types it; for ``sh -c LINE``, the line."""
     is_shell = len(argv) == 3 and argv[1] == "-c" and argv[0].rpartition("/")[2] in ("sh", "bash")
     return argv[2] if is_shell else shlex.join(argv)

@@ -253,8 +253,8 @@ class SimulatedJournal(MemoryJournal):
 
 
 class SimulatedArchive:
-    """The upkeep of a simulated journal (``supervisor.ports.Upkeep``), which never grows too long. *preserved* hears of
-    each file."""
+    """The upkeep of a simulated journal (``supervisor.ports.Archiver``), which never grows too long. *preserved* hears
+    of each file."""
 
     def __init__(self, preserved: Callable[[str, Sequence[LifecycleEvent]], None]) -> None:
         self._preserved = preserved

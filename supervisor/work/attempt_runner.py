@@ -1,8 +1,27 @@
-"""Carries out a claim: a session and a prompt, attempt after attempt, until the run of the task is over or waits.
+"""Carry out claims: a session and a prompt, attempt after attempt, until the run of the task is over, waits, or is
+taken.
 
-Each failure is charged once: before its agent was ready to the session, which launches it again by itself; after that
-to the run, whose table decides about another attempt. A session that gave up, or was lost, has had all its tries: the
-rest is the task's, which may be claimed anew.
+Theory of operation
+-------------------
+A claim is a worker's slot for one task. ``carry_out`` runs as a task of its own, and passes through::
+
+    lock         enter ATTEMPT, unless the claim is stale or the task is not wanted any more
+    take         record that the worker has the task and that the job runs
+    attempt      workspace, session, claim of the task, prompt, outcome        <- may be interrupted
+    decide       wait for processes of the turn; completion checks; charge the failure, or have the work completed
+    next         another attempt here (after a cool-down), or the claim is over
+    lock         leave ATTEMPT; carry out an interruption that came meanwhile
+
+While an attempt is under way, ``ActiveClaim.interrupt`` cancels it. From the agent's answer on what follows is shielded
+(``decided`` is not set) and finished whatever is asked meanwhile: a half-recorded decision would leave task, run and
+job in states that do not fit together. Commands about the task wait for ``decided``.
+
+Each failure is charged once: before its agent was ready to the session, which launches the agent again by itself;
+afterwards to the run, whose table decides about another attempt (``PlanRun.decide_retry``). A session that has given
+up, or was lost, has had all its tries: the rest is the task's, which may be claimed anew.
+
+Example: the agent of ``a`` fails, and the run may retry in 10 s. The run goes FAILED, RETRYING; the job RETRYING; the
+claim is given back, and ``wait`` runs beside. After 10 s the job is QUEUED again, and the task offered to any worker.
 """
 
 from __future__ import annotations
@@ -18,7 +37,7 @@ from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Sta
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import ask_again, missing
-from supervisor.policies.error_classification import Failure, classify
+from supervisor.policies.error_classification import classify
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import is_stalled
@@ -28,341 +47,286 @@ from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
-from supervisor.work.checkpoints import begin, left_at, place_of
+from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.leases import Claim
-from supervisor.work.plan_run import PlanRun
+from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
-from supervisor.work.task_execution import ACTOR, TaskExecution
+from supervisor.work.task_execution import ACTOR, ActiveClaim, Interruption, Phase, TaskExecution
 
-__all__ = ["LOST", "AttemptRunner", "as_timed_out", "is_delayed"]
+__all__ = ["AttemptRunner", "as_timed_out", "is_delayed"]
 
 _log = get_logger()
 
-LOST = "its worker was lost"
+STOPPING = "the supervisor is ending"
 WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})
-"""A job in one of these has a worker, or waits for one."""
+"""States of a job that has a worker, or waits for one."""
 
 
 class AttemptRunner:
-    """Carries out claims, one task of the group each."""
+    """Carries out claims, each in a task of the plan run's group."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline) -> None:
         self._plan_run, self._pipeline = plan_run, pipeline
         self._sup = plan_run.sup
 
     async def carry_out(self, execution: TaskExecution, claim: Claim) -> None:
-        """See a claim through, until the task is settled, waits, or is taken away."""
-        async with execution.lock:  # whoever cancels it has done so before this, or finds who carries it out
-            if not await self._is_to_begin(execution, claim):
-                self._plan_run.withdrawn(execution)
+        """Carry out a claim until the task is settled, waits, or is taken away."""
+        async with self._plan_run.moving(execution):  # a cancel either came first, or finds the claim active
+            if not await self._may_begin(execution, claim):
+                self._plan_run.note_withdrawn(execution)
                 return
-            execution.claim, execution.taken_from, execution.blocked_on = claim, "", ()
-            execution.let_go, execution.put_down = OneShotEvent(), OneShotEvent()
-            execution.scope = anyio.CancelScope()
+            follows = execution.phase is Phase.FOLLOWED
+            active = execution.begin_claim(claim)
         try:
-            with execution.scope:
-                await self._see_through(execution, claim)
-            self._plan_run.withdrawn(execution)  # unless its attempt has ended, which says more
-            async with execution.lock:
-                execution.scope, execution.deciding = None, False
-                await self._put_down(execution)
-        finally:  # also where its plan is given up: who waits for that hears of it
-            execution.deciding = False
-            execution.let_go.set()
+            with active.scope:
+                await self._make_attempts(execution, active, follows)
+            self._plan_run.note_withdrawn(execution)  # without effect where an attempt has ended: that says more
+            async with self._plan_run.moving(execution):
+                execution.end_claim()
+                if active.interruption is not None:
+                    await self.take_away(execution, active.interruption)
+                    active.interruption.done.set()  # whoever asked is answered before the task is cancelled
+                if execution.cancel_reason:
+                    await self._pipeline.cancel(execution, execution.cancel_reason)
+        finally:  # also where the plan is given up
+            active.release()
         self._plan_run.wake()
         if execution.state in (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED):
-            self._plan_run.on_let_go(execution)
+            self._plan_run.publish(TaskReleased(execution))
 
-    async def _see_through(self, execution: TaskExecution, claim: Claim) -> None:
-        try:
-            await self._take(execution, claim)
-            await self._attempts(execution)
-        except Refused as refusal:
-            if not (execution.unwanted or execution.is_over):
-                raise
-            _log.info("a claim has come to its end", task=execution.name, why=str(refusal))
-
-    async def _is_to_begin(self, execution: TaskExecution, claim: Claim) -> bool:
+    async def _may_begin(self, execution: TaskExecution, claim: Claim) -> bool:
+        """Return whether the claim is to be carried out; if not, give its slot back."""
         holder = self._plan_run.backlog.holder(execution.name)
         if holder != claim:  # taken away, or its worker was lost, before this
-            if holder is None or holder.worker_id != claim.worker_id:  # else its slot is that of the next claim
+            # If the same worker holds the task by another claim, the slot is that of the other claim.
+            if holder is None or holder.worker_id != claim.worker_id:
                 await self._plan_run.worker_pool.done(claim.worker_id, execution.name, execution.cause)
-                self._plan_run.wake()  # that has a slot again
+                self._plan_run.wake()
             return False
-        if (
-            execution.unwanted or execution.is_over or execution.state is Task.BLOCKED
-        ):  # a subtask did not answer just now
+        # The task is BLOCKED here if one of its subtasks did not end in time just now.
+        if execution.cancel_reason or execution.is_over or execution.state is Task.BLOCKED:
             execution.claim = claim
             await self._plan_run.give_back(execution)
             return False
         return True
 
-    async def _put_down(self, execution: TaskExecution) -> None:
-        """Nobody carries it out any more."""
-        if execution.taken_from:
-            await self.take_away(execution)
-            execution.put_down.set()  # who took it away hears of that before it is cancelled
-        if execution.unwanted:
-            await self._pipeline.cancelled(execution, execution.unwanted)
-
-    async def _attempts(self, execution: TaskExecution) -> None:
-        while not execution.unwanted and await self._attempt(execution):
-            pass
-
-    # ------------------------------------------------------------------ a claim
-    async def _take(self, execution: TaskExecution, claim: Claim) -> None:
-        started = job.WorkerStarted(
-            worker_id=claim.worker_id, capabilities=execution.job_data.capabilities, token=claim.token
-        )
-        await self._plan_run.worker_pool.assign(
-            claim.worker_id, execution.name, execution.cause, execution.job_data.capabilities
-        )
-        await execution.post_job(started)  # not before: while a job runs, its worker is busy
-        await self._plan_run.workstream.begun(execution)
-
-    async def _attempt(self, execution: TaskExecution) -> bool:
-        """One attempt; ``True`` if the next one is due, in the same slot."""
-        if execution.state is Task.WAITING_FOR_SUBTASKS and not execution.followed:
-            if all(part.is_met for part in execution.parts):
-                await self._integrate(execution)
-            else:  # it was split while it cooled down, or as it was to be tried again
-                await self._pipeline.leave_to_parts(execution)
-            return False
-        if execution.followed:
-            execution.followed = False
-            return await self._end_attempt(execution, await self._answer(execution))
+    async def _make_attempts(self, execution: TaskExecution, active: ActiveClaim, follows: bool) -> None:
+        claim = execution.claim
+        assert claim is not None, "begin_claim has set it"
         try:
-            begun = await self._begin(execution)
+            # First the worker, then the job: while a job runs, its worker is busy.
+            needs = execution.job_data.capabilities
+            await self._plan_run.worker_pool.assign(claim.worker_id, execution.name, execution.cause, needs)
+            started = job.WorkerStarted(worker_id=claim.worker_id, capabilities=needs, token=claim.token)
+            await execution.post_job(started)
+            await self._plan_run.workstream.record_begun(execution)
+            while not execution.cancel_reason and await self._attempt(execution, active, follows):
+                follows = False
         except Refused as refusal:
-            await self._pipeline.cancelled(execution, str(refusal))
+            if not (execution.cancel_reason or execution.is_over):
+                raise
+            _log.info("a claim has come to its end", task=execution.name, why=str(refusal))
+
+    async def _attempt(self, execution: TaskExecution, active: ActiveClaim, follows: bool) -> bool:
+        """Make one attempt, or follow the one that an earlier supervisor began. Return whether the next one is due, in
+        the same slot."""
+        if execution.state is Task.WAITING_FOR_SUBTASKS and not follows:
+            if all(subtask.is_met for subtask in execution.subtasks):
+                await self._begin_decision(execution, active)
+                with anyio.CancelScope(shield=True):
+                    await self._pipeline.integrate(execution)
+            else:  # it was split while it cooled down, or as it was to be tried again
+                await self._pipeline.leave_to_subtasks(execution)
             return False
-        return not begun or await self._end_attempt(execution, await self._ask(execution))
+        if follows:
+            return await self._decide(execution, active, await self._follow(execution))
+        try:
+            begun = await self._begin(execution, active)
+        except Refused as refusal:
+            await self._pipeline.cancel(execution, str(refusal))
+            return False
+        return not begun or await self._decide(execution, active, await self._ask(execution))
 
-    async def _integrate(self, execution: TaskExecution) -> None:
-        """What its subtasks made is looked at; what follows is decided to its end, whoever takes the task away or has
-        it tried otherwise meanwhile."""
-        await self._decide_from_now(execution)
-        with anyio.CancelScope(shield=True):
-            await self._pipeline.integrate(execution)
+    async def _begin_decision(self, execution: TaskExecution, active: ActiveClaim) -> None:
+        """Have commands wait from now on. A split or block that holds the lock just now comes first."""
+        async with self._plan_run.moving(execution):
+            active.decided = OneShotEvent()
 
-    @staticmethod
-    async def _decide_from_now(execution: TaskExecution) -> None:
-        """Until it is let go of, or kept for another attempt here, who commands it waits; who splits it just now, or
-        blocks it, has done so first."""
-        async with execution.lock:
-            execution.deciding, execution.kept = True, OneShotEvent()
-
-    @staticmethod
-    def _keep(execution: TaskExecution) -> None:
-        """It is decided, and its worker keeps it: who commands it goes on."""
-        execution.deciding = False
-        execution.kept.set()
-
-    async def _begin(self, execution: TaskExecution) -> bool:
-        """There is a session, and it is on record that it works on this; ``False``: it was split before it had one.
+    # ------------------------------------------------------------------ an attempt
+    async def _begin(self, execution: TaskExecution, active: ActiveClaim) -> bool:
+        """Have a session for the task, and record that its run is in progress. Return false if the task was split
+        before it had a session.
 
         Raises:
             Refused: nothing is begun any more.
         """
-        await self._begin_place(execution)
-        if not self._plan_run.lives(execution.session_id):
-            if execution.state is not Task.OPEN:
-                await self._decide_from_now(execution)  # who splits it meanwhile would find nobody that holds it
-            if execution.state is Task.WAITING_FOR_SUBTASKS:
-                return False
-            await self._begin_session(execution)
-            self._keep(execution)
-        await execution.begin_run()
-        self._plan_run.launched(execution)
-        return True
-
-    async def _begin_place(self, execution: TaskExecution) -> None:
-        """Where a worktree cannot be taken back, it is left, and the next session has another one."""
         try:
-            await begin(self._sup, execution)
+            await prepare_workspace(self._sup, execution)
         except Refused as refusal:
             if self._sup.verification.in_place:
                 raise
             _log.warning("a worktree could not be taken back", task=execution.name, why=str(refusal))
-            await self._pipeline.leave(execution)
+            await self._pipeline.leave_workspace(execution)  # the next session has another worktree
+        if not self._plan_run.lives(execution.session_id):
+            if execution.state is not Task.OPEN:
+                # A split would find nobody that holds the task: between two sessions it is OPEN again for a moment.
+                await self._begin_decision(execution, active)
+            if execution.state is Task.WAITING_FOR_SUBTASKS:
+                return False
+            await self._begin_session(execution)
+            active.decided.set()
+        await execution.begin_run()
+        self._plan_run.note_launched(execution)
+        return True
 
     async def _begin_session(self, execution: TaskExecution) -> None:
+        """Start a session, and have it claim the task."""
         try:
             if execution.state is Task.OPEN:
                 authorization.admit(self._plan_run, execution)
-            session = await self._start(execution)
+            session = await self._start_session(execution)
         except Refused as refusal:
             if execution.run is TaskRun.HALF_OPEN:
                 await execution.post_run(task_run.ProbeFailed(error=str(refusal)))
             raise
-        execution.session_id, execution.absent = session.id, ""
+        execution.session_id, execution.missing = session.id, ""
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
-        await self._let_go(execution)
-        if execution.state is Task.OPEN:
-            await self._claim(execution)
-
-    async def _let_go(self, execution: TaskExecution) -> None:
-        """Whoever had it has ended between two attempts: it is held by nobody, until the next one claims it."""
-        match execution.state:
+        match execution.state:  # the session before this one ended between two attempts
             case Task.CLAIMED:
                 await execution.post(Unclaimed(reason="its session has ended"))
             case Task.IN_PROGRESS:
                 await execution.post(Requeued(reason="its session has ended"))
+        if execution.state is Task.OPEN:
+            try:
+                await execution.post(Claimed(by=execution.session_id, reason=f"agent {execution.agent}"))
+            except Refused as refusal:  # it was cancelled meanwhile
+                await self._sup.close_session(execution.session_id, reason=str(refusal), cause=execution.cause)
+                raise
 
-    async def _claim(self, execution: TaskExecution) -> None:
-        """Raises:
-        Refused: it was cancelled meanwhile; its session is ended.
-        """
-        try:
-            await execution.post(Claimed(by=execution.session_id, reason=f"agent {execution.agent}"))
-        except Refused as refusal:
-            await self._sup.close_session(execution.session_id, reason=str(refusal), cause=execution.cause)
-            raise
-
-    async def _start(self, execution: TaskExecution) -> Session:
-        """The task's session. A disk that is down is waited for: a plan loses nothing by it but time."""
+    async def _start_session(self, execution: TaskExecution) -> Session:
+        """Start the task's session. A disk that is down is waited for: a plan loses only time by that."""
         while True:
             await self._sup.recovered()
-            with suppress(Degraded):  # it went down again in between
+            with suppress(Degraded):  # the disk went down again in between
                 within, patience = scope_of(self._plan_run, execution), patience_of(execution)
-                place = place_of(self._sup, self._plan_run.plan.task_lifecycle, execution)
-                if place.kept and execution.session_id:  # whose session has ended, and nobody cancelled
-                    await self._sup.cleanup.put_away(execution.session_id, left_at(execution))
-                with anyio.CancelScope(shield=True):  # a session that is there is known here
+                place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
+                if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
+                    await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
+                with anyio.CancelScope(shield=True):  # a session that exists must be known here
                     return await self._sup.start_session(
                         execution.name,
                         agent=execution.agent,
                         cause=execution.cause,
                         within=within,
                         patience=patience,
-                        place=place,
+                        workspace_spec=place,
                     )
 
-    # ------------------------------------------------------------------ an attempt
     async def _ask(self, execution: TaskExecution) -> Outcome:
-        """Have the session work on the prompt."""
+        """Prompt the session, and return how its turn ends."""
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
-            outcome = await self._turn(execution)
+            outcome = await self._prompt(execution)
             group.cancel_scope.cancel()
         execution.seq = outcome.seq or execution.seq
         return outcome
 
-    async def _turn(self, execution: TaskExecution) -> Outcome:
-        asked, prompt = self._sup.outcome_of, ask_again(execution.task.prompt, execution.absent)
-        limit, work = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
+    async def _prompt(self, execution: TaskExecution) -> Outcome:
+        prompt = ask_again(execution.task.prompt, execution.missing)
+        limit, session = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
         try:
-            return _judged(await asked(execution.session_id, prompt, execution.cause, once=True, limit=limit), work)
+            outcome = await self._sup.outcome_of(execution.session_id, prompt, execution.cause, once=True, limit=limit)
+            return _with_stall(outcome, session)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
 
-    async def _answer(self, execution: TaskExecution) -> Outcome:
-        """How the prompt ends that an earlier supervisor asked."""
+    async def _follow(self, execution: TaskExecution) -> Outcome:
+        """Return how the turn ends that was begun under an earlier supervisor. If its prompt had not reached the
+        journal, prompt now."""
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
-            work = self._sup.registry.sessions.get(execution.session_id)
-            outcome = await self._sup.last_outcome(execution.session_id, once=True) or self._answered_before(execution)
-            if outcome is not None and outcome.seq is not None and outcome.seq < await self._began_seq(execution):
-                outcome = None  # that was its last attempt's, which has been judged
-            # where the prompt had not reached the journal, it is asked now
-            said = _judged(outcome, work) if outcome is not None else await self._turn(execution)
+            session = self._sup.registry.sessions.get(execution.session_id)
+            found = await self._sup.last_outcome(execution.session_id, once=True)
+            if found is None and (told := self._sup.inherited.answers.get(execution.session_id)) is not None:
+                found = Outcome(told.outcome, told.error, "", told.seq)
+            if found is not None and found.seq is not None and found.seq < await self._began_seq(execution):
+                found = None  # the outcome of the attempt before, which has been judged
+            outcome = _with_stall(found, session) if found is not None else await self._prompt(execution)
             group.cancel_scope.cancel()
-        if work is None and said.outcome == "aborted" and await is_stalled(self._sup.journal, execution.session_id):
-            said = as_timed_out(said)  # it was ended before anybody followed it
-        execution.seq = said.seq or execution.seq
-        return said
+        ended_before = session is None and outcome.outcome == "aborted"
+        if ended_before and await is_stalled(self._sup.journal, execution.session_id):
+            outcome = as_timed_out(outcome)
+        execution.seq = outcome.seq or execution.seq
+        return outcome
 
     async def _began_seq(self, execution: TaskExecution) -> int:
-        """With which record the attempt that is under way began."""
+        """Return the number of the record with which the attempt under way began."""
         records = await self._sup.journal.events(entity_id=execution.run_id)
         return max(
             (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
         )
 
-    def _answered_before(self, execution: TaskExecution) -> Outcome | None:
-        answered = self._sup.inherited.answers.get(execution.session_id)
-        return None if answered is None else Outcome(answered.outcome, answered.error, "", answered.seq)
-
     async def _note_start(self, execution: TaskExecution) -> None:
-        work = self._sup.registry.sessions.get(execution.session_id)
-        if work is not None:
-            await work.first_prompt_sent.wait()
+        """Record that the task is in progress, when its agent is ready."""
+        session = self._sup.registry.sessions.get(execution.session_id)
+        if session is not None:
+            await session.first_prompt_sent.wait()
             started = Started(reason="its agent is ready")
             with suppress(Refused):  # it was split just now
-                await self._sup.registry.post(execution.id, started, cause=Cause(work.cause_seq, None, ACTOR))
+                await self._sup.registry.post(execution.id, started, cause=Cause(session.cause_seq, None, ACTOR))
 
-    async def _end_attempt(self, execution: TaskExecution, outcome: Outcome) -> bool:
-        """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
-        await self._decide_from_now(execution)
-        execution.said = outcome.text
+    # ------------------------------------------------------------------ the decision
+    async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
+        """Decide, to the end, what follows an attempt. Return whether the next one is due, in the same slot."""
+        await self._begin_decision(execution, active)
+        execution.output = outcome.text
         with anyio.CancelScope(shield=True):
             cools_down = await self._judge(execution, outcome)
         if not cools_down:
             return False
-        self._keep(execution)
+        active.decided.set()
         return await self._cool_down_here(execution)
 
     async def _judge(self, execution: TaskExecution, outcome: Outcome) -> bool:
-        """``True`` if it waits in its slot, for another attempt."""
+        """Have the work completed, or charge the failure. Return whether the task waits in its slot for another
+        attempt."""
         if outcome.outcome == "completed":
             await settle_turn(self._sup, execution)
-            outcome = self._ended_meanwhile(execution, outcome)
-        if outcome.outcome == "completed" and (absent := await self._absent(execution, outcome)):
+            session = self._sup.registry.sessions.get(execution.session_id)
+            if (
+                execution.cancel_reason or session is None or session.is_terminating
+            ):  # a person ended it while it settled
+                why = execution.cancel_reason or "its session was ended before its work was judged"
+                outcome = outcome._replace(outcome="aborted", error=why)
+        if outcome.outcome == "completed" and (absent := await self._find_missing(execution, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
-        split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"  # the rest is theirs
+        # A task that was split meanwhile leaves the rest to its subtasks, however its own turn ended.
+        split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
         if outcome.outcome == "completed" or split:
-            self._plan_run.ended(execution, None)
-            await self._pipeline.completed(execution)
+            self._plan_run.note_ended(execution, None)
+            await self._pipeline.complete(execution)
             return False
         if outcome.outcome == "aborted":
-            self._plan_run.withdrawn(execution)
-            await self._pipeline.cancelled(execution, outcome.error)
+            self._plan_run.note_withdrawn(execution)
+            await self._pipeline.cancel(execution, outcome.error)
             return False
-        return await self._failed(execution, outcome)
-
-    def _ended_meanwhile(self, execution: TaskExecution, outcome: Outcome) -> Outcome:
-        """Return *outcome*, as aborted if a person has ended the task or its session while the turn settled."""
-        work = self._sup.registry.sessions.get(execution.session_id)
-        if not execution.unwanted and work is not None and not work.is_terminating:
-            return outcome
-        why = execution.unwanted or "its session was ended before its work was judged"
-        return outcome._replace(outcome="aborted", error=why)
-
-    async def _absent(self, execution: TaskExecution, outcome: Outcome) -> str:
-        """The completion signals that are missing, in words."""
-        work, wanted = (
-            self._sup.registry.sessions.get(execution.session_id),
-            [one.value() for one in execution.task.completion],
-        )
-        if not wanted or work is None:
-            return ""
-        execution.absent = await missing(wanted, work.directory, outcome.text)
-        return execution.absent
-
-    # ------------------------------------------------------------------ failures
-    async def _failed(self, execution: TaskExecution, outcome: Outcome) -> bool:
         await self.charge(execution, outcome)
-        return await self._decide(execution, outcome.error, _spent(outcome))
+        return await self._plan_next(execution, outcome)
+
+    async def _find_missing(self, execution: TaskExecution, outcome: Outcome) -> str:
+        """Return the completion checks that fail, in words; ``""`` if none does."""
+        session = self._sup.registry.sessions.get(execution.session_id)
+        wanted = [one.value() for one in execution.task.completion]
+        if wanted and session is not None:
+            execution.missing = await missing(wanted, session.directory, outcome.text)
+            return execution.missing
+        return ""
 
     async def charge(self, execution: TaskExecution, outcome: Outcome) -> None:
-        """Its attempt has failed: so has its run, which decides what follows."""
-        failure = await plugin_policies.reclassify_failure(
-            self._plan_run, execution, self._classified(execution, outcome), outcome.error
-        )
-        self._plan_run.ended(execution, failure)
-        if _is_late(outcome) and failure.category is not ErrorCategory.PERMANENT:
-            await execution.post_run(task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature))
-        else:
-            failed = task_run.ExecutionFailed(
-                error=outcome.error, signature=failure.signature, category=failure.category
-            )
-            await execution.post_run(failed)
-
-    def _classified(self, execution: TaskExecution, outcome: Outcome) -> Failure:
-        """A session that has given up has had all its tries; one whose agent hung is followed by another one."""
+        """Record that the attempt, and with it the run, has failed."""
         how = outcome.how
         failure = classify(
             outcome.error,
@@ -371,226 +335,215 @@ class AttemptRunner:
             exit_status=how.status if how is not None else None,
             model=how.model if how is not None else None,
         )
-        if self._plan_run.lives(execution.session_id) or _is_late(outcome):
-            return failure
-        return failure._replace(category=ErrorCategory.PERMANENT)
-
-    async def _decide(self, execution: TaskExecution, error: str, spent: str) -> bool:
-        """What the run's table says: another attempt, now or later, or none; what is *spent* leaves no other attempt.
-        ``True``: after a wait here."""
-        await self._plan_run.decide(execution, spent=spent)
-        if execution.run is TaskRun.CIRCUIT_OPEN:
-            _log.error(
-                "a task's circuit is open", task=execution.name, reason=error, settled=self._is_settled(execution)
+        # A session that has given up has had all its tries. One whose agent hung is followed by another one.
+        if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome)):
+            failure = failure._replace(category=ErrorCategory.PERMANENT)
+        failure = await plugin_policies.reclassify_failure(self._plan_run, execution, failure, outcome.error)
+        self._plan_run.note_ended(execution, failure)
+        event: task_run.ExecutionFailed | task_run.ExecutionTimedOut
+        if _is_timed_out(outcome) and failure.category is not ErrorCategory.PERMANENT:
+            event = task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature)
+        else:
+            event = task_run.ExecutionFailed(
+                error=outcome.error, signature=failure.signature, category=failure.category
             )
-        if self._is_settled(execution):
-            await execution.post_job(job.ExecutionFailed(error=error, final=True))
-            await self._pipeline.failed(execution, error)
+        await execution.post_run(event)
+
+    async def _plan_next(self, execution: TaskExecution, outcome: Outcome) -> bool:
+        """Arrange what the decision about the failed run says: another attempt, now or later, or none. Return whether
+        the task waits in its slot."""
+        model = outcome.how.model if outcome.how is not None else None
+        final = model is not None and model.final
+        await self._plan_run.decide_retry(
+            execution, spent=f"the model of its agent has had its tries ({model.problem})" if final and model else ""
+        )
+        # No attempt and no probe is left, or nothing is begun any more.
+        is_settled = execution.run is TaskRun.CIRCUIT_OPEN and (
+            self._sup.stopping.is_set() or not probes_left(execution.run_data, task_run.CooldownExpired())
+        )
+        if execution.run is TaskRun.CIRCUIT_OPEN:
+            _log.error("a task's circuit is open", task=execution.name, reason=outcome.error, settled=is_settled)
+        if is_settled:
+            await execution.post_job(job.ExecutionFailed(error=outcome.error, final=True))
+            await self._pipeline.fail(execution, outcome.error)
             return False
         if execution.job_data.retry_count < execution.job_data.max_retries:
-            await execution.post_job(job.ExecutionFailed(error=error))
+            await execution.post_job(job.ExecutionFailed(error=outcome.error))
             await self._plan_run.give_back(execution)
             self._plan_run.start(self.wait, execution, _delay_s(execution))
             return False
         return True
 
-    def _is_settled(self, execution: TaskExecution) -> bool:
-        """No attempt and no probe is left, or nothing is begun any more."""
-        if execution.run is not TaskRun.CIRCUIT_OPEN:
-            return False
-        return self._sup.stopping.is_set() or not probes_left(execution.run_data, task_run.CooldownExpired())
-
+    # ------------------------------------------------------------------ delays
     async def _cool_down_here(self, execution: TaskExecution) -> bool:
-        """Its job has no retry left to wait in: it keeps its worker until the circuit lets a probe through; or, where
-        its run was reset and counts anew, until that may try again."""
+        """Wait in the slot of the claim, since the job has no retry left to wait in: until the circuit lets a probe
+        through, or, where the run was reset and counts anew, until the run may try again. Return whether to go on."""
         await self._plan_run.sleep(_delay_s(execution))
         if self._sup.stopping.is_set() and execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-            await self._pipeline.given_up(execution, "the supervisor is ending")
+            await self._pipeline.give_up(execution, STOPPING)
             return False
         if self._sup.stopping.is_set():
-            await self._pipeline.open_circuit(execution, "the supervisor is ending")
+            await self._pipeline.open_circuit(execution, STOPPING)
             await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error, final=True))
-            if execution.run is TaskRun.PENDING:  # somebody reset it, and nobody begins it any more
-                await execution.post_run(task_run.Cancelled(reason="the supervisor is ending"))
-            await self._pipeline.failed(execution, execution.run_data.last_error)
+            if execution.run is TaskRun.PENDING:  # the run was reset, and nothing is begun any more
+                await execution.post_run(task_run.Cancelled(reason=STOPPING))
+            await self._pipeline.fail(execution, execution.run_data.last_error)
             return False
-        if execution.run is TaskRun.CIRCUIT_OPEN:  # it was not reset meanwhile
+        if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
             await execution.post_run(task_run.CooldownExpired())
         return True
 
+    async def wait(self, execution: TaskExecution, delay_s: float) -> None:
+        """Offer the task again after *delay_s* seconds, unless something else became of it, or nothing is begun
+        then."""
+        since = execution.job_id, execution.job_seq
+        await self._plan_run.sleep(delay_s)
+        async with self._plan_run.moving(execution):
+            waits = not execution.is_over and is_delayed(execution) and execution.state is not Task.BLOCKED
+            if waits and since == (execution.job_id, execution.job_seq):  # not reset, cancelled or blocked meanwhile
+                await self._end_delay(execution)
+
+    async def _end_delay(self, execution: TaskExecution) -> None:
+        if self._sup.stopping.is_set():
+            await self._pipeline.give_up(execution, STOPPING)
+        elif execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
+            # The last probe was taken away, and is charged to nobody: another run takes its place.
+            await execution.post_job(job.UserCancelled(reason="its last probe was taken away"))
+            await self.renew(execution)
+            if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+                self._plan_run.publish(TaskReleased(execution))
+        else:
+            if execution.run is TaskRun.CIRCUIT_OPEN:
+                await execution.post_run(task_run.CooldownExpired())
+            await self._elapse(execution)
+            if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+                self._plan_run.publish(TaskReleased(execution))
+            else:
+                self._plan_run.offer(execution)
+
     async def try_now(self, execution: TaskExecution) -> None:
-        """Do not wait for the delay that it waits for."""
+        """Offer the task now, although its delay is not over."""
         if execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
             await self._elapse(execution)
             self._plan_run.offer(execution)
 
     @staticmethod
     async def _elapse(execution: TaskExecution) -> None:
-        """Its job waits for a worker from now on, unless it did, and its run for nothing else."""
-        execution.delayed = False
+        if execution.phase is Phase.DELAYED:
+            execution.phase = Phase.IDLE
         if execution.job is Job.RETRYING:
             await execution.post_job(job.RetryDelayElapsed())
 
-    async def wait(self, execution: TaskExecution, delay_s: float) -> None:
-        """Have it tried again after *delay_s*, unless nothing is begun any more then."""
-        since = execution.job_id, execution.job_seq
-        await self._plan_run.sleep(delay_s)
-        async with execution.lock:
-            waits = not execution.is_over and is_delayed(execution) and execution.state is not Task.BLOCKED
-            if waits and since == (
-                execution.job_id,
-                execution.job_seq,
-            ):  # not reset, cancelled, blocked or tried meanwhile
-                await self._go_on(execution)
-
-    async def _go_on(self, execution: TaskExecution) -> None:
-        """Its delay is over."""
-        if self._sup.stopping.is_set():
-            await self._pipeline.given_up(execution, "the supervisor is ending")
-            return
-        if execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
-            await self._begin_anew(execution)
-            return
-        if execution.run is TaskRun.CIRCUIT_OPEN:
-            await execution.post_run(task_run.CooldownExpired())
-        await self._elapse(execution)
-        if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-            self._plan_run.on_let_go(execution)
-        else:
-            self._plan_run.offer(execution)
-
-    async def _begin_anew(self, execution: TaskExecution) -> None:
-        """Its last probe was taken away, charged with nothing: another run takes its place."""
-        await execution.post_job(job.UserCancelled(reason="its last probe was taken away"))
-        await self.renew(execution)
-        if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-            self._plan_run.on_let_go(execution)
-
     async def renew(self, execution: TaskExecution) -> None:
-        """Another run takes the place of one that rests; what was split waits for its subtasks still."""
+        """Open another run in place of one that rests. A task that was split goes on waiting for its subtasks."""
         execution.bury_run()
         await self._plan_run.open_again(execution)
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             self._plan_run.backlog.hold(execution.name)
 
     # ------------------------------------------------------------------ taken away
-    async def take(self, execution: TaskExecution, why: str, blocked_on: tuple[str, ...] = ()) -> bool:
-        """Take it from whoever carries it out, for somebody else, or until what it is blocked on is there; whether
-        somebody does, and is still to put it down (``put_down``), or to end it (``let_go``). The caller holds its
-        lock."""
-        execution.taken_from, execution.blocked_on = why, blocked_on
-        if execution.scope is not None:
-            execution.scope.cancel()
-            return True
+    async def take(self, execution: TaskExecution, why: str, blocked_on: tuple[str, ...] = ()) -> Interruption:
+        """Take the task away, for another worker, or until what it is *blocked_on* is there. The caller holds the
+        lock of the task, and waits for ``done`` of the result when it has released the lock."""
+        if execution.active is not None:
+            return execution.active.interrupt(why, blocked_on)
         if execution.claim is None:
             self._plan_run.backlog.revoke(execution.name)
-        await self.take_away(execution)
-        return False
+        interruption = Interruption(why, blocked_on)
+        await self.take_away(execution, interruption)
+        interruption.done.set()
+        return interruption
 
-    async def take_away(self, execution: TaskExecution) -> None:
-        """Whoever carried it out does not any more: its session is ended, and another one may have it then."""
-        execution.considered = True
-        self._plan_run.backlog.hold(
-            execution.name
-        )  # nobody begins the next attempt meanwhile, also if its worker is lost now
-        try:
-            await self._take_away(execution)
-        finally:
-            execution.considered = False
-            self._plan_run.wake()
-
-    async def _take_away(self, execution: TaskExecution) -> None:
-        why, lost = execution.taken_from, execution.taken_from == LOST
-        self._plan_run.withdrawn(execution)
+    async def take_away(self, execution: TaskExecution, interruption: Interruption) -> None:
+        """End the session of the task, and have the task wait for another worker or for what it is blocked on. The
+        caller holds the lock of the task, and no attempt runner has it any more."""
+        why, lost = interruption.why, interruption.lost
+        self._plan_run.backlog.hold(execution.name)  # nobody claims it meanwhile, also if its worker is lost just now
+        self._plan_run.note_withdrawn(execution)
         with suppress(NoSuchEntity, Refused, JournalError):
             if execution.session_lives:
                 await self._sup.close_session(execution.session_id, reason=why, cause=execution.cause)
+        recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
+        event: Blocked | Unclaimed | Requeued | None = None
         match execution.state:
-            case Task.CLAIMED | Task.IN_PROGRESS if execution.blocked_on and not lost:
-                await self._say_taken(execution, Blocked(on=execution.blocked_on, reason=why))
-                await self.put_back(execution, why)
-                return
+            case Task.CLAIMED | Task.IN_PROGRESS if interruption.blocked_on and not lost:
+                event = Blocked(on=interruption.blocked_on, reason=why)
             case Task.CLAIMED:
-                recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
-                await self._say_taken(execution, Unclaimed(reason=why, transition_reason=recovered))
-            case Task.IN_PROGRESS if lost:
-                await execution.post(Orphaned(reason=why))
-                recovered = TransitionReason.ORPHAN_RECOVERED
-                await self._say_taken(execution, Requeued(reason=why, transition_reason=recovered))
+                event = Unclaimed(reason=why, transition_reason=recovered)
             case Task.IN_PROGRESS:
-                await self._say_taken(execution, Requeued(reason=why))
-        if execution.job in WORKED_ON:
-            await self.requeue(execution, why)
-        else:  # what was being recorded just then has ended its part: it is checked, or its subtasks', or a person's
+                if lost:
+                    await execution.post(Orphaned(reason=why))
+                event = Requeued(reason=why, transition_reason=recovered)
+        if event is not None:
+            await execution.post(event)
+            interruption.event = event
+        if isinstance(event, Blocked):
+            await self.put_back(execution, why)
+        elif execution.job in WORKED_ON:
+            await self.put_back(execution, why)
+            self.try_again(execution)
+        else:  # it is being checked, or its subtasks or a person have it: a record was just made that says so
             await self._plan_run.give_back(execution)
-
-    @staticmethod
-    async def _say_taken(execution: TaskExecution, event: Blocked | Unclaimed | Requeued) -> None:
-        await execution.post(event)
-        execution.taken = event
-
-    async def requeue(self, execution: TaskExecution, why: str) -> None:
-        """Its run and job wait for another worker, charged with nothing."""
-        await self.put_back(execution, why)
-        self.try_again(execution)
+        self._plan_run.wake()
 
     async def put_back(self, execution: TaskExecution, why: str) -> None:
-        """Nobody carries it out: its run and job wait, charged with nothing."""
-        execution.followed = False  # what an earlier supervisor began is over
+        """Have run and job wait, charged with nothing: nobody carries the task out."""
+        if execution.phase is Phase.FOLLOWED:
+            execution.phase = Phase.IDLE
         if execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionFailed(error=why, charged=False))
-        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)  # or was left there by a supervisor that died
+        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)  # since now, or left so by a supervisor that died
         if decides:
-            await self._plan_run.decide(execution, charged=False)
-        execution.delayed |= decides and execution.run is TaskRun.RETRYING
+            await self._plan_run.decide_retry(execution, charged=False)
+        if decides and execution.run is TaskRun.RETRYING and not execution.is_over:
+            execution.phase = Phase.DELAYED
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=why))
         await self._plan_run.give_back(execution)
 
     def try_again(self, execution: TaskExecution) -> None:
-        """Have it claimed: now, or after its delay."""
+        """Have the task claimed: now, or after its delay."""
         if not self.wait_again(execution):
             self._plan_run.offer(execution)
 
     def wait_again(self, execution: TaskExecution) -> bool:
-        """Wait for its delay, if there is one: while it was blocked nobody did; whether there is."""
+        """Begin to wait for the delay of the task, if it has one; return whether it has. (While a task is blocked
+        nobody waits for its delay.)"""
         if delayed := is_delayed(execution):
             self._plan_run.start(self.wait, execution, _delay_s(execution))
         return delayed
 
 
 def is_delayed(execution: TaskExecution) -> bool:
-    """It is not to be tried yet: its job says so, or its run waits although that waits for a worker already (what an
-    earlier supervisor had begun was followed, and taken away before a worker had it)."""
-    waits = execution.run is TaskRun.CIRCUIT_OPEN or (execution.run is TaskRun.RETRYING and execution.delayed)
+    """Return whether the task is not to be tried yet: its job waits for a retry, or its run does although the job waits
+    for a worker (the worker was lost, or an earlier supervisor's attempt was followed and taken away)."""
+    waits = execution.run is TaskRun.CIRCUIT_OPEN or (
+        execution.run is TaskRun.RETRYING and execution.phase is Phase.DELAYED
+    )
     return execution.job is Job.RETRYING or (execution.job is Job.QUEUED and waits)
 
 
 def _delay_s(execution: TaskExecution) -> float:
-    """Until it may be tried again: as its run has decided, or when the circuit of that has cooled down (a probe may
-    have been lost)."""
-    return execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
+    """Return the seconds until the run may try again, or until its circuit may be probed (a probe may have been
+    lost)."""
+    data = execution.run_data
+    return data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else data.delay_s
 
 
-def _judged(outcome: Outcome, work: LiveSession | None) -> Outcome:
-    """A session that was ended since nothing was heard of its agent took too long: nobody wanted the task ended."""
-    asked = work.stop_request if work is not None else None
+def _with_stall(outcome: Outcome, session: LiveSession | None) -> Outcome:
+    """Return *outcome*, as timed out if the session was ended by its monitor since nothing was heard of its agent: the
+    attempt took too long, and nobody wanted the task ended."""
+    asked = session.stop_request if session is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
         return outcome
     return as_timed_out(outcome)
 
 
 def as_timed_out(outcome: Outcome) -> Outcome:
-    """The same of an attempt that took too long."""
+    """Return *outcome* as that of an attempt that took too long."""
     how = Verdict(exit=Exit.TIMEOUT, error=outcome.error, abort_reason=AbortReason.TIMEOUT)
     return outcome._replace(outcome="failed", how=how)
 
 
-def _spent(outcome: Outcome) -> str:
-    """Why its agent's tries leave none to us; nothing, where they do."""
-    model = outcome.how.model if outcome.how is not None else None
-    return f"the model of its agent has had its tries ({model.problem})" if model is not None and model.final else ""
-
-
-def _is_late(outcome: Outcome) -> bool:
+def _is_timed_out(outcome: Outcome) -> bool:
     return outcome.how is not None and outcome.how.exit is Exit.TIMEOUT

@@ -1,4 +1,4 @@
-"""The gate of graduated access: who is given a task, what of its work may be merged, what counts for its standing.
+"""Graduated access: which agent may have a task, which work may be merged, and what counts for an agent's trust score.
 
 Each refusal is a fact on its task, with the reason. Where no access is configured everything passes, unrecorded.
 """
@@ -19,7 +19,7 @@ REFUSED = "AccessRefused"
 
 
 def admit(plan_run: PlanRun, execution: TaskExecution) -> None:
-    """Give the task to its agent, or to the first of those that it falls back on who may have it.
+    """Give the task to its agent, or to the first of its ``fallback_agents`` that may have it.
 
     Raises:
         Refused: none of them may.
@@ -48,7 +48,7 @@ def _claim_refusal(plan_run: PlanRun, execution: TaskExecution, agent: str) -> s
 
 
 def allows(plan_run: PlanRun, execution: TaskExecution, transition: str) -> bool:
-    """Whether the agent of the task may cause that transition of it."""
+    """Return whether the agent of the task may cause that transition of it."""
     agent = _worker(plan_run, execution)
     rights, level = plan_run.sup.trust.rights(agent), plan_run.sup.trust.level(agent)
     why = "" if rights is None else transition_refusal(level, rights, transition)
@@ -58,13 +58,16 @@ def allows(plan_run: PlanRun, execution: TaskExecution, transition: str) -> bool
 
 
 def may_split(plan_run: PlanRun, execution: TaskExecution) -> bool:
-    """Whether the agent of the task may split it: where its plan lets it, and its standing."""
+    """Return whether the agent of the task may split it, by the plan and by its trust score."""
     return execution.task.may_split and allows(plan_run, execution, "split")
 
 
 async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: str, *, on: str = "") -> str:
-    """Why the work on the task, up to *commit* or all of it, may not be merged: a violation, which counts; ``""`` where
-    it may. *on*: whose facts these are, where the task was closed before."""
+    """Return why the work on the task, up to *commit* or all of it, may not be merged, or ``""``.
+
+    A refusal is a violation, and counts. *on* is the entity that the facts are recorded of, if the task was closed
+    before.
+    """
     agent = _worker(plan_run, execution)
     rights, level = plan_run.sup.trust.rights(agent), plan_run.sup.trust.level(agent)
     if rights is None:
@@ -85,16 +88,16 @@ async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: s
 
 
 def count_success(plan_run: PlanRun, execution: TaskExecution, *, on: str = "") -> None:
-    """The task is about to be closed, or was *on* another one's record: its agent has a success more. Of the subtasks'
-    work they have it."""
+    """Count a success of the task's agent. The task is about to be closed, or was closed before (*on*: the entity that
+    the fact is recorded of). The work of a split task counts for the agents of its subtasks."""
     if execution.session_id:
         plan_run.sup.trust.success(_worker(plan_run, execution), execution.id, execution.cause, on=on)
 
 
 def _worker(plan_run: PlanRun, execution: TaskExecution) -> str:
-    """The agent that did the work: its session knows, whoever is next."""
-    work = plan_run.sup.registry.sessions.get(execution.session_id)
-    if work is not None:
-        return work.profile.name
+    """Return the agent that did the work: its session knows, whatever agent is next."""
+    session = plan_run.sup.registry.sessions.get(execution.session_id)
+    if session is not None:
+        return session.profile.name
     row = plan_run.sup.inherited.rows.get(execution.session_id)
     return execution.agent if row is None else msgspec.json.decode(row.data, type=SessionData).agent

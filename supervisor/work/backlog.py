@@ -1,18 +1,18 @@
 """The backlog: what is to be done, in which order, and who holds it. Every claim is decided here, at one point.
 
-Pure: no clock, no I/O, no chance; times are arguments. Whoever asks for work gets the best item that can be claimed, by
-priority (the highest first), then by the order of adding. An item can be claimed if
+Pure: no clock, no I/O, no chance; times are arguments. A worker is given the best item that it can claim: by priority
+(the highest first), then by the order of adding. An item can be claimed if
 
 - it is neither settled nor held, and its own conditions allow it (``ready``, ``hold``);
-- everything that it depends on was completed, and everything that it comes after is settled;
+- every item that it depends on was completed, and every item that it comes after is settled;
 - no held item owns a path that overlaps one of its own;
-- the worker has the capabilities that it needs, and its provider's gate is open.
+- the worker has the capabilities that the item needs, and the gate of its provider is open.
 
 So each item is settled, held, claimable, or waiting for something that ``refusal`` names. A claim has a fencing token
-that is larger than all before it, also over release, fence and reopen; whoever acts with an older one is refused.
+that is larger than all before it, also over release, fence and reopen; a claim with an older token is refused.
 
-Dependants of an item that was not completed are told of as doomed: the direct ones, once. Nothing is decided about
-them: whoever settles them hears of theirs.
+When an item was not completed, its direct dependants are named once (``dependency_failed``). Nothing is decided about
+them: their own dependants are named when they are settled.
 
 An item that owns files is passed over while others hold them; nothing is kept free for it, whatever its priority.
 
@@ -36,14 +36,16 @@ from supervisor.work.ready_queue import Bucket, Partition, Rank
 __all__ = ["Backlog", "BacklogItem", "DependantChanges", "Gate", "Refusal", "RefusalReason", "UnknownItem"]
 
 Gate = Callable[[str], bool]
-"""Whether work for that provider may be begun now. It is asked, not told: it must change nothing."""
+"""Whether work for that provider may be begun now. A question only: it must change nothing."""
 
 
 class BacklogItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be done. ``needs`` are capabilities, a role is one of them (``role:backend``); ``files`` the paths
-    that it owns, a directory with everything below it; ``provider`` whose gate must be open, ``""`` for none.
+    """Something to be done.
 
-    It waits for what it ``depends_on`` to be completed, and for what it comes ``after`` to be settled in whatever way.
+    ``needs`` are capabilities, a role is one of them (``role:backend``); ``files`` the paths that it owns, a directory
+    with everything below it; ``provider`` is the provider whose gate must be open, ``""`` for none. The item waits for
+    the items that it ``depends_on`` to be completed, and for those that it comes ``after`` to be settled in whatever
+    way.
     """
 
     id: str
@@ -67,7 +69,7 @@ class DependantChanges(NamedTuple):
 
 
 class RefusalReason(StrEnum):
-    """Why an item cannot be claimed; in this order, the first that holds is told."""
+    """Why an item cannot be claimed. The first reason that holds, in this order, is told."""
 
     SETTLED = "settled"
     HELD = "held"
@@ -104,7 +106,7 @@ class Refusal(NamedTuple):
 
 
 class UnknownItem(LookupError):
-    """Nothing of that name was added."""
+    """No item of that id was added."""
 
     def __init__(self, item_id: str) -> None:
         self.item_id = item_id
@@ -112,35 +114,35 @@ class UnknownItem(LookupError):
 
 
 _ORDER_BITS = 48
-"""So many items can be told apart by the order of adding."""
+"""Bits for the order of adding: so many items can be told apart."""
 
 
 class _Entry:
-    """An item, and what is known of it."""
+    """An item with its state."""
 
     __slots__ = (
         "claimed",
         "completed",
         "failed_dependencies",
         "item",
-        "lane",
         "on_hold",
+        "partition",
         "queued",
         "rank",
         "waits_for",
     )
 
-    def __init__(self, item: BacklogItem, rank: Rank, lane: Partition, on_hold: bool) -> None:
+    def __init__(self, item: BacklogItem, rank: Rank, partition: Partition, on_hold: bool) -> None:
         self.item = item
         self.rank = rank
-        self.lane = lane
+        self.partition = partition
         self.on_hold = on_hold
         self.queued = False
         self.claimed = False
         self.completed: bool | None = None
         """``None`` until it is settled."""
         self.waits_for = 0
-        """How many items it waits for, those that doom it among them."""
+        """Number of items that it waits for, failed dependencies among them."""
         self.failed_dependencies = 0
 
     @property
@@ -149,20 +151,21 @@ class _Entry:
 
 
 class Backlog:
-    """What is to be done, and who holds it.
+    """The items of a plan run, and who holds them.
 
     Args:
         last_token: the largest fencing token of an earlier backlog of the same work: those of this one are larger.
+        paths: the paths that are held; by default none are.
     """
 
-    def __init__(self, last_token: int = 0) -> None:
+    def __init__(self, last_token: int = 0, *, paths: OwnedPaths | None = None) -> None:
         self._entries: dict[str, _Entry] = {}
         self._dependants: dict[str, list[str]] = {}
-        self._lanes: dict[tuple[frozenset[str], str, tuple[str, ...]], Partition] = {}
+        self._partitions: dict[tuple[frozenset[str], str, tuple[str, ...]], Partition] = {}
         self._buckets: dict[tuple[frozenset[str], str], Bucket] = {}
         self._fitting: dict[frozenset[str] | None, list[Bucket]] = {}
-        self._parked: dict[str, list[Partition]] = {}
-        self._paths = OwnedPaths()
+        self._waiting_for_files: dict[str, list[Partition]] = {}
+        self._paths = paths if paths is not None else OwnedPaths()
         self._leases = Leases(last_token)
 
     def __len__(self) -> int:
@@ -173,16 +176,17 @@ class Backlog:
 
     # ------------------------------------------------------------------ what is to be done
     def add(self, item: BacklogItem, *, on_hold: bool = False) -> DependantChanges:
-        """One more item; what it depends on may be added later. It may be ready, or doomed, at once.
+        """Add an item; the items that it depends on may be added later. Return whether it is ready, or a dependency has
+        failed, at once.
 
         Raises:
-            ValueError: it is there already, depends on itself, or owns a path outside of the workspace.
+            ValueError: the item is there already, depends on itself, or owns a path outside of the workspace.
         """
         if item.id in self._entries:
             raise ValueError(f"{item.id!r} is in the backlog already; use another id, or reopen it")
         if item.id in (*item.depends_on, *item.after):
             raise ValueError(f"{item.id!r} cannot wait for itself")
-        entry = _Entry(item, self._rank(item), self._lane(item), on_hold)
+        entry = _Entry(item, self._rank(item), self._partition(item), on_hold)
         self._entries[item.id] = entry
         for needed in _waits_for(item):
             self._dependants.setdefault(needed, []).append(item.id)
@@ -192,14 +196,14 @@ class Backlog:
         return DependantChanges((item.id,) * (not entry.waits_for), (item.id,) * bool(entry.failed_dependencies))
 
     def settle(self, item_id: str, *, completed: bool, token: int | None = None) -> DependantChanges:
-        """It has ended for good, and nobody holds it any more; what that means to its dependants.
+        """End an item for good; nobody holds it any more. Return what that means to its dependants.
 
         With a *token* only its holder can settle it. To settle it again in the same way changes nothing.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
             StaleClaim: *token* is not that of the claim that stands.
-            ValueError: it was settled in the other way; ``reopen`` it first.
+            ValueError: the item was settled in the other way; ``reopen`` it first.
         """
         entry = self._entry(item_id)
         if token is not None:
@@ -218,12 +222,13 @@ class Backlog:
         return DependantChanges(tuple(one.item.id for one in ready), tuple(dependency_failed))
 
     def reopen(self, item_id: str) -> tuple[str, ...]:
-        """It is to be done again: the dependants, those that are settled aside, that wait for it again.
+        """Have a settled item done again. Return the unsettled dependants that wait for it again.
 
-        Who holds a dependant goes on holding it. What is not settled is open already: nothing changes.
+        A worker that holds a dependant goes on holding it. An item that is not settled is open already: nothing
+        changes.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
         """
         entry = self._entry(item_id)
         if entry.completed is None:
@@ -241,28 +246,28 @@ class Backlog:
         return tuple(one.item.id for one in waiting if one.completed is None)
 
     def ready(self, item_id: str) -> None:
-        """Its own conditions allow it: a delay is over, it was approved.
+        """Let the item be claimed as far as its own conditions go: a delay is over, it was approved.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
         """
         entry = self._entry(item_id)
         entry.on_hold = False
         self._offer(entry)
 
     def hold(self, item_id: str) -> None:
-        """Its own conditions forbid it: nobody claims it. Who holds it goes on.
+        """Let nobody claim the item. A worker that holds it goes on.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
         """
         self._entry(item_id).on_hold = True
 
     def rank(self, item_id: str, priority: int) -> None:
-        """Order it by that priority instead of its own; one that is queued stays where it stands until it is again.
+        """Order the item by that priority instead of its own; a queued item keeps its place until it is queued again.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
         """
         entry = self._entry(item_id)
         if not entry.queued:
@@ -280,8 +285,8 @@ class Backlog:
         lease_s: float,
         gate: Gate = lambda provider: True,
     ) -> Claim | None:
-        """The best item that a worker with these *capabilities* can have, for *lease_s* seconds; ``None``: there is
-        none. *capabilities* ``None`` are all that there are, an infinite lease has no end."""
+        """Claim the best item for a worker with these *capabilities*, for *lease_s* seconds; ``None``: there is none.
+        *capabilities* ``None`` are all that there are; an infinite lease has no end."""
         best: _Entry | None = None
         for bucket in self._buckets_for(capabilities):
             found = bucket.best(self._is_blocked, before=best.rank if best is not None else inf)
@@ -300,10 +305,10 @@ class Backlog:
         lease_s: float,
         gate: Gate = lambda provider: True,
     ) -> Claim | Refusal:
-        """That item, whatever comes before it, or why not.
+        """Claim that item, whatever comes before it, or return why not.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
         """
         refusal = self.refusal(item_id, capabilities, gate=gate)
         return refusal or self._grant(self._entry(item_id), worker_id, now_s, lease_s)
@@ -311,63 +316,64 @@ class Backlog:
     def refusal(
         self, item_id: str, capabilities: frozenset[str] | None = None, *, gate: Gate = lambda provider: True
     ) -> Refusal | None:
-        """Why that item cannot be claimed by a worker with these *capabilities* (``None``: all), if it cannot.
+        """Return why a worker with these *capabilities* (``None``: all) cannot claim the item, if it cannot.
 
         Raises:
-            UnknownItem: there is none.
+            UnknownItem: there is no such item.
         """
         return next(self._refusals(self._entry(item_id), capabilities, gate), None)
 
     def renew(self, item_id: str, token: int, now_s: float) -> Claim:
-        """The claim, for as long again from *now_s*.
+        """Extend the claim by its lease, counted from *now_s*.
 
         Raises:
-            StaleClaim: it does not stand any more.
+            StaleClaim: the claim does not stand any more.
         """
         return self._leases.renew(item_id, token, now_s)
 
     def check(self, item_id: str, token: int) -> Claim:
-        """The claim that *token* is for.
+        """Return the claim that *token* is for.
 
         Raises:
-            StaleClaim: it does not stand any more.
+            StaleClaim: the claim does not stand any more.
         """
         return self._leases.check(item_id, token)
 
     def release(self, item_id: str, token: int) -> Claim:
-        """Its holder gives it back: it can be claimed again.
+        """Give the item back by its holder: it can be claimed again.
 
         Raises:
-            StaleClaim: it is not his any more.
+            StaleClaim: the claim does not stand any more.
         """
         claim = self._leases.check(item_id, token)
         self.revoke(item_id)
         return claim
 
     def revoke(self, item_id: str) -> Claim | None:
-        """Take it from whoever holds it; the claim that stood. It can be claimed again, if it is not on hold."""
+        """Take the item from its holder, and return the claim that stood. It can be claimed again, if it is not on
+        hold."""
         claim = self._leases.drop(item_id)
         if claim is not None:
             self._let_go(claim)
         return claim
 
     def fence(self, worker_id: str) -> list[Claim]:
-        """Take everything from that worker; the claims that stood, oldest first."""
+        """Take every item from that worker; return the claims that stood, oldest first."""
         return [self._revoked(claim) for claim in self._leases.of(worker_id)]
 
     def expired(self, now_s: float) -> list[Claim]:
-        """Take away everything whose lease has run out; the claims that stood, in the order of their ends."""
+        """Take away every item whose lease has run out; return the claims that stood, in the order of their ends."""
         claims = self._leases.expired(now_s)
         for claim in claims:
             self._let_go(claim)
         return claims
 
     def holder(self, item_id: str) -> Claim | None:
-        """The claim that stands on it."""
+        """Return the claim that stands on the item."""
         return self._leases.holder(item_id)
 
     def claims(self, worker_id: str | None = None) -> list[Claim]:
-        """Every claim that stands, or those of that worker, oldest first."""
+        """Return every claim that stands, or those of that worker, oldest first."""
         return self._leases.all() if worker_id is None else self._leases.of(worker_id)
 
     # ------------------------------------------------------------------ how items stand to each other
@@ -382,7 +388,7 @@ class Backlog:
         return None if entry is None else entry.completed
 
     def _is_met(self, item: BacklogItem, needed: str) -> bool:
-        """Whether *item* has not to wait for *needed* any more."""
+        """Return whether *item* does not wait for *needed* any more."""
         outcome = self._outcome(needed)
         return outcome is not None and (outcome or needed not in item.depends_on)
 
@@ -390,14 +396,14 @@ class Backlog:
         return self._outcome(needed) is False and needed in item.depends_on
 
     def _meets(self, entry: _Entry, needed: str) -> bool:
-        """One that it waited for is settled; whether it waits for nothing any more."""
+        """Note that *needed* is settled; return whether the item waits for nothing any more."""
         if not self._is_met(entry.item, needed):
             return False
         entry.waits_for -= 1
         return not entry.waits_for and entry.completed is None
 
     def _note_failed_dependency(self, entry: _Entry, needed: str) -> bool:
-        """One that it depends on is settled; whether that dooms it, and nothing else had."""
+        """Note that *needed* is settled; return whether it is the first failed dependency of the item."""
         if not self._is_failed_dependency(entry.item, needed):
             return False
         entry.failed_dependencies += 1
@@ -405,15 +411,15 @@ class Backlog:
 
     # ------------------------------------------------------------------ where items stand
     def _rank(self, item: BacklogItem) -> Rank:
-        """The higher priority first, then what was added first."""
+        """Return the rank of a new item: the higher priority first, then the one that was added first."""
         return len(self._entries) - (item.priority << _ORDER_BITS)
 
-    def _lane(self, item: BacklogItem) -> Partition:
+    def _partition(self, item: BacklogItem) -> Partition:
         key = (item.needs, item.provider, spelled(item.files))
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Partition(self._bucket(item), key[2])
-        return lane
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = Partition(self._bucket(item), key[2])
+        return partition
 
     def _bucket(self, item: BacklogItem) -> Bucket:
         key = (item.needs, item.provider)
@@ -435,22 +441,22 @@ class Backlog:
 
     def _offer(self, entry: _Entry) -> None:
         if entry.claimable:
-            entry.lane.push(entry)
+            entry.partition.push(entry)
 
-    def _is_blocked(self, lane: Partition) -> bool:
-        """Whether its files are held; then it is woken when their holder lets go."""
-        blocker = self._paths.blocker(lane.files)
+    def _is_blocked(self, partition: Partition) -> bool:
+        """Return whether the files of a partition are held; it is woken then when the holder gives them back."""
+        blocker = self._paths.blocker(partition.files)
         if blocker is None:
             return False
-        lane.park()
-        self._parked.setdefault(blocker, []).append(lane)
+        partition.wait_for_files()
+        self._waiting_for_files.setdefault(blocker, []).append(partition)
         return True
 
     # ------------------------------------------------------------------ taking and letting go
     def _grant(self, entry: _Entry, worker_id: str, now_s: float, lease_s: float) -> Claim:
         claim = self._leases.grant(entry.item.id, worker_id, now_s, lease_s)
         entry.claimed = True
-        self._paths.take(entry.item.id, entry.lane.files)
+        self._paths.take(entry.item.id, entry.partition.files)
         return claim
 
     def _revoked(self, claim: Claim) -> Claim:
@@ -458,12 +464,12 @@ class Backlog:
         return claim
 
     def _let_go(self, claim: Claim) -> None:
-        """Its lease is gone: so are its hands on the files, and whoever waited for them looks again."""
+        """Free the files of a claim whose lease is gone, and wake the partitions that waited for them."""
         entry = self._entries[claim.item_id]
         entry.claimed = False
-        self._paths.give_back(entry.lane.files)
-        for lane in self._parked.pop(claim.item_id, ()):
-            lane.wake()
+        self._paths.give_back(entry.partition.files)
+        for partition in self._waiting_for_files.pop(claim.item_id, ()):
+            partition.wake()
         self._offer(entry)
 
     # ------------------------------------------------------------------ why not
@@ -488,14 +494,14 @@ class Backlog:
             yield Refusal(item.id, RefusalReason.ON_HOLD)
         if capabilities is not None and not item.needs <= capabilities:
             yield Refusal(item.id, RefusalReason.CAPABILITIES, tuple(sorted(item.needs - capabilities)))
-        if blockers := self._paths.blockers(entry.lane.files):
+        if blockers := self._paths.blockers(entry.partition.files):
             yield Refusal(item.id, RefusalReason.FILES, blockers)
         if not gate(item.provider):
             yield Refusal(item.id, RefusalReason.PROVIDER, (item.provider,))
 
 
 def _waits_for(item: BacklogItem) -> tuple[str, ...]:
-    """The items that it waits for, each once."""
+    """Return the ids of the items that the item waits for, each once."""
     return tuple(dict.fromkeys((*item.depends_on, *item.after)))
 
 

@@ -1,6 +1,6 @@
-"""The budgets of a plan at work: a scope for the workstream, one in it for each task, and those of subtasks below.
+"""Budget scopes of a plan run: one for the workstream, one in it for each task, and those of subtasks below.
 
-A plan that is gone on with goes on with what was used: the logs of the sessions since it began say so.
+A run that continues after a takeover goes on with what was used before: the logs of its sessions have the amounts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"
 
 
 def scope_of(plan_run: PlanRun, execution: TaskExecution) -> BudgetScope | None:
-    """What the session of a task counts in; ``None`` where nothing bounds it."""
-    above = scope_of(plan_run, execution.part_of) if execution.part_of is not None else _whole(plan_run)
+    """Return the budget scope of a task's sessions; ``None`` where nothing bounds it."""
+    above = scope_of(plan_run, execution.parent) if execution.parent is not None else _whole(plan_run)
     return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", execution.task.budget.value(), above)
 
 
@@ -33,12 +33,12 @@ def _whole(plan_run: PlanRun) -> BudgetScope | None:
 
 
 def patience_of(execution: TaskExecution) -> StallProfileName:
-    """A large task may be silent for longer."""
+    """Return the patience with a silent agent: a large task may be silent for longer."""
     return StallProfileName.LARGE if execution.task.scope in ("large", "xl") else StallProfileName.DEFAULT
 
 
 async def recall_use(plan_run: PlanRun) -> None:
-    """Have every scope know what was used under an earlier supervisor.
+    """Add to every scope what was used under an earlier supervisor.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -53,14 +53,13 @@ async def recall_use(plan_run: PlanRun) -> None:
         if execution.is_opened:
             scope_of(plan_run, execution)  # the plan's limits are newer than those of a record
     for row in plan_run.sup.inherited.rows.values():
-        if (
-            row.kind == Kind.SESSION and row.born_seq > plan_run.workstream.born_seq
-        ):  # of an earlier try, or below one, too
+        # Also the sessions of earlier attempts, and their children.
+        if row.kind == Kind.SESSION and row.born_seq > plan_run.workstream.born_seq:
             plan_run.sup.monitors.count(await used_in(plan_run.sup.journal, row.id))
 
 
 def close_scopes(plan_run: PlanRun) -> None:
-    """The run is over."""
+    """Close the scopes of the run, which is over."""
     for entity_id in (
         plan_run.workstream.id,
         *(execution.id for execution in plan_run.executions.values() if execution.is_opened),
@@ -69,7 +68,7 @@ def close_scopes(plan_run: PlanRun) -> None:
 
 
 def narrowings(plan: Plan) -> Iterator[str]:
-    """Where a task's budget asks for more than what it lies in has, in words."""
+    """Yield a sentence for each budget of a task that asks for more than the budget around it has."""
     for one in every_task(plan.tasks):
         above, whose = (one.parent.task.budget, f"task {one.parent.task.id}") if one.parent else (plan.budget, "plan")
         limits = above.value()

@@ -1,8 +1,8 @@
-"""Checkpoints: what a run has so far is saved when it enters certain states, and another one goes on with that.
+"""Checkpoints: save the work of a run when it enters certain states, so that another run can go on with it.
 
-A checkpoint is on record before anything follows from it. Only a run that failed or was cancelled is gone on with: what
-was completed and could not be merged would be in conflict for ever. What is to be taken back before the next attempt is
-gone on with only where a person wants that (``--resume``).
+A checkpoint is on record before anything follows from it. Only the work of a run that failed or was cancelled is
+continued: work that was completed and could not be merged would be in conflict for ever. Work that is to be taken back
+before the next attempt is continued only if a person wants that (``--resume``).
 """
 
 from __future__ import annotations
@@ -20,25 +20,36 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["begin", "follow_up", "is_taken_back", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
+__all__ = [
+    "left_at",
+    "make_checkpoint",
+    "must_take_back",
+    "next_workspace",
+    "prepare_workspace",
+    "save_checkpoint",
+    "take_back",
+    "with_checkpoint",
+    "workspace_of",
+]
 
 _log = get_logger()
 
 PARTIAL_OUTPUT: Final = "PartialOutput"
 ROLLED_BACK: Final = "RolledBack"
 OUTPUT_MAX: Final = 4_000
-"""Characters of the end of what an agent said that are kept with the run: the transcript has the whole."""
+"""Characters of the end of an agent's answer that are kept with the run: the transcript has the whole."""
 PARTIAL: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CANCELLED})
 """States in which an attempt may end before its agent has said everything."""
 
 
 def left_at(execution: TaskExecution) -> str:
-    """The message of a commit of what is not committed."""
+    """Return the message of the commit of what was not committed."""
     return f"what the task {execution.name} left"
 
 
-def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
-    """What can be told of where it is worked on."""
+def workspace_of(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
+    """Return the workspace of the task as it is known: owner, directory and files, and the commit that it
+    *starts_at*."""
     profile = sup.profile(execution.agent)
     directory = sup.workdir if profile is None else profile.directory
     task = execution.task
@@ -48,51 +59,40 @@ def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> Wor
 
 
 # -------------------------------------------------------------------------------------------------- saved
-async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun) -> None:
-    """Its run has entered *state*, or is about to if that is its last: keep what the plan wants kept there."""
-    if (checkpoint := await kept(sup, lifecycle, execution, state)) is not None:
+async def save_checkpoint(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun) -> None:
+    """Save what the plan wants saved when the run enters *state*, or is about to enter it if that state is its last."""
+    if (checkpoint := await make_checkpoint(sup, lifecycle, execution, state)) is not None:
         try:
             await execution.post_run(checkpoint)
         except Refused as refusal:
             _warn(execution, state, refusal)
 
 
-async def kept(
+async def make_checkpoint(
     sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun
 ) -> task_run.CheckpointSaved | None:
-    """The same, but for the record of it: ``None`` where there is nothing to be said."""
+    """Do the same, but return the record instead of appending it; ``None`` where there is none."""
     if not (execution.session_id and execution.run_data.attempts):
         return None
-    said, execution.said = execution.said, ""
+    said, execution.output = execution.output, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
-        output = sup.journal_writer.redactor.text(said)[
-            -OUTPUT_MAX:
-        ]  # cut when it is clean: half a secret is not known
-        execution.note_run(
-            PARTIAL_OUTPUT, {"state": state.value, "output": output}, f"what was said until {state.value}"
-        )
+        output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
+        told = {"state": state.value, "output": output}
+        execution.note_run(PARTIAL_OUTPUT, told, f"what was said until {state.value}")
     data, wanted = execution.run_data, lifecycle.checkpoint
     is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
     if not wanted.enabled or state not in wanted.save_on_states or is_kept:
         return None
     try:
-        return await _saved(sup, execution, state)
+        if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
+            saved = data.saved_as
+        elif execution.task.rollback and sup.verification.in_place and execution.is_rolled_back:  # nothing is left
+            return None
+        else:
+            saved = await sup.verification.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
     except Refused as refusal:
         _warn(execution, state, refusal)
         return None
-
-
-async def _saved(sup: Supervisor, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
-    """Raises:
-    Refused: it could not be made; the message says why.
-    """
-    data = execution.run_data
-    if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
-        saved = data.saved_as
-    elif is_taken_back(sup, execution) and execution.taken_back:  # it is on record as taken back
-        return None
-    else:
-        saved = await sup.verification.save(execution.session_id, owned(sup, execution), left_at(execution))
     if task_run.CheckpointSaved not in RUN.allowed(execution.run):
         return None
     return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
@@ -103,32 +103,32 @@ def _warn(execution: TaskExecution, state: TaskRun, why: Refused) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- taken back
-async def begin(sup: Supervisor, execution: TaskExecution) -> None:
-    """Before an attempt: it finds nothing of one that failed, if the plan says so.
+async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
+    """Before an attempt: take back the work of a failed one, if the plan says so.
 
     Raises:
-        Refused: that cannot be had; nothing is begun.
+        Refused: the work cannot be taken back; nothing is begun.
     """
     if sup.verification.in_place:
         await sup.cleanup.clearing.none()
     if not execution.task.rollback:
         return
     if sup.verification.in_place:
-        await sup.verification.begin(owned(sup, execution, execution.run_data.resumed_at))
-        execution.taken_back = False
-    elif execution.session_lives:  # it has worked on an attempt: each begins with a session, or in one
+        await sup.verification.begin(workspace_of(sup, execution, execution.run_data.resumed_at))
+        execution.is_rolled_back = False
+    elif execution.session_lives:  # the session has made an attempt
         await _roll_back(sup, execution)
 
 
-def is_taken_back(sup: Supervisor, execution: TaskExecution) -> bool:
-    """Whether nothing may stay of an attempt that comes to nothing, where its work stays else."""
+def must_take_back(sup: Supervisor, execution: TaskExecution) -> bool:
+    """Return whether the work of a failed attempt, which is done in place, must be taken back."""
     return execution.task.rollback and sup.verification.in_place
 
 
 async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
-    """After an attempt that failed or was cancelled: nothing of it stays, if the plan says so. What was done in a
-    worktree goes with that."""
-    if not is_taken_back(sup, execution):
+    """After an attempt that failed or was cancelled: take back its work in place, if the plan says so. Work in a
+    worktree goes with the worktree."""
+    if not must_take_back(sup, execution):
         return
     try:
         await _roll_back(sup, execution)
@@ -137,16 +137,16 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
-    place = owned(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
-    saved = await sup.verification.roll_back(execution.session_id, place, left_at(execution))
-    execution.taken_back = True
+    spec = workspace_of(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
+    saved = await sup.verification.roll_back(execution.session_id, spec, left_at(execution))
+    execution.is_rolled_back = True
     if saved and execution.has_run:
         execution.note_run(ROLLED_BACK, {"session": execution.session_id, "saved_as": saved}, "the plan says rollback")
 
 
 # -------------------------------------------------------------------------------------------------- gone on with
-def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
-    """What is asked of the place of its next session."""
+def next_workspace(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
+    """Return the workspace that the task's next session is to have."""
     if sup.verification.in_place:
         return NO_WORKSPACE
     data = execution.run_data
@@ -155,8 +155,8 @@ def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution
     return WorkspaceSpec(owner=execution.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_WORKSPACE
 
 
-def follow_up(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
-    """The bounds of its next run, and what that begins with."""
+def with_checkpoint(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
+    """Return *limits*, extended by the checkpoint that the task's next run begins with."""
     found = execution.checkpoint
     execution.checkpoint = None
     return (

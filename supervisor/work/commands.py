@@ -1,8 +1,8 @@
-"""Commands take effect once: what an operator asks is a record, and whoever repeats its id gets the first answer.
+"""Commands that take effect once: a command is a record, and a repetition of its id gets the first reply.
 
-A command is a fact in the log of the task that it is about, and what it did stands behind it: so both are there after a
-crash, and nothing else has to be kept. That it was refused is a fact too; then its id may be used again, as where a
-crash came before it did anything. What is remembered is bounded: the newest ``KEPT_MAX`` answers.
+A command is a fact in the log of the task that it is about, and its effect stands behind it: both are there after a
+crash, and nothing else has to be kept. A refusal is a fact too; the id may be used again then, as where a crash came
+before the command did anything. The memory is bounded: the newest ``KEPT_MAX`` replies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 COMMANDED: Final = "Commanded"
-"""The fact that somebody gave a command."""
+"""The fact of a command."""
 REFUSED: Final = "CommandRefused"
 """The fact that a command was refused, and changed nothing."""
 EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
@@ -49,29 +49,30 @@ EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.BLOCK: frozenset({"blocked"}),
     Verb.UNBLOCK: frozenset({"unblocked"}),
 }
-"""The events that a command is for. What could not be merged is denied, though it was approved."""
+"""The events that each command may cause. A task that was approved and cannot be merged is denied."""
 KEPT_MAX: Final = 10_000
-"""Answers that are remembered, the newest first."""
+"""Number of replies that are remembered, the newest first."""
 ID_MAX: Final = 200
-"""Characters of a command's id."""
+"""Characters of a command's id, at most."""
 
 Note = Callable[[str, str, Cause, dict[str, Any], str], LifecycleEvent]
-"""Records a fact: the entity, its name, its cause, its metadata, its reason."""
+"""Records a fact: entity, name, cause, metadata, reason."""
 
 
 class CommandEffect(NamedTuple):
-    """What a command came to: the state that its task (or the run of it) is in, and what that was split into."""
+    """The result of a command: the state of its task (or of the task's run), and the subtasks that it was split
+    into."""
 
     state: str
     subtasks: tuple[str, ...] = ()
 
 
 CommandAction = Callable[[Cause], Awaitable[CommandEffect]]
-"""Does what was asked, by the given cause."""
+"""Carries a command out, for the given cause."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked, of which entity, by whom. *given* stands for what came with it (``digest_of``)."""
+    """A command about an entity. *given* stands for its other arguments (``digest_of``)."""
 
     verb: Verb
     entity_id: str
@@ -82,12 +83,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wish(self) -> tuple[Verb, str, str]:
-        """What must be the same in a repetition."""
+        """The fields that must be the same in a repetition."""
         return (self.verb, self.entity_id, self.given)
 
 
 class CommandReused(ValueError):
-    """The id was given to another command."""
+    """Raised when an id was given to another command before."""
 
     def __init__(self, command: Command, first: Command) -> None:
         used = f"{first.verb} {first.entity_id}{_other(first) if first.given != command.given else ''}"
@@ -98,9 +99,9 @@ def _other(first: Command) -> str:
     return " on other things" if first.verb is Verb.BLOCK else " with other subtasks"
 
 
-class _Answered(NamedTuple):
+class _KnownResult(NamedTuple):
     command: Command
-    answer: CommandResult
+    result: CommandResult
 
 
 class CommandLog:
@@ -108,50 +109,48 @@ class CommandLog:
 
     Args:
         note: records a fact about an entity.
-        kept_max: how many answers are remembered.
+        kept_max: number of replies that are remembered.
     """
 
     def __init__(self, note: Note, *, kept_max: int = KEPT_MAX) -> None:
         self._note, self._kept_max = note, kept_max
-        self._answered: OrderedDict[str, _Answered] = OrderedDict()
+        self._known: OrderedDict[str, _KnownResult] = OrderedDict()
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
     async def once(self, command: Command, take: CommandAction) -> CommandResult:
-        """Have *command* take effect, unless it has: then its first answer. One that is under way is waited for.
+        """Carry *command* out, unless it has taken effect: then return its first reply. A command under way is waited
+        for.
 
         Raises:
             CommandReused: its id was given to another command.
             ValueError: its id is empty or too long.
         """
         if command.id is None:
-            return await self._taken(command, take)
+            return await self._perform(command, take)
         if not command.id or len(command.id) > ID_MAX:
             raise ValueError(f"command id: {command.id[:20]!r} has {len(command.id)} characters; give 1 to {ID_MAX}")
         while (before := self._under_way.get(command.id)) is not None:
             self._check(command, before[0])
             await before[1].wait()
-        if (known := self._answered.get(command.id)) is not None:
+        if (known := self._known.get(command.id)) is not None:
             self._check(command, known.command)
-            return msgspec.structs.replace(known.answer, repeated=True)
-        return await self._first(command, command.id, take)
-
-    async def _first(self, command: Command, command_id: str, take: CommandAction) -> CommandResult:
+            return msgspec.structs.replace(known.result, repeated=True)
         over = anyio.Event()
-        self._under_way[command_id] = (command, over)
+        self._under_way[command.id] = (command, over)
         try:
-            answer = await self._taken(command, take)
-            self._keep(command_id, command, answer)
-            return answer
+            result = await self._perform(command, take)
+            self._keep(command.id, command, result)
+            return result
         finally:
-            del self._under_way[command_id]
+            del self._under_way[command.id]
             over.set()
 
-    async def _taken(self, command: Command, take: CommandAction) -> CommandResult:
+    async def _perform(self, command: Command, take: CommandAction) -> CommandResult:
         told = {"command": command.verb.value, "command_id": command.id, "given": command.given}
         fact = self._note(command.entity_id, COMMANDED, Cause(actor=command.by), told, command.reason)
         cause = Cause(fact.seq, None, command.by)
         try:
-            return _answer(command, fact.seq, await take(cause))
+            return _result(command, fact.seq, await take(cause))
         except (Refused, LookupError, ValueError) as error:
             with suppress(NoSuchEntity):  # its log is closed: its plan ended meanwhile
                 self._note(command.entity_id, REFUSED, cause, {"command": command.verb.value}, str(error))
@@ -162,11 +161,11 @@ class CommandLog:
         if command.wish != first.wish:
             raise CommandReused(command, first)
 
-    def _keep(self, command_id: str, command: Command, answer: CommandResult) -> None:
-        self._answered[command_id] = _Answered(command, answer)
-        self._answered.move_to_end(command_id)
-        while len(self._answered) > self._kept_max:
-            self._answered.popitem(last=False)
+    def _keep(self, command_id: str, command: Command, result: CommandResult) -> None:
+        self._known[command_id] = _KnownResult(command, result)
+        self._known.move_to_end(command_id)
+        while len(self._known) > self._kept_max:
+            self._known.popitem(last=False)
 
     # ------------------------------------------------------------------ after a start
     def fold(self, records: Iterable[LifecycleEvent]) -> None:
@@ -174,32 +173,25 @@ class CommandLog:
         given: dict[int, Command] = {}
         newest: dict[str, int] = {}
         for record in records:
-            if record.outcome == "fact":
-                self._fold_fact(record, given, newest)
+            if record.outcome == "fact" and record.event == COMMANDED:
+                given[record.seq], newest[record.entity_id] = _command(record), record.seq
+            elif record.outcome == "fact" and record.event == REFUSED and record.cause_id is not None:
+                given.pop(record.cause_id, None)
             elif record.outcome == "transition":
-                self._fold_transition(record, given, newest)
-
-    @staticmethod
-    def _fold_fact(record: LifecycleEvent, given: dict[int, Command], newest: dict[str, int]) -> None:
-        if record.event == COMMANDED:
-            given[record.seq], newest[record.entity_id] = _command(record), record.seq
-        elif record.event == REFUSED and record.cause_id is not None:
-            given.pop(record.cause_id, None)
-
-    def _fold_transition(self, record: LifecycleEvent, given: dict[int, Command], newest: dict[str, int]) -> None:
-        """What a command caused, or what came of its task after it, is its effect if it is for that."""
-        seq = record.cause_id if record.cause_id in given else newest.get(record.entity_id)
-        command = given.get(seq) if seq is not None else None
-        if seq is None or command is None or record.event not in EFFECTS[command.verb]:
-            return
-        del given[seq]
-        if command.id is not None:
-            effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
-            self._keep(command.id, command, _answer(command, seq, effect))
+                # The effect of the command that caused the record, or that came before it in the log of its task, if
+                # it is an event that the command is for.
+                seq = record.cause_id if record.cause_id in given else newest.get(record.entity_id)
+                command = given.get(seq) if seq is not None else None
+                if seq is None or command is None or record.event not in EFFECTS[command.verb]:
+                    continue
+                del given[seq]
+                if command.id is not None:
+                    effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
+                    self._keep(command.id, command, _result(command, seq, effect))
 
 
 def digest_of(value: object) -> str:
-    """What stands for *value* (of plain data) in a command, in 16 characters."""
+    """Return 16 characters that stand for *value* (of plain data) in a command."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
 
@@ -215,7 +207,7 @@ def _command(record: LifecycleEvent) -> Command:
     )
 
 
-def _answer(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
+def _result(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
     return CommandResult(
         verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks
     )

@@ -1,5 +1,23 @@
-"""What becomes of work that an agent calls done, or that came to nothing: judged, approved, merged, closed; or failed,
-and tried again within its retries; or cancelled. Every way to the end of a task goes through here.
+"""Bring a task to its end: checked, reviewed, approved, merged and closed; or failed; or cancelled; or skipped.
+
+Theory of operation
+-------------------
+Every way to the end of a task leads through this module. Work that an agent calls done takes these steps::
+
+    complete    run VALIDATING, job VALIDATING
+    check       commit the work; run the acceptance tests on that commit; have it reviewed     -> reject
+    accept      run COMPLETED, job COMPLETED, task DONE
+    deliver     ask a person, if the plan says so                                              -> deny
+    merge       merge exactly the commit that was judged                                       -> reject
+    close       end the session, then task CLOSED; forget what was saved; clear the workspace
+
+The commit comes first, since it is what is tested, reviewed and merged: what is written afterwards is on the branch,
+and in the result as ``unmerged``. The session is ended before the task is closed: a late message might open another
+turn.
+
+A task that was rejected or failed is tried again within its own retries and the retry budget (``_fail_for_now``), or
+settled as failed. A task that is cancelled is in phase ENDING while that is recorded: whoever ends it first has ended
+it. The caller of a step holds the task's lock, or is its attempt runner, unless the step says otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +32,7 @@ from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
+from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.restore import VERIFIED
@@ -21,11 +40,11 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
-from supervisor.work.checkpoints import left_at, owned, take_back
+from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
-from supervisor.work.task_execution import ACTOR, TaskExecution
+from supervisor.work.task_execution import ACTOR, Phase, TaskExecution
 
 __all__ = ["CompletionPipeline"]
 
@@ -33,126 +52,108 @@ _log = get_logger()
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
-"""Facts of a workstream, of a task that was closed in an earlier one before its work was merged."""
+"""Facts of a workstream about a task that was closed in an earlier workstream, before its work was merged."""
 
 
 class CompletionPipeline:
-    """Brings tasks to their ends."""
+    """Brings the tasks of a plan run to their ends."""
 
     def __init__(self, plan_run: PlanRun) -> None:
         self._plan_run = plan_run
         self._sup = plan_run.sup
 
-    # ------------------------------------------------------------------ judged
-    async def completed(self, execution: TaskExecution) -> None:
-        """The agent says that it is done."""
+    # ------------------------------------------------------------------ checked
+    async def complete(self, execution: TaskExecution) -> None:
+        """Have the work checked that the agent calls done. A task that was split meanwhile waits for its subtasks."""
         await execution.post_run(task_run.ExecutionCompleted())
         await execution.post_job(job.ExecutionCompleted())
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             await self._plan_run.give_back(execution)
             return
-        await self.judge(execution)
+        await self.check(execution)
 
-    async def judge(self, execution: TaskExecution) -> None:
-        """Have the work of its session checked; what follows."""
-        tests = [
-            test.value(self._plan_run.plan.task_lifecycle.validation_timeout) for test in execution.task.acceptance
-        ]
+    async def check(self, execution: TaskExecution) -> None:
+        """Check the work of the task's session, and carry out what follows."""
+        session_id = execution.session_id
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
-            problem = await self._commit(execution) or await self._sup.verification.check(execution.session_id, tests)
-            findings = await self._review(execution) if not problem else (f"not accepted: {problem}",)
+            problem = ""
+            try:
+                execution.judged = await self._sup.verification.commit(session_id, _message(execution))
+            except OSError as error:
+                problem = str(error)
+            problem = problem or await self._sup.verification.check(session_id, self._acceptance(execution))
+            findings: tuple[str, ...] = (f"not accepted: {problem}",) if problem else ()
+            review = self._plan_run.plan.review_of(execution.task)
+            if review is not None and not problem:
+                verdict = await review_work(
+                    self._sup, session_id, review, execution.task, execution.cause, execution.judged
+                )
+                findings = () if verdict.approved else (verdict.words, *verdict.findings)
         except (NoSuchEntity, Refused) as refusal:
-            await self.cancelled(execution, str(refusal))
+            await self.cancel(execution, str(refusal))
             return
         if findings:
-            await self._reject(execution, *findings)
+            await self._fail_checks(execution, *findings)
+            await self.fail(execution, findings[0])
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
-            await self._accept(execution)
+            await self._pass_checks(execution)
 
-    async def _commit(self, execution: TaskExecution) -> str:
-        """Have the commit that the work is judged at; why there is none, in words."""
-        try:
-            execution.judged = await self._sup.verification.commit(execution.session_id, _message(execution))
-        except OSError as error:
-            return str(error)
-        return ""
+    def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
+        timeout_s = self._plan_run.plan.task_lifecycle.validation_timeout
+        return [test.value(timeout_s) for test in execution.task.acceptance]
 
-    async def _review(self, execution: TaskExecution) -> tuple[str, ...]:
-        """Why a second agent does not want it, in a line and in its findings; nothing where it does.
-
-        Raises:
-            NoSuchEntity, Refused: the session ended before that could be said.
-        """
-        review = self._plan_run.plan.review_of(execution.task)
-        if review is None:
-            return ()
-        verdict = await review_work(
-            self._sup, execution.session_id, review, execution.task, execution.cause, execution.judged
-        )
-        return () if verdict.approved else (verdict.words, *verdict.findings)
-
-    async def _accept(self, execution: TaskExecution) -> None:
-        await self.pass_tests(execution)
+    async def _pass_checks(self, execution: TaskExecution) -> None:
+        """Record that run and job have passed their checks, then the same of the task."""
+        await self._plan_run.save_checkpoint(execution, TaskRun.COMPLETED)
+        await execution.post_run(task_run.TestsPassed(judged=execution.judged))
+        await execution.post_job(job.ValidationPassed())
         await self.accept(execution)
 
     async def accept(self, execution: TaskExecution) -> None:
-        """Its run is completed: so is the task."""
+        """Record that the task is done, after its run, and deliver the work."""
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             await execution.post(task.SubtasksCompleted(reason="its subtasks are closed"))
         else:
             await execution.post(task.Completed(reason="the turn was verified", judged=execution.judged))
         await self.deliver(execution)
 
-    async def pass_tests(self, execution: TaskExecution) -> None:
-        """Nothing is wrong with it."""
-        await self._plan_run.keep(execution, TaskRun.COMPLETED)
-        await execution.post_run(task_run.TestsPassed(judged=execution.judged))
-        await execution.post_job(job.ValidationPassed())
-
-    async def _reject(self, execution: TaskExecution, error: str, *findings: str) -> None:
-        await self._fail_tests(execution, error, *findings)
-        await self.failed(execution, error)
-
-    async def _fail_tests(self, execution: TaskExecution, error: str, *findings: str) -> None:
-        """Something is wrong with it: its run and its job are over."""
+    async def _fail_checks(self, execution: TaskExecution, error: str, *findings: str) -> None:
+        """Record that the run and the job have failed their checks."""
         await execution.post_run(task_run.TestsFailed(error=error))
-        await self._plan_run.decide(execution)
+        await self._plan_run.decide_retry(execution)
         await execution.post_job(job.ValidationFailed(failed_rules=findings or (error,)))
 
     # ------------------------------------------------------------------ split
     async def integrate(self, execution: TaskExecution) -> None:
-        """Every subtask is closed: what they made together is looked at."""
+        """Check what the subtasks made together. They are all closed."""
         await self._end_own_part(execution)
-        tests = [
-            test.value(self._plan_run.plan.task_lifecycle.validation_timeout) for test in execution.task.acceptance
-        ]
-        problem = await self._sup.verification.inspect(
-            f"{execution.name}.whole", tests, self._plan_run.directory_of(execution), self._sup.stop_now
-        )
+        tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
+        problem = await self._sup.verification.inspect(f"{execution.name}.whole", tests, directory, self._sup.stop_now)
         if not problem:
-            await self._accept(execution)
+            await self._pass_checks(execution)
             return
-        await self._fail_tests(execution, problem)
+        await self._fail_checks(execution, problem)
         await self.reject_whole(execution, problem)
 
     async def reject_whole(self, execution: TaskExecution, error: str) -> None:
-        """Its subtasks are closed, and what they made together did not pass."""
+        """Record that what the subtasks made together was rejected."""
         await execution.post(task.SubtasksCompleted(reason="its subtasks are closed"))
-        await self.turn_down(execution, error)
+        await self.reject_done(execution, f"not accepted: {error}")
 
-    async def turn_down(self, execution: TaskExecution, error: str) -> None:
-        """It was counted as done, and is not accepted."""
-        await self._not_merged(execution, f"not accepted: {error}")
+    async def reject_done(self, execution: TaskExecution, why: str) -> None:
+        """Reject a task that is recorded as done: it is not accepted, or cannot be merged."""
+        await execution.post(task.VerificationRejected(reason=why))
+        await self._fail_for_now(execution, why)
 
-    async def leave_to_parts(self, execution: TaskExecution) -> None:
-        """What was to be done of it is its subtasks': whoever worked on it is free, and it waits for them."""
+    async def leave_to_subtasks(self, execution: TaskExecution) -> None:
+        """Give the worker of a task back that was split: the rest of the work is its subtasks'."""
         with anyio.CancelScope(shield=True):
             await self._end_own_part(execution)
             await self._plan_run.give_back(execution)
 
     async def _end_own_part(self, execution: TaskExecution) -> None:
-        """Nobody works on it itself any more: what was to be done of it is theirs."""
+        """Record that the work on a task that was split is over."""
         await execution.begin_run()
         if execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionCompleted())
@@ -161,84 +162,75 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ approved, merged, closed
     async def deliver(self, execution: TaskExecution) -> None:
-        """It is done: a person looks at it, if the plan says so; then it is merged."""
+        """Merge the work of a task that is done, or ask a person first, if the plan says so."""
         if execution.data.needs_approval:
             await execution.post(task.ApprovalRequested(reason="the plan wants it approved"))
             await self._end_session(execution)
-            await self._sup.verification.accept(owned(self._sup, execution))
+            await self._sup.verification.accept(workspace_of(self._sup, execution))
             await self._plan_run.give_back(execution)
             if self._sup.stopping.is_set():
-                await self.cancelled(execution, "the supervisor is ending")
+                await self.cancel(execution, "the supervisor is ending")
                 return
             _log.warning("a task waits for approval", task=execution.name)
             return
         await self.merge(execution)
 
     async def merge(self, execution: TaskExecution) -> None:
-        """Bring the work to where it is for. Closed the task is when it is there, and nobody works on it any more."""
+        """Merge the work, end the session, and close the task."""
         merge = await self._merged(execution, execution.data.judged)
         if merge.startswith("not merged"):
-            await self._not_merged(execution, merge)
+            await self.reject_done(execution, merge)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
-        reason = await self._with_rest(execution, merge)
-        await execution.post(task.Closed(reason=reason, unmerged=bool(execution.rest), rest=execution.rest))
-        await self._end(execution, "completed", "")
+        reason, rest = await self._with_rest(execution, merge), execution.rest
+        await execution.post(task.Closed(reason=reason, unmerged=bool(rest), rest=rest))
+        await self._end_completed(execution)
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
-        """It was closed with its work on its branch: bring that to where it is for. Whether it is there, and in
-        words what became of it. Its own log has ended: what is to be said is the workstream's."""
+        """Merge the work of a task that was closed in an earlier run, before its merge. Return whether it is merged,
+        and a sentence about that. The log of the task has ended, so the facts are recorded of the workstream."""
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
-        unseen = execution.task.approval == "after"  # it had not come to that
-        merge = (
-            "not merged: nobody has approved it"
-            if unseen
-            else await self._merged(execution, execution.judged, on=workstream.id)
-        )
+        if execution.task.approval == "after":  # it was closed before it came to that
+            merge = "not merged: nobody has approved it"
+        else:
+            merge = await self._merged(execution, execution.judged, on=workstream.id)
         is_merged = not merge.startswith("not merged")
         if is_merged:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
-            await self._sup.verification.forget(owned(self._sup, execution))
-        merge = await self._with_rest(execution, merge) if is_merged else merge
-        await self.leave(execution)
-        told = {"task": execution.id, "session": execution.session_id}
-        self._sup.registry.record_fact(
-            workstream.id, MERGED if is_merged else MERGE_REFUSED, execution.cause, told, reason=merge
-        )
+            await self._sup.verification.forget(workspace_of(self._sup, execution))
+            merge = await self._with_rest(execution, merge)
+        await self.leave_workspace(execution)
+        fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
+        self._sup.registry.record_fact(workstream.id, fact, execution.cause, told, reason=merge)
         return is_merged, merge
 
     async def approve(self, execution: TaskExecution, by: str) -> None:
-        """A person wants the result: it is merged, and closed; both or neither, whoever has stopped to wait for it."""
+        """Merge and close a task that a person approved: both or neither, although the caller may be cancelled."""
         with anyio.CancelScope(shield=True):
-            await self._approve(execution, by)
-
-    async def _approve(self, execution: TaskExecution, by: str) -> None:
-        merge = await self._merged(execution, execution.data.judged)
-        if merge.startswith("not merged"):
-            await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
-            await self._failed_for_now(execution, merge)
-            return
-        authorization.count_success(self._plan_run, execution)
-        await self._end_session(execution)  # it goes on where its supervisor did not live to end it
-        reason = await self._with_rest(execution, merge)
-        await execution.post(
-            task.ApprovalGranted(by=by, reason=reason, unmerged=bool(execution.rest), rest=execution.rest)
-        )
-        await self._end(execution, "completed", "")
+            merge = await self._merged(execution, execution.data.judged)
+            if merge.startswith("not merged"):
+                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
+                await self._fail_for_now(execution, merge)
+                return
+            authorization.count_success(self._plan_run, execution)
+            await self._end_session(execution)  # it lives if the supervisor died before it ended it
+            reason, rest = await self._with_rest(execution, merge), execution.rest
+            await execution.post(task.ApprovalGranted(by=by, reason=reason, unmerged=bool(rest), rest=rest))
+            await self._end_completed(execution)
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
-        """A person does not want the result."""
+        """Fail a task whose result a person rejected."""
         await execution.post(task.ApprovalDenied(by=by, reason=reason))
-        await self._failed_for_now(execution, f"denied by {by}: {reason}")
+        await self._fail_for_now(execution, f"denied by {by}: {reason}")
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
-        """*merge*, and what was written where it was worked after that had been judged: nobody has tested it, so it
-        stays on its branch. Its session has ended, so that nobody writes there any more."""
+        """Return the sentence *merge*, extended by what was written after the work had been judged: that was not
+        tested, and stays on its branch. The session has ended, so nobody writes there any more."""
         if not execution.session_id or self._sup.verification.in_place:
             return merge
-        left = await self._sup.cleanup.put_away(execution.session_id, left_at(execution))
+        left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         if left.branch:
             execution.rest = left.branch
             rest = remark_of_rest(left.branch, left.directory)
@@ -251,8 +243,8 @@ class CompletionPipeline:
         return f"{merge}; {rest}"
 
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
-        """What became of the merge of the commit *judged*, in words. *on*: whose facts are made of it, where the task
-        was closed before."""
+        """Merge the commit *judged*, and return a sentence about that, which begins with ``not merged`` if it failed.
+        *on* is the entity that facts are recorded of, if the task was closed before."""
         if not execution.session_id:
             return "nothing to merge: its subtasks did the work"
         if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
@@ -266,124 +258,109 @@ class CompletionPipeline:
             case _:
                 return f"nothing to merge: {merge.why}"
 
-    async def _not_merged(self, execution: TaskExecution, why: str) -> None:
-        await execution.post(task.VerificationRejected(reason=why))
-        await self._failed_for_now(execution, why)
-
     # ------------------------------------------------------------------ failed
-    async def failed(self, execution: TaskExecution, error: str) -> None:
-        """It did not work out, and its run is over."""
+    async def fail(self, execution: TaskExecution, error: str) -> None:
+        """Record that the task has failed, after its run."""
         await execution.post(task.Failed(reason=error))
-        await self._failed_for_now(execution, error)
+        await self._fail_for_now(execution, error)
 
-    async def failed_before(self, execution: TaskExecution) -> None:
-        """It had failed already when its supervisor ended; perhaps its run and its job had not heard of that."""
+    async def continue_failed(self, execution: TaskExecution) -> None:
+        """Go on with a task that was recorded as failed when its supervisor died, perhaps before its run and job."""
         why = execution.data.last_failure
         await self.end_records(execution, why)
-        await self._failed_for_now(execution, why)
+        await self._fail_for_now(execution, why)
 
-    async def _failed_for_now(self, execution: TaskExecution, error: str) -> None:
-        left = await self.leave(execution)
-        if (
-            not self._plan_run.running
-        ):  # the plan was given up while an operator's word was recorded: nobody tries again
-            await self._plan_run.give_back(execution)
+    async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
+        """Leave the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
+        plan_run, left = self._plan_run, await self.leave_workspace(execution)
+        if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
+            await plan_run.give_back(execution)
             return
         if retries_left(execution.data, task.Retried()):
-            if not (why := self._plan_run.spend_retry()):
-                await self._plan_run.give_back(execution)
-                await self._retry(execution)
+            if not (why := plan_run.spend_retry()):
+                await plan_run.give_back(execution)
+                await execution.post(task.Retried(reason=f"try {execution.data.retries + 2}"))
+                execution.bury_run()
+                planned = plan_run.agent_of(execution)
+                execution.agent = await plugin_policies.next_agent(plan_run, execution, planned)
+                await plan_run.open_again(execution)
                 return
             error = f"{error} (no further try: {why})"
-        await self._exhausted(execution, f"{error}; its work is on the branch {left}" if left else error)
+        await self._settle(execution, error, left)
 
-    async def _retry(self, execution: TaskExecution) -> None:
-        await execution.post(task.Retried(reason=f"try {execution.data.retries + 2}"))
-        execution.bury_run()
-        execution.agent = await plugin_policies.next_agent(
-            self._plan_run, execution, self._plan_run.agent_of(execution)
-        )
-        await self._plan_run.open_again(execution)
+    async def settle_failed(self, execution: TaskExecution, error: str) -> None:
+        """Settle a failed task that is not tried again without a person."""
+        await self._settle(execution, error, await self.leave_workspace(execution))
 
-    async def rest(self, execution: TaskExecution, error: str) -> None:
-        """It has failed, and nobody tries it again by himself."""
-        left = await self.leave(execution)
-        await self._exhausted(execution, f"{error}; its work is on the branch {left}" if left else error)
-
-    async def _exhausted(self, execution: TaskExecution, error: str) -> None:
-        """No retry is left: a person may look at it. Its slot is free in the moment that it is settled: nobody has it
-        whom its failure ends."""
-        attempts = (
-            execution.run_data.attempts if execution.has_run else 0
-        )  # its run had ended under an earlier supervisor
+    async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
+        """Settle the task as failed. Its slot is given back just before: no task that ends with this failure may have
+        been given the slot. *branch* has the work, if it is left."""
+        error = f"{error}; its work is on the branch {branch}" if branch else error
+        attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
-        await self._plan_run.workstream.failed(execution, error, self._plan_run.results)
+        await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed", error)
 
-    async def given_up(self, execution: TaskExecution, why: str) -> None:
-        """It waited for another attempt that will not be made."""
-        if execution.run is TaskRun.PENDING:  # it was left, or reset, before its first one: nobody failed
-            await self.cancelled(execution, why)
+    async def give_up(self, execution: TaskExecution, why: str) -> None:
+        """End a task that waited for another attempt, which is not made."""
+        if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
+            await self.cancel(execution, why)
             return
         error = f"{execution.run_data.last_error} (no further try: {why})"
-        if task.Failed not in TASK.allowed(execution.state):  # it was taken from whoever had it: nobody failed
-            await self.cancelled(execution, error)
+        if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
+            await self.cancel(execution, error)
             return
         await self.open_circuit(execution, why)
-        if execution.run is not TaskRun.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
+        if execution.run is not TaskRun.CIRCUIT_OPEN:  # an earlier supervisor had admitted a probe
             await self._cancel_run(execution, why)
         await execution.post_job(job.UserCancelled(reason=why))
         await execution.post(task.Failed(reason=error))
-        await self.leave(execution)
-        await self._exhausted(execution, error)
+        await self.leave_workspace(execution)
+        await self._settle(execution, error)
 
     async def open_circuit(self, execution: TaskExecution, why: str) -> None:
-        """Its run, if it waits for another attempt, waits no longer: it rests."""
+        """Open the circuit of a run that waits for another attempt."""
         if execution.run is TaskRun.RETRYING:
             await execution.post_run(task_run.CircuitOpened(reason=why))
-            await self._plan_run.keep(execution, TaskRun.CIRCUIT_OPEN)
+            await self._plan_run.save_checkpoint(execution, TaskRun.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
-    async def cancelled(self, execution: TaskExecution, reason: str) -> None:
-        """It was ended on purpose; whoever ends it first has ended it."""
-        if execution.result is not None or execution.ending:
+    async def cancel(self, execution: TaskExecution, reason: str) -> None:
+        """Cancel the task, unless it is over or already being ended: the first end counts."""
+        if execution.is_over:
             return
-        execution.ending = True
+        execution.phase = Phase.ENDING
         await self.cancel_records(execution, reason)
-        if execution.session_lives:  # nobody wants the rest of its work: it is not waited for
+        if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=reason)
-        await self._leave_cancelled(execution)
+        if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
+            await self.leave_workspace(execution)
+        else:
+            await self._end_session(execution)
+            await take_back(self._sup, execution)
+            execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed" if execution.state is Task.FAILED else "aborted", reason)
 
-    async def _leave_cancelled(self, execution: TaskExecution) -> None:
-        """Where it worked is cleared away, or left as it is if the plan says so."""
-        if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
-            await self.leave(execution)
-            return
-        await self._end_session(execution)
-        await take_back(self._sup, execution)
-        execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
-
     async def cancel_records(self, execution: TaskExecution, reason: str) -> None:
-        """Say of the task, and of what it has of a run and a job, that nobody wants it any more."""
-        if (last := _last_word(execution, reason)) is not None:
+        """Record that the task is cancelled, and its run and job, if they are not over."""
+        if (last := _end_of_task(execution, reason)) is not None:
             await execution.post(last)
         await self._cancel_run(execution, reason)
         await self._cancel_job(execution, reason)
 
     async def end_records(self, execution: TaskExecution, reason: str) -> None:
-        """It has failed: what it has of a run and a job is over; a run whose circuit is open rests."""
+        """Record that the run and job of a failed task are cancelled. A run whose circuit is open stays so."""
         if execution.has_run and execution.run is not TaskRun.CIRCUIT_OPEN:
             await self._cancel_run(execution, reason)
         await self._cancel_job(execution, reason)
 
     async def _cancel_run(self, execution: TaskExecution, reason: str) -> None:
         if execution.has_run and task_run.Cancelled in RUN.allowed(execution.run):
-            await self._plan_run.keep(execution, TaskRun.CANCELLED)
+            await self._plan_run.save_checkpoint(execution, TaskRun.CANCELLED)
             await execution.post_run(task_run.Cancelled(reason=reason))
 
     @staticmethod
@@ -391,26 +368,24 @@ class CompletionPipeline:
         if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
             await execution.post_job(job.UserCancelled(reason=reason))
 
-    def tell_cancelled(self, execution: TaskExecution, reason: str) -> None:
-        """The same of the task and its job without waiting: what is said once is recorded when it can be."""
+    def send_cancelled(self, execution: TaskExecution, reason: str) -> None:
+        """Send the task and its job the events that cancel them, without waiting: they are recorded when the journal
+        can be written."""
         tell = self._sup.registry.send
+        last = _end_of_task(execution, reason)
         if execution.state is Task.DONE:
-            tell(
-                execution.id,
-                VERIFIED if execution.is_done else task.VerificationRejected(reason=reason),
-                cause=execution.cause,
-            )
-        elif (last := _last_word(execution, reason)) is not None:
+            last = VERIFIED if execution.is_done else task.VerificationRejected(reason=reason)
+        if last is not None:
             tell(execution.id, last, cause=execution.cause)
         if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
             tell(execution.job_id, job.UserCancelled(reason=reason), cause=execution.cause)
 
-    async def tell_run_cancelled(self, execution: TaskExecution, reason: str) -> None:
-        """The same of its run: only a checkpoint is waited for, and no disk of records."""
+    async def send_run_cancelled(self, execution: TaskExecution, reason: str) -> None:
+        """Do the same with the run. Only its checkpoint is waited for, not the journal."""
         if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
             return
         try:
-            if (checkpoint := await self._plan_run.kept(execution, TaskRun.CANCELLED)) is not None:
+            if (checkpoint := await self._plan_run.make_checkpoint(execution, TaskRun.CANCELLED)) is not None:
                 self._sup.registry.send(execution.run_id, checkpoint, cause=execution.cause)
         finally:
             self._sup.registry.send(execution.run_id, task_run.Cancelled(reason=reason), cause=execution.cause)
@@ -418,36 +393,35 @@ class CompletionPipeline:
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
     ) -> None:
-        """It is never begun."""
-        if execution.result is not None or execution.ending:
+        """Skip a task that is never begun: *cause* says why, *dependency* is the task that did not complete."""
+        if execution.is_over:
             return
-        execution.ending = True
+        execution.phase = Phase.ENDING
         if dependency is not None:
             execution.seq = dependency.seq
-        if execution.has_run:  # else it was said under an earlier supervisor
-            await execution.post_run(
-                task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
-            )
+        if execution.has_run:  # else an earlier supervisor has skipped the run
+            name = dependency.name if dependency is not None else ""
+            await execution.post_run(task_run.Skipped(cause=cause, dependency=name))
         await self._cancel_job(execution, reason)
-        if (last := _last_word(execution, reason)) is not None:
+        if (last := _end_of_task(execution, reason)) is not None:
             await execution.post(last)
         blocked = cause is SkipCause.DEPENDENCY_FAILED
         self._plan_run.settle(execution, "blocked" if blocked else "skipped", reason)
 
     # ------------------------------------------------------------------ afterwards
-    async def _end(self, execution: TaskExecution, outcome: str, error: str) -> None:
-        await self._sup.verification.forget(owned(self._sup, execution))
-        await self.leave(execution)
+    async def _end_completed(self, execution: TaskExecution) -> None:
+        await self._sup.verification.forget(workspace_of(self._sup, execution))
+        await self.leave_workspace(execution)
         await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, outcome, error)
+        self._plan_run.settle(execution, "completed", "")
 
-    async def leave(self, execution: TaskExecution) -> str:
-        """Its session ends, and where it worked is cleared away; the branch that its work is left on, if it is."""
+    async def leave_workspace(self, execution: TaskExecution) -> str:
+        """End the session, and clear the workspace away. Return the branch that the work is left on, or ``""``."""
         if not execution.session_id:
             return ""
         await self._end_session(execution)
         await take_back(self._sup, execution)
-        left = await self._sup.cleanup.put_away(execution.session_id, left_at(execution))
+        left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         return left.branch or ""
 
     async def _end_session(self, execution: TaskExecution) -> None:
@@ -458,12 +432,13 @@ class CompletionPipeline:
 
 
 def _message(execution: TaskExecution) -> str:
-    """The message of the commits that hold the work."""
+    """Return the message of the commits that hold the work."""
     return f"{execution.name}: the work of session {execution.session_id}"
 
 
-def _last_word(execution: TaskExecution, reason: str) -> task.TaskEvent | None:
-    """What was never approved is rejected, the rest is cancelled; what has failed has failed."""
+def _end_of_task(execution: TaskExecution, reason: str) -> task.TaskEvent | None:
+    """Return the event that ends a task on purpose: a task that was never approved is rejected, any other one
+    cancelled; none for a failed task."""
     allowed = TASK.allowed(execution.state)
     if task.Cancelled in allowed:
         return task.Cancelled(reason=reason)

@@ -1,9 +1,9 @@
-"""Leases: who holds what, until when, under which fencing token.
+"""Leases: who holds which item, until when, under which fencing token.
 
-Pure: times are arguments, in seconds of one clock. A thing has at most one holder. Tokens only grow, over all things
-and for ever: whoever held a thing before has a smaller one than whoever holds it now, so that what comes late is known
-by its number, whatever happened in between. A lease that has run out stands until somebody takes it away (``expired``),
-so that a thing is never free without having been told of.
+Pure: times are arguments, in seconds of one clock. An item has at most one holder. Tokens only grow, over all items and
+for ever: a former holder has a smaller token than the holder of now, so that a late action is known by its number,
+whatever happened in between. A lease that has run out stands until it is taken away (``expired``): an item is never
+free without somebody having been told.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ class Claim(NamedTuple):
 
 
 class StaleClaim(LookupError):
-    """Somebody acted on a claim that is not his any more; nothing was changed.
-
-    ``token`` is the one he showed, ``holder`` the claim that stands now, if there is one.
-    """
+    """Raised when the holder of an old claim acts on it; nothing was changed. ``token`` is the old one, ``holder`` the
+    claim that stands now, if there is one."""
 
     def __init__(self, item_id: str, token: int, holder: Claim | None, last: int) -> None:
         self.item_id = item_id
@@ -42,7 +40,7 @@ class Leases:
     """Grants, renews and takes away leases. Every operation is O(log n) or better, amortised.
 
     Args:
-        last_token: the largest token that was granted before, by whoever had these things to grant: 0 if nobody.
+        last_token: the largest token that was granted before for the same items; 0 if none was.
     """
 
     def __init__(self, last_token: int) -> None:
@@ -54,10 +52,10 @@ class Leases:
         self._ends: list[tuple[float, int, str]] = []
 
     def grant(self, item_id: str, worker_id: str, now_s: float, lease_s: float) -> Claim:
-        """A new lease on what nobody holds; without an end if *lease_s* is infinite.
+        """Grant a lease on an item that nobody holds; it has no end if *lease_s* is infinite.
 
         Raises:
-            ValueError: somebody holds it, or *lease_s* is not above 0.
+            ValueError: the item is held, or *lease_s* is not above 0.
         """
         if not lease_s > 0:
             raise ValueError(f"lease_s: {lease_s!r} is not above 0")
@@ -73,10 +71,10 @@ class Leases:
         return claim
 
     def check(self, item_id: str, token: int) -> Claim:
-        """The claim that *token* is for.
+        """Return the claim that *token* is for.
 
         Raises:
-            StaleClaim: it does not stand any more.
+            StaleClaim: the claim does not stand any more.
         """
         claim = self._held.get(item_id)
         if claim is None or claim.token != token:
@@ -84,10 +82,10 @@ class Leases:
         return claim
 
     def renew(self, item_id: str, token: int, now_s: float) -> Claim:
-        """The same claim, for as long again from *now_s*; never for less than it had. O(1).
+        """Extend the claim by its lease, counted from *now_s*; never to an earlier end than it had. O(1).
 
         Raises:
-            StaleClaim: it does not stand any more.
+            StaleClaim: the claim does not stand any more.
         """
         claim = self.check(item_id, token)
         claim = claim._replace(expires_s=max(claim.expires_s, now_s + self._lease_s[item_id]))
@@ -95,7 +93,7 @@ class Leases:
         return claim
 
     def drop(self, item_id: str) -> Claim | None:
-        """Take it from whoever holds it; the claim that stood."""
+        """Take the item from its holder, and return the claim that stood."""
         claim = self._held.pop(item_id, None)
         if claim is not None:
             del self._lease_s[item_id]
@@ -106,19 +104,19 @@ class Leases:
         return claim
 
     def holder(self, item_id: str) -> Claim | None:
-        """The claim that stands on it."""
+        """Return the claim that stands on the item."""
         return self._held.get(item_id)
 
     def of(self, worker_id: str) -> list[Claim]:
-        """What that worker holds, oldest claim first."""
+        """Return the claims of that worker, oldest first."""
         return [self._held[item_id] for item_id in self._workers.get(worker_id, ())]
 
     def all(self) -> list[Claim]:
-        """Every claim that stands, oldest first."""
+        """Return every claim that stands, oldest first."""
         return sorted(self._held.values(), key=lambda claim: claim.token)
 
     def expired(self, now_s: float) -> list[Claim]:
-        """Take away every lease that has run out at *now_s* (``>=``): those claims, by their ends."""
+        """Take away every lease that has run out at *now_s* (``>=``); return those claims, by their ends."""
         found = []
         while self._ends and self._ends[0][0] <= now_s:
             _, token, item_id = heappop(self._ends)
@@ -130,9 +128,10 @@ class Leases:
             else:
                 self.drop(item_id)
                 found.append(claim)
-        return sorted(found, key=lambda one: (one.expires_s, one.token))  # a renewed one was looked at too early
+        return sorted(found, key=lambda one: (one.expires_s, one.token))  # renewed claims come out of order
 
     def _watch(self, claim: Claim) -> None:
-        """A renewed claim is looked at again when its earlier end has come, so that renewing costs nothing."""
+        """Look at the claim at its end. A renewed claim is looked at when its earlier end has come, so that renewing
+        costs nothing."""
         if isfinite(claim.expires_s):
             heappush(self._ends, (claim.expires_s, claim.token, claim.item_id))

@@ -1,4 +1,4 @@
-"""Which paths are held, and by whom: two holders never have overlapping ones.
+"""Owned paths: no two holders have paths that overlap.
 
 Pure. A path owns what is below it: ``src`` overlaps ``src/a.py`` and is overlapped by it, and the root (``.``) overlaps
 everything. Paths are relative to one root and compared as they are spelled; nothing looks at a disk. Every operation
@@ -13,10 +13,10 @@ __all__ = ["OwnedPaths", "spelled"]
 
 
 def spelled(paths: Sequence[str]) -> tuple[str, ...]:
-    """*paths* in their one spelling, sorted, without those that another one owns already.
+    """Return *paths* in their one spelling, sorted, without those that another one owns already.
 
     Raises:
-        ValueError: one is absolute, or leads out of the root.
+        ValueError: a path is absolute, or leads out of the root.
     """
     kept: list[str] = []
     for path in sorted({_one_spelling(path) for path in paths}):
@@ -33,36 +33,36 @@ def _one_spelling(path: str) -> str:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The directories that it is in, the nearest first, the root last."""
+    """Yield the directories that the path is in, the nearest first, the root last."""
     while path:
         path = path.rpartition("/")[0]
         yield path
 
 
 class OwnedPaths:
-    """Who holds which paths. The paths given are in their one spelling (``spelled``)."""
+    """Paths and their holders. The paths given are in their one spelling (``spelled``)."""
 
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
         self._below: dict[str, dict[str, str]] = {}
 
     def blocker(self, paths: Sequence[str]) -> str | None:
-        """One who holds something that overlaps one of *paths*: the same one, as long as the same are held."""
+        """Return one holder of something that overlaps *paths*: the same one, as long as the same paths are held."""
         return next(self._blockers(paths), None)
 
     def blockers(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Everyone who does, each once."""
+        """Return every holder of something that overlaps *paths*, each once."""
         return tuple(dict.fromkeys(self._blockers(paths)))
 
     def take(self, owner: str, paths: Sequence[str]) -> None:
-        """*owner* holds *paths*, which nobody's overlap."""
+        """Have *owner* hold *paths*, which overlap no held one."""
         for path in paths:
             self._held[path] = owner
             for above in _above(path):
                 self._below.setdefault(above, {})[path] = owner
 
     def give_back(self, paths: Sequence[str]) -> None:
-        """Nobody holds *paths* any more."""
+        """Free *paths*."""
         for path in paths:
             del self._held[path]
             for above in _above(path):

@@ -1,14 +1,30 @@
-"""What a run of a plan works on: its tasks, the backlog, the workers, and what all of them share.
+"""The state of one plan run: its tasks, the backlog, the workers, the budget of retries and the breakers of providers.
 
-Everything here is done at once, without an await, but for the words to the workers: so whoever claims, offers or
-settles sees one picture.
+Theory of operation
+-------------------
+Six parts work on a run. Each is given the ones before it, so that calls go one way only::
+
+    PlanRun             state; offers, claims and ends of tasks change here, each without an await in between
+    CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
+    AttemptRunner       carries out a claim: session, prompt, attempt after attempt
+    PlanRecovery        continues the tasks that an earlier supervisor left
+    BlockedTasks        tasks that were begun, and wait for other tasks or for a person
+    TaskScheduler       decides which task is next, and what the end of one means to the others
+
+What a lower part must tell a higher one is an event: ``publish`` hands it to all who have subscribed, before it
+returns. For example the pipeline settles task ``a``: ``settle`` publishes ``TaskSettled``, and the scheduler considers
+``b``, which depended on ``a``, before anything else happens.
+
+Invariants: a task has at most one claim; it is settled once (``result``), unless an operator resets it; nothing is
+begun when ``running`` is false.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -16,7 +32,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.job import JobData, SchedulerAssigned
+from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
@@ -31,90 +47,145 @@ from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
+from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
 from supervisor.work.results import TaskResult
-from supervisor.work.task_execution import TaskExecution
+from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
-from supervisor.work.workers import WorkerPool
+from supervisor.work.workers import Heartbeat, WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
 
-__all__ = ["PlanRun"]
+__all__ = ["LOST", "OwnTaskCommands", "PlanEvent", "PlanRun", "SubtasksAwaited", "TaskReleased", "TaskSettled"]
 
 _log = get_logger()
 
+LOST = "its worker was lost"
+
+
+class TaskSettled(NamedTuple):
+    """A task has a result."""
+
+    execution: TaskExecution
+
+
+class TaskReleased(NamedTuple):
+    """An attempt runner has let go of a task that now waits for its subtasks, or is blocked."""
+
+    execution: TaskExecution
+
+
+class SubtasksAwaited(NamedTuple):
+    """A task that was blocked waits for its subtasks again."""
+
+    execution: TaskExecution
+
+
+PlanEvent: TypeAlias = TaskSettled | TaskReleased | SubtasksAwaited
+
+
+class OwnTaskCommands(Protocol):
+    """Commands that an agent may give about the task that it works on."""
+
+    @property
+    def split(self) -> Callable[..., Awaitable[CommandResult]]: ...
+
+    @property
+    def block_own(self) -> Callable[..., Awaitable[CommandResult]]: ...
+
 
 class PlanRun:
-    """The work of one run.
+    """The state of one plan run.
 
     Args:
-        sup: the supervisor that it runs on.
-        plan: what it runs.
-        pool: who has slots.
-        stream: what it is done for.
+        sup: the supervisor that the plan runs on.
+        plan: the plan. Subtasks that a task is split into are added to it.
+        commands: commands that agents give about their own tasks.
+        heartbeat: replaces the heartbeats of the workers.
     """
 
-    def __init__(self, sup: Supervisor, plan: Plan, worker_pool: WorkerPool, workstream: WorkstreamEntity) -> None:
-        self.sup, self.plan, self.worker_pool, self.workstream = sup, plan, worker_pool, workstream
+    def __init__(
+        self, sup: Supervisor, plan: Plan, commands: OwnTaskCommands, *, heartbeat: Heartbeat | None = None
+    ) -> None:
+        self.sup, self.plan, self._commands = sup, plan, commands
+        self.workstream = WorkstreamEntity(sup)
+        self.worker_pool = WorkerPool(
+            sup,
+            plan.workers,
+            plan.max_sessions,
+            heartbeat=heartbeat,
+            on_lost=self.take_from_lost_worker,
+            on_free=self.wake,
+        )
         self.executions: dict[str, TaskExecution] = {}
         self.unsettled = 0
-        """How many of them have no result yet."""
+        """Number of tasks that have no result yet."""
+        self.previous: PreviousRun | None = None
+        """The run of the plan that this one resumes."""
         self.backlog = Backlog(last_token=_last_token(sup))
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.providers = ProviderBreakers()
-        self._at_work: dict[str, TaskExecution] = {}
-        """Whose each session is."""
-        self.durations = Durations()
+        self.concluded = False
+        """Whether every task is settled, and stays so: the workstream is being validated and closed."""
+        self.over = OneShotEvent()
+        """Set when nothing is begun any more."""
+        self.look_again = False
+        """Whether a look for dead ends found a task that was being moved."""
+        self._asked: dict[str, str] = {}
+        """The provider that the attempt of a task asks now, by the task's name."""
+        self._began_s: dict[str, float] = {}
+        """When this process launched the last attempt of a task (seconds), by the task's name."""
+        self._by_session: dict[str, TaskExecution] = {}
+        self._durations = Durations()
         self._timeouts = Timeouts()
         self._random: random.Random = sup.registry.system.rng("plan")
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
-        self.concluded = False
-        """Every task is settled, and stays so: what is to be said of the whole is being said."""
-        self.over = OneShotEvent()
-        """When nothing is begun of it any more."""
-        self.on_settled: Callable[[TaskExecution], None] = lambda execution: None
-        """Called when a task is settled."""
-        self.split: Callable[..., Awaitable[CommandResult]] | None = None
-        """How a task is split."""
-        self.block: Callable[..., Awaitable[CommandResult]] | None = None
-        """How its own agent has a task blocked."""
-        self.on_let_go: Callable[[TaskExecution], None] = lambda execution: None
-        """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""
+        self._listeners: list[Callable[[PlanEvent], None]] = []
 
     # ------------------------------------------------------------------ the run
-    def have(self, group: TaskGroup | None) -> None:
-        """What is begun runs in *group*; ``None``: nothing is begun any more."""
+    def begin(self, group: TaskGroup) -> None:
+        """Run whatever is started from now on in *group*."""
         self._group = group
-        heard = self.sup.monitors.on_model_failed
-        if group is not None:
-            heard.append(self._model_failed)
-            return
+        self.sup.monitors.on_model_failed.append(self._model_failed)
+
+    def end(self) -> None:
+        """Start nothing any more."""
+        self._group = None
         self.over.set()
-        if self._model_failed in heard:
-            heard.remove(self._model_failed)
+        if self._model_failed in self.sup.monitors.on_model_failed:
+            self.sup.monitors.on_model_failed.remove(self._model_failed)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-        """Begin something of the run; nothing, where the run has ended, or is ending: a command may outlive it. (What
-        is begun in a cancelled group of asyncio's would spin until the last of those that are there have ended.)"""
+        """Start a task of the run; nothing, if the run has ended or is ending. (A command may outlive the run. A task
+        that is started in a cancelled group of asyncio would spin until the last task of the group has ended.)"""
         if self._group is not None and not self._group.cancel_scope.cancel_called:
             self._group.start_soon(fn, *args)
 
     async def started(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-        """Begin something of the run, and wait until it says that it has begun (``task_status``)."""
+        """Start a task of the run, and wait until it reports that it has begun (``task_status``)."""
         if self._group is not None and not self._group.cancel_scope.cancel_called:
             await self._group.start(fn, *args)
-
-    @property
-    def results(self) -> list[TaskResult]:
-        """Of the tasks that are settled."""
-        return [execution.result for execution in self.executions.values() if execution.result is not None]
 
     @property
     def running(self) -> bool:
         return self._group is not None and not self.concluded
 
+    @property
+    def results(self) -> list[TaskResult]:
+        """The results of the tasks that are settled."""
+        return [execution.result for execution in self.executions.values() if execution.result is not None]
+
+    def subscribe(self, listener: Callable[[PlanEvent], None]) -> None:
+        """Have *listener* called with every event from now on. It must not wait for anything."""
+        self._listeners.append(listener)
+
+    def publish(self, event: PlanEvent) -> None:
+        """Call every listener with *event*."""
+        for listener in self._listeners:
+            listener(event)
+
     def wake(self) -> None:
-        """Something may be claimable now."""
+        """Have the scheduler look for work: something may be claimable now."""
         self._woken.set()
 
     async def woken(self) -> None:
@@ -125,25 +196,36 @@ class PlanRun:
             await self._woken.wait()
         self._woken = anyio.Event()
 
+    @asynccontextmanager
+    async def moving(self, execution: TaskExecution) -> AsyncIterator[None]:
+        """Hold the lock of *execution*. Afterwards the scheduler looks for dead ends again, if it did so meanwhile: a
+        task that is being moved may still bring others forward, so that none is found."""
+        try:
+            async with execution.lock:
+                yield
+        finally:
+            if self.look_again:
+                self.look_again = False
+                self.wake()
+
     def now(self) -> float:
         """Seconds of the clock that decisions are made with."""
         return self.sup.journal_writer.clock.now()
 
     async def sleep(self, delay_s: float) -> None:
-        """So long, or until nothing is begun any more."""
+        """Wait for *delay_s* seconds, or until the supervisor is stopping."""
         with anyio.move_on_after(delay_s):
             await self.sup.stopping.wait()
 
     # ------------------------------------------------------------------ claims
     def offer(self, execution: TaskExecution) -> None:
-        """It can be claimed, as far as it is concerned; what nobody wants any more cannot."""
-        if execution.unwanted or execution.is_over:
-            return
-        self.backlog.ready(execution.name)
-        self.wake()
+        """Let a worker claim the task, unless the task is to be cancelled or is over."""
+        if not (execution.cancel_reason or execution.is_over):
+            self.backlog.ready(execution.name)
+            self.wake()
 
     async def give_back(self, execution: TaskExecution) -> None:
-        """Nobody works on it any more: its worker has a slot again."""
+        """Release the claim of the task: its worker has a slot again."""
         claim, execution.claim = execution.claim, None
         self.backlog.hold(execution.name)
         if claim is None:
@@ -155,65 +237,83 @@ class PlanRun:
                 self.backlog.release(execution.name, claim.token)
             self.wake()
 
+    def take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
+        """Take from a lost worker whatever it holds."""
+        for claim in self.backlog.fence(worker_id):
+            execution = self.executions[claim.item_id]
+            if execution.active is None:
+                continue  # nobody has begun: it can be claimed at once
+            self.backlog.hold(execution.name)  # whoever carries it out has to let go of it first
+            if execution.job in (Job.QUEUED, Job.RUNNING):  # what is checked and merged needs no worker any more
+                execution.active.interrupt(LOST, lost=True)
+
     async def open_again(self, execution: TaskExecution) -> None:
-        """The task is open again: a new run and a new job, for its agent, who tries next."""
+        """Open another run and job for the task, and queue the job."""
         execution.checkpoint = execution.checkpoint or execution.last_checkpoint
         execution.open_run(self.limits_of(execution))
         await self.queue_again(execution)
 
-    def limits_of(self, execution: TaskExecution) -> TaskRunData:
-        """The bounds of its next run, and what that begins with."""
-        return checkpoints.follow_up(execution, self.plan.task_lifecycle.value())
-
     async def queue_again(self, execution: TaskExecution) -> None:
-        """Its run is to be tried: a new job, for whoever tries next."""
+        """Open another job for the run, and queue it."""
         execution.open_job()
-        await self.queue(execution)
-
-    async def queue(self, execution: TaskExecution) -> None:
-        """Its job, which is new, waits for whoever tries next."""
-        needed = (self.executions[name] for name in execution.task.depends_on)
-        depends_on = tuple(one.completed_job for one in needed if one.completed_job)
-        await execution.post_job(SchedulerAssigned(depends_on=depends_on))
+        await self.queue(execution, execution.task.depends_on)
         self.offer(execution)
 
+    async def queue(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
+        """Record that the job, which is new, waits for a worker, after the jobs of the *needed* tasks."""
+        jobs = (self.executions[name].completed_job for name in needed)
+        await execution.post_job(SchedulerAssigned(depends_on=tuple(one for one in jobs if one)))
+
+    def limits_of(self, execution: TaskExecution) -> TaskRunData:
+        """Return the limits of the task's next run, with the checkpoint that it begins with."""
+        return checkpoints.with_checkpoint(execution, self.plan.task_lifecycle.value())
+
     def lives(self, session_id: str) -> bool:
-        """Whether that session can be asked for something."""
-        work, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
+        """Return whether that session can be prompted."""
+        session, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
         return (
-            work is not None
+            session is not None
             and entity is not None
-            and not work.is_stopping
+            and not session.is_stopping
             and entity.state is not SessionState.STOPPED
         )
 
-    # ------------------------------------------------------------------ attempts
-    async def decide(self, execution: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
-        """Leave the states in which the run decides; a retry that nobody may spend opens its circuit, as does what is
-        *spent* already."""
+    def attach_session(self, execution: TaskExecution, *, may_split: bool) -> None:
+        """Let the session of the task give commands about it, and count the model errors of the session as its."""
+        self._by_session[execution.session_id] = execution
+        session = self.sup.registry.sessions.get(execution.session_id)
+        if session is not None:
+            split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
+            session.assigned_task = AssignedTask(execution.name, split, self._commands.block_own, state_dir)
+
+    def directory_of(self, execution: TaskExecution) -> str:
+        """Return the directory that the task's agent is configured to work in."""
+        profile = self.sup.profile(execution.agent)
+        return self.sup.workdir if profile is None else profile.directory
+
+    # ------------------------------------------------------------------ retries
+    async def decide_retry(self, execution: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
+        """Decide whether the task's run, which has failed, is tried again. This is the only place that decides so.
+
+        The table of the run decides, by attempts, error signature and category. A retry that the table grants is
+        charged to the retry budget of the workstream, unless it is not to be *charged*; if nothing is left there, or
+        the reason *spent* says that the agent has used up its tries, the run's circuit is opened all the same. A run
+        that is in none of the states in which a failure is decided about stays as it is.
+        """
         while execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT):
-            await self.keep(execution, execution.run)
-            await execution.post_run(task_run.RetryDecided(jitter=self._jitter(execution)))
+            await self.save_checkpoint(execution, execution.run)
+            jitter = 1.0 + self._random.uniform(-execution.run_data.jitter, execution.run_data.jitter)
+            await execution.post_run(task_run.RetryDecided(jitter=jitter))
         if charged and execution.run is TaskRun.RETRYING and (why := spent or self.spend_retry()):
             await execution.post_run(task_run.CircuitOpened(reason=why))
         if execution.run is TaskRun.CIRCUIT_OPEN:
-            await self.keep(execution, TaskRun.CIRCUIT_OPEN)
-        if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):  # while nobody else can have what it owns
+            await self.save_checkpoint(execution, TaskRun.CIRCUIT_OPEN)
+        if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
+            # Now, since the task still owns its files: as soon as it is given back, another one may work on them.
             await checkpoints.take_back(self.sup, execution)
 
-    async def keep(self, execution: TaskExecution, state: TaskRun) -> None:
-        """Its run enters *state*: keep what the plan wants kept there."""
-        await checkpoints.keep(self.sup, self.plan.task_lifecycle, execution, state)
-
-    async def kept(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
-        """The same, but for the record of it."""
-        return await checkpoints.kept(self.sup, self.plan.task_lifecycle, execution, state)
-
-    def _jitter(self, execution: TaskExecution) -> float:
-        return 1.0 + self._random.uniform(-execution.run_data.jitter, execution.run_data.jitter)
-
     def spend_retry(self) -> str:
-        """Spend one of the workstream's retries; why there is none, if so."""
+        """Spend one retry of the workstream's budget. Return why there is none, or ``""``."""
         if self.sup.stopping.is_set():
             return "the supervisor is ending"
         left = self.budget.spend()
@@ -222,117 +322,112 @@ class PlanRun:
         self.budget = left
         return ""
 
+    async def save_checkpoint(self, execution: TaskExecution, state: TaskRun) -> None:
+        """Save what the plan wants saved when a run enters *state*."""
+        await checkpoints.save_checkpoint(self.sup, self.plan.task_lifecycle, execution, state)
+
+    async def make_checkpoint(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
+        """Do the same, but return the record instead of appending it."""
+        return await checkpoints.make_checkpoint(self.sup, self.plan.task_lifecycle, execution, state)
+
     def agent_of(self, execution: TaskExecution) -> str:
-        """Who tries next: those that it falls back on have their turn after a failure each."""
+        """Return the agent of the next attempt: after each failure the next one of the task's ``fallback_agents``."""
         return next_agent(execution.task.agent, execution.task.fallback_agents, execution.data.retries)
 
     def time_limit(self, execution: TaskExecution) -> TimeLimit:
-        """What an attempt may take: what its task says, or its scope; else the plan, or the limits of its session."""
+        """Return the time limit of an attempt: of the task, else of tasks of its size, else of the plan."""
         lifecycle = self.plan.task_lifecycle
         if execution.task.timeout_s is not None:
             return TimeLimit(execution.task.timeout_s)
         if (kind := _kind_of(execution)) is not None:
-            return TimeLimit(self._timeouts.of(kind, self.durations.of(kind)), self._timeouts.hard_cap_s)
+            return TimeLimit(self._timeouts.of(kind, self._durations.of(kind)), self._timeouts.hard_cap_s)
         return TimeLimit(lifecycle.default_timeout if "default_timeout" in lifecycle.model_fields_set else None)
 
+    # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:
-        """Whose trouble is the trouble of that agent: everybody who runs the same program by the same adapter."""
+        """Return the provider of an agent: agents that run the same program by the same adapter share it."""
         config = self.plan.agents.get(agent)
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
-    def claimed(self, execution: TaskExecution) -> None:
-        """It is about to be launched: of those that wait for a provider that failed, nobody else is, until it has an
-        answer. (A task that waits for its subtasks is not: what they made is only looked at.)"""
+    def note_claimed(self, execution: TaskExecution) -> None:
+        """Count the task as the probe of its provider, if the provider's breaker is open: no other task is launched
+        before this one has an answer. (A task that waits for its subtasks is not launched.)"""
         if execution.state is not Task.WAITING_FOR_SUBTASKS:
             self._ask(execution)
 
-    def launched(self, execution: TaskExecution) -> None:
-        execution.began_s = self.now()
-        if execution.asks != self.provider_of(
-            execution.agent
-        ):  # another agent has it, or it is tried again in its slot
-            self.withdrawn(execution)
+    def note_launched(self, execution: TaskExecution) -> None:
+        """Note that an attempt begins."""
+        self._began_s[execution.name] = self.now()
+        # Another agent has it than was claimed for, or it is tried again in its slot.
+        if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
+            self.note_withdrawn(execution)
             self._ask(execution)
 
     def _ask(self, execution: TaskExecution) -> None:
         key, now_s = self.provider_of(execution.agent), self.now()
         if self.providers.allows(key, now_s):
-            execution.asks = key
+            self._asked[execution.name] = key
             self._record_transition(execution, self.providers.launched(key, execution.name, now_s))
 
-    def ended(self, execution: TaskExecution, failure: Failure | None) -> None:
-        """An attempt has ended, with *failure* or well."""
-        now_s = self.now()
-        if failure is None and execution.began_s is not None:
-            self.durations.note(_kind_of(execution), now_s - execution.began_s)
-        asked, execution.asks = execution.asks or self.provider_of(execution.agent), ""
+    def note_ended(self, execution: TaskExecution, failure: Failure | None) -> None:
+        """Note that an attempt has ended, with *failure* or well."""
+        now_s, began_s = self.now(), self._began_s.get(execution.name)
+        if failure is None and began_s is not None:
+            self._durations.note(_kind_of(execution), now_s - began_s)
+        asked = self._asked.pop(execution.name, "") or self.provider_of(execution.agent)
         self._record_transition(execution, self.providers.ended(asked, execution.name, now_s, failure))
 
-    def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
-        """The model of somebody's agent failed once; the agent may try again by itself."""
-        execution = self._at_work.get(session_id.partition("/")[0])
-        work = self.sup.registry.sessions.get(session_id)
-        _, provider, why = PROBLEMS[failure.problem]
-        if execution is not None and work is not None and provider:
-            key = self.provider_of(work.profile.name)
-            self._record_transition(execution, self.providers.troubled(key, execution.name, self.now(), why))
-
-    def withdrawn(self, execution: TaskExecution) -> None:
-        """An attempt was ended before it could say anything."""
-        asked, execution.asks = execution.asks, ""
-        if asked:
+    def note_withdrawn(self, execution: TaskExecution) -> None:
+        """Note that an attempt was ended before it could say anything about its provider."""
+        if asked := self._asked.pop(execution.name, ""):
             self.providers.withdrawn(asked, execution.name, self.now())
             self.wake()
 
-    def _record_transition(self, execution: TaskExecution, turned: BreakerTransition | None) -> None:
-        if turned is not None:
-            told = {"provider": turned.key, "circuit": turned.state.value, "free_at_s": turned.free_at_s}
-            execution.note("ProviderBreaker", told, turned.why)
-            _log.warning("the breaker of a provider has turned", **told)
+    def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
+        """Count one error of the model that an agent works with; the agent may try again by itself."""
+        execution = self._by_session.get(session_id.partition("/")[0])
+        session = self.sup.registry.sessions.get(session_id)
+        _, provider, why = PROBLEMS[failure.problem]
+        if execution is not None and session is not None and provider:
+            key = self.provider_of(session.profile.name)
+            self._record_transition(execution, self.providers.troubled(key, execution.name, self.now(), why))
+
+    def _record_transition(self, execution: TaskExecution, transition: BreakerTransition | None) -> None:
+        if transition is not None:
+            told = {"provider": transition.key, "circuit": transition.state.value, "free_at_s": transition.free_at_s}
+            execution.note("ProviderBreaker", told, transition.why)
+            _log.warning("the breaker of a provider changed its state", **told)
             self.wake()
-
-    def directory_of(self, execution: TaskExecution) -> str:
-        """Where the agent of that task is configured to work."""
-        profile = self.sup.profile(execution.agent)
-        return self.sup.workdir if profile is None else profile.directory
-
-    def attach_session(self, execution: TaskExecution, *, may_split: bool) -> None:
-        """Its session may say that it is blocked, and perhaps split it. What its model meets is its."""
-        self._at_work[execution.session_id] = execution
-        work = self.sup.registry.sessions.get(execution.session_id)
-        if work is not None and self.block is not None:
-            split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
-            work.assigned_task = AssignedTask(execution.name, split, self.block, state_dir)
 
     # ------------------------------------------------------------------ ends
     def settle(self, execution: TaskExecution, outcome: str, error: str) -> None:
-        """Nothing more becomes of it in this run. What it was settled as first stands."""
-        if execution.result is not None:
-            return
-        execution.result = execution.ended(outcome, error)
-        self._at_work.pop(execution.session_id, None)
-        self._count(execution)
-        self.on_settled(execution)
+        """Give the task its result, unless it has one."""
+        if execution.result is None:
+            execution.result = execution.result_of(outcome, error)
+            self._by_session.pop(execution.session_id, None)
+            self._count(execution)
+            self.publish(TaskSettled(execution))
 
     def _count(self, execution: TaskExecution) -> None:
+        execution.phase = Phase.SETTLED
         self.unsettled -= 1
         execution.settled.set()
 
     def unsettle(self, execution: TaskExecution) -> None:
-        """Something may become of it after all: the run does not end before that is known."""
+        """Take the result away: the task is to be done after all, and the run must not end meanwhile."""
         execution.result, execution.settled = None, OneShotEvent()
-        execution.ending, execution.unwanted = False, ""
+        execution.phase, execution.cancel_reason = Phase.IDLE, ""
         self.unsettled += 1
 
     def resettle(self, execution: TaskExecution, result: TaskResult) -> None:
-        """Nothing became of it: it is settled as it was."""
+        """Give the task its former result again: it is not done after all."""
         execution.result = result
         self._count(execution)
         self.wake()
 
 
 def _last_token(sup: Supervisor) -> int:
-    """The largest fencing token that an earlier supervisor granted, as far as it is remembered."""
+    """Return the largest fencing token that an earlier supervisor granted, as far as the journal has it."""
     jobs = (row for row in sup.inherited.rows.values() if row.kind == Kind.JOB)
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 

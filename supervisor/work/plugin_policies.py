@@ -1,6 +1,6 @@
-"""What plug-ins think of the work: who is first, who tries next, and whether anybody tries again.
+"""Opinions of plug-ins: which task is first, which agent tries next, and whether a task is tried again.
 
-An opinion chooses among what the plan allows. It lifts no bound: retries, budgets and breakers hold whatever is said.
+An opinion chooses among what the plan allows. It lifts no bound: retries, budgets and breakers hold in any case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["next_agent", "rank", "reclassify_failure"]
 
 
 async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
-    """Order a task among what can be claimed as the plug-ins see it, before it is offered."""
+    """Order a task among the claimable ones as the plug-ins want it, before it is offered."""
     task = execution.task
     item = WorkItem(
         id=execution.name,
@@ -31,7 +31,7 @@ async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
 
 
 async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
-    """The failure of an attempt as the plug-ins see it: one that rules out another attempt, or one that does not."""
+    """Return *failure* as the plug-ins see it: one that rules out another attempt, or one that does not."""
     attempt = _failed(plan_run, execution, error, failure.category.value)
     again = await plan_run.sup.plugins.retry(attempt)
     permanent = failure.category is ErrorCategory.PERMANENT
@@ -43,7 +43,7 @@ async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failur
 
 
 async def next_agent(plan_run: PlanRun, execution: TaskExecution, planned: str) -> str:
-    """Who tries a task that has failed: *planned*, or another agent of the plan that a plug-in prefers."""
+    """Return the agent that tries a failed task: *planned*, or another agent of the plan that a plug-in prefers."""
     chosen = await plan_run.sup.plugins.escalation(_failed(plan_run, execution, execution.data.last_failure, ""))
     if chosen is None or chosen == planned:
         return planned

@@ -1,14 +1,15 @@
-"""Resumes a run of a plan that was cancelled, or has failed: another run, linked to it, of what it did not close.
+"""Find what there is to resume of a plan: another run, linked to the last one, of what that one did not close.
 
-What was closed stays so, and counts as done for what depends on it; where nobody was left to merge it, once that is
-made good. What was cancelled or given up is a new task with a new run, which begins with the checkpoint of the last
-one; what cannot be merged is a new one too, which begins from the target, as after any conflict. Each task must stand
-in the plan as it was: the same id, agent, prompt, dependencies and tests, else it is a new one. Pure: rows come in.
+A closed task stays closed and counts as done for the tasks that depend on it; if it was closed before its merge, once
+it is merged. A task that was cancelled or given up is a new task with a new run, which begins with the checkpoint of
+the last one; a task that cannot be merged is a new one too, which begins from the target, as after any conflict. Each
+task must stand in the plan as it was (same id, agent, prompt, dependencies and tests), else it is a new task. Pure:
+rows come in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -32,8 +33,8 @@ _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 
 class PreviousRun(NamedTuple):
-    """What there is to resume: the workstream; its tasks that are closed, by name, with the jobs that closed them, and
-    which of them are still to be merged; and what those begin with that were cancelled or given up."""
+    """The run that can be resumed: its workstream; its closed tasks by name, with the jobs that closed them, and those
+    of them that are still to be merged; and the checkpoints of tasks that were cancelled or given up."""
 
     workstream: str
     closed: Mapping[str, EntityRow]
@@ -43,14 +44,12 @@ class PreviousRun(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is done again: a task, and where it begins."""
-        return tuple(f"{name} ({_words(found)})" for name, found in self.again.items())
-
-
-def _words(found: Checkpoint | None) -> str:
-    if found is None:
-        return "from its beginning"
-    return f"from {checkpoint_name(found.saved_as)} of {found.run}"
+        """The tasks that are done again, each with the checkpoint that it begins with, in words."""
+        where = {
+            name: f"{checkpoint_name(found.saved_as)} of {found.run}" if found is not None else "its beginning"
+            for name, found in self.again.items()
+        }
+        return tuple(f"{name} (from {beginning})" for name, beginning in where.items())
 
 
 def find_previous_run(
@@ -60,12 +59,21 @@ def find_previous_run(
     workstream: str = "",
     refused: Collection[str] = (),
 ) -> PreviousRun | None:
-    """What *plan* resumes: that *workstream*, or the newest one that has tasks of it; ``None`` where there is none.
-    What was *refused* when it was to be merged is done again."""
+    """Return the run that *plan* resumes: *workstream*, or the newest one with tasks of the plan; ``None`` if there is
+    none.
+
+    Args:
+        plan: the plan as it is now.
+        settings: settings that the digests of tasks depend on.
+        rows: every entity of the journal.
+        workstream: the workstream to resume; ``""`` for the newest.
+        refused: names of tasks that could not be merged, and are done again.
+    """
     ordered = sorted(rows, key=lambda row: row.born_seq)
     placed = list(every_task(plan.tasks))
     digests = {one.task.id: digest_of(one.task, settings) for one in placed}
-    known = [(row, data) for row, data in _tasks(ordered) if digests.get(data.name) == data.digest]
+    tasks = [(row, msgspec.json.decode(row.data, type=TaskData)) for row in ordered if row.kind == Kind.TASK]
+    known = [(row, data) for row, data in tasks if digests.get(data.name) == data.digest]
     newest = workstream or (known[-1][1].workstream if known else "")
     if not newest:
         return None
@@ -76,17 +84,16 @@ def find_previous_run(
         name: row for name, row in last.items() if name not in closed and (Task(row.state) in _AGAIN or name in refused)
     }
     unmerged = _unmerged(closed, ordered, chain) if settings.workspace == "worktree" else {}
-    return PreviousRun(newest, closed, unmerged, _jobs(closed, ordered), _checkpoints(open_again, ordered))
-
-
-def _tasks(rows: Sequence[EntityRow]) -> Iterator[tuple[EntityRow, TaskData]]:
-    for row in rows:
-        if row.kind == Kind.TASK:
-            yield row, msgspec.json.decode(row.data, type=TaskData)
+    completed = {row.parent_id: row.id for row in ordered if row.kind == Kind.JOB and row.state == Job.COMPLETED.value}
+    jobs = {name: completed[row.id] for name, row in closed.items() if row.id in completed}
+    # A person wants the checkpoints continued, whatever the plan rolls back by itself.
+    runs = {row.parent_id: row for row in ordered if row.kind == Kind.RUN}
+    again = {name: _checkpoint(runs.get(row.id)) for name, row in open_again.items()}
+    return PreviousRun(newest, closed, unmerged, jobs, again)
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
-    """That workstream, the one that it resumed, and so on."""
+    """Return that workstream, the one that it resumed, and so on."""
     resumed = {
         row.id: msgspec.json.decode(row.data, type=WorkstreamData).resumes
         for row in rows
@@ -99,7 +106,7 @@ def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
 
 
 def _with_wholes(placed: Sequence[PlacedTask], names: Collection[str]) -> AbstractSet[str]:
-    """These tasks, and those that they are a part of."""
+    """Return *names*, and the names of the tasks that these are parts of."""
     found: set[str] = set()
     for one in placed:
         if one.task.id in names:
@@ -113,7 +120,7 @@ def _with_wholes(placed: Sequence[PlacedTask], names: Collection[str]) -> Abstra
 def _closed(
     placed: Sequence[PlacedTask], last: Mapping[str, EntityRow], refused: AbstractSet[str]
 ) -> Mapping[str, EntityRow]:
-    """The tasks that are closed, and all that they were split into; not a part of what is to be done again."""
+    """Return the closed tasks, with all that they were split into; no part of a task that is to be done again."""
     closed: dict[str, EntityRow] = {}
     for one in placed:
         row, above = last.get(one.task.id), one.parent
@@ -127,7 +134,8 @@ def _closed(
 def _unmerged(
     closed: Mapping[str, EntityRow], rows: Sequence[EntityRow], chain: AbstractSet[str]
 ) -> Mapping[str, InterruptedTask]:
-    """Those that nobody merged, neither when they were closed nor in a run that resumed theirs, and was completed."""
+    """Return the tasks that were not merged, neither when they were closed nor in a run that resumed theirs and was
+    completed."""
     merged_by = [
         row.born_seq
         for row in rows
@@ -140,17 +148,6 @@ def _unmerged(
     found = {name: (row, msgspec.json.decode(row.data, type=TaskData)) for name, row in recent.items()}
     left = {name: InterruptedTask(row.id, Task(row.state), data) for name, (row, data) in found.items()}
     return {name: one for name, one in left.items() if one.is_unmerged}
-
-
-def _jobs(closed: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, str]:
-    completed = {row.parent_id: row.id for row in rows if row.kind == Kind.JOB and row.state == Job.COMPLETED.value}
-    return {name: completed[row.id] for name, row in closed.items() if row.id in completed}
-
-
-def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, Checkpoint | None]:
-    """By name: a person wants it gone on with, whatever the plan takes back by itself."""
-    newest = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
-    return {name: _checkpoint(newest.get(row.id)) for name, row in again.items()}
 
 
 def _checkpoint(row: EntityRow | None) -> Checkpoint | None:

@@ -1,14 +1,15 @@
-"""The result of a run that nobody has been given yet.
+"""Find the result of a run that was never reported.
 
-A run is over when its result has been printed, or returned to the host that asked for it, and not when its workstream
-has ended: a supervisor may be killed in between. So two facts stand in the log of each workstream. ``Result``, with how
-every task ended, comes before the record that ends the workstream: whoever finds that end finds the result.
-``ResultReported`` comes after the result was printed or returned. Where the second one is missing, the next run of the
-same plan returns what the first one says, and starts nothing. A kill between the print and its record has the result
-printed twice; no work is done twice.
+A run is over when its result has been printed, or returned to the host, and not when its workstream has ended: a
+supervisor may be killed in between. So two facts stand in the log of each workstream. ``Result``, with how every task
+ended, comes before the record that ends the workstream: a reader that finds that end finds the result.
+``ResultReported`` comes after the result was printed or returned. Where it is missing, the next run of the same plan
+returns the first one, and starts nothing. A kill between the print and its record has the result printed twice; no work
+is done twice.
 
-What is missing in a ``Result`` (a critical task fails the workstream while others are at work) is read from the tasks.
-Only what the run itself has ended has a result: what a later supervisor had to end was interrupted, or given up.
+Tasks that a ``Result`` does not have (a critical task fails the workstream while others are at work) are read from
+their rows. Only a workstream that its own run has ended has a result: one that a later supervisor ended was
+interrupted, or given up.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OUTCOMES: Final[Mapping[Task, str]] = {Task.CLOSED: "completed", Task.FAILED: "
 
 
 class UnreportedResult(NamedTuple):
-    """A result that nobody was given: its workstream, as the journal has it, and the last record of that."""
+    """A result that was never reported: its workstream as the journal has it, and the last record of that."""
 
     result: PlanResult
     row: EntityRow
@@ -45,14 +46,14 @@ class UnreportedResult(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The result, for people."""
+        """The result in a sentence."""
         done = sum(1 for one in self.result.tasks.values() if one.outcome == "completed")
         how = "well" if self.result.ok else "not well"
         return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
 
 
 async def read_unreported_result(journal: Journal, workstream_id: str) -> UnreportedResult | None:
-    """Read the result of a workstream that has ended; ``None`` if it was reported, or the workstream has none.
+    """Read the result of a workstream that has ended; ``None`` if it was reported, or there is none.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -74,7 +75,7 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     row = next(row for row in rows if row.id == workstream_id)
     told = [TaskResult(**{**one, "remarks": tuple(one["remarks"])}) for one in result.metadata["tasks"]]
     known = {one.id: one for one in told}
-    why = f"the critical task {told[-1].id} failed" if told else ""  # nothing else ends it before all tasks have ended
+    why = f"the critical task {told[-1].id} failed" if told else ""  # only that ends a workstream before its tasks
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
@@ -82,7 +83,8 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
 
 
 async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
-    """All records of one entity. No generator: who leaves one halfway leaves it to the garbage collector."""
+    """Return all records of one entity. (A list, since a generator that is left halfway is finished by the garbage
+    collector.)"""
     records: list[LifecycleEvent] = []
     while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else 0):
         records += page
@@ -90,8 +92,8 @@ async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:
-    """How the tasks of a workstream have ended, by their rows. One that nobody ended before the next supervisor did was
-    at work, or waited, when the workstream had failed: *why* is what had ended that."""
+    """Yield how the tasks of a workstream have ended, by their rows. A task that was ended only by the next supervisor
+    was at work, or waited, when the workstream had failed: *why* is the reason for that failure."""
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)

@@ -1,4 +1,4 @@
-"""How a plan ended: each of its tasks, and the workstream that they are done for."""
+"""Results of a plan: of each task, and of the whole."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Final, NamedTuple
 __all__ = ["WELL", "PlanResult", "TaskResult", "not_accepted", "remark_of_rest", "unmerged_of"]
 
 WELL: Final = frozenset({"completed", "skipped"})
-"""Outcomes that leave nothing to be wished for."""
+"""Outcomes that count as success."""
 
 
 class TaskResult(NamedTuple):
-    """How a task ended: ``completed``, ``failed``, ``aborted``, ``skipped`` since its condition was not met, or
-    ``blocked`` by one that it depends on.
+    """The end of a task: ``completed``, ``failed``, ``aborted``, ``skipped`` since its condition was not met, or
+    ``blocked`` by a task that it depends on.
 
-    ``unmerged`` is the branch that holds what was written after the work was judged, which was not merged; ``remarks``
-    say that in words, and which processes of the task had to be ended."""
+    ``unmerged`` is the branch with what was written after the work was judged, which was not merged; ``remarks`` say
+    that in words, and which processes of the task had to be ended.
+    """
 
     id: str
     session_id: str
@@ -39,10 +40,10 @@ def unmerged_of(branch: str) -> tuple[str, tuple[str, ...]]:
 
 
 class PlanResult(NamedTuple):
-    """How every task of a plan ended, and why the whole is not as it should be, if it is not (``error``).
+    """The ends of all tasks, and why the whole is not accepted, if it is not (``error``).
 
-    ``earlier`` names the workstream of an earlier run of the plan, where this is its result: its supervisor was killed
-    before anybody was given that, and nothing was started now.
+    ``earlier`` names the workstream of an earlier run of the plan, if this is its result: its supervisor was killed
+    before the result was reported, and nothing was started now.
     """
 
     tasks: Mapping[str, TaskResult]
@@ -55,5 +56,5 @@ class PlanResult(NamedTuple):
 
 
 def not_accepted(problem: str) -> str:
-    """The ``error`` of a plan whose validation found *problem*; ``""`` where it found none."""
+    """Return the ``error`` of a plan whose validation found *problem*; ``""`` if it found none."""
     return f"the whole is not accepted: {problem}" if problem else ""

@@ -1,8 +1,9 @@
-"""A second agent looks at a piece of work before it is closed, and says whether it may be.
+"""Review: a second agent looks at a piece of work before it is closed, and says whether it may be.
 
-It is a child session of the one that did the work, in the same place, so whatever ends that ends it. It is given the
-task and the diff, and must end its answer with a verdict on a line of its own, which is read strictly: anything else is
-a failed review, and asked for once more. Silence approves of nothing; nor does a reviewer who changes what it reviews.
+The reviewer is a child session of the session that did the work, in the same place, so an abort of that session ends
+the review too. It is given the task and the diff, and must end its answer with a verdict on a line of its own, which is
+read strictly: anything else is a failed review, and asked for once more. Silence approves of nothing; neither does a
+reviewer that changes what it reviews.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from supervisor.runtime.live_session import NoSuchEntity
 __all__ = ["TRIES", "ReviewVerdict", "read_verdict", "review_work"]
 
 TRIES: Final = 2
-"""How often a verdict is asked for, where none comes that can be read."""
+"""Number of attempts at a review whose verdict cannot be read."""
 FINDINGS_MAX: Final = 50
 FINDING_CHARS_MAX: Final = 500
-"""Bounds of what is kept: it goes into the journal."""
+"""Bounds of the findings that are kept: they go into the journal."""
 REVIEWED: Final = "Reviewed"
-"""The fact that a review leaves in the log of the session that did the work."""
+"""The fact of a review in the log of the session that did the work."""
 
 _FORM: Final = """\
 Change nothing here. End your answer with one line of JSON, and nothing after it, either
@@ -41,8 +42,11 @@ or, if this must not be merged as it is, with every reason that speaks against i
 
 
 class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a review came to. ``problem`` says why there is no verdict, where there is none: then it is not *approved*
-    either. ``findings`` are the reviewer's words; ``session_id`` is the reviewer's session, the last one."""
+    """The outcome of a review.
+
+    ``problem`` says why there is no verdict, where there is none: then the work is not *approved* either. ``findings``
+    are the reviewer's words; ``session_id`` is the reviewer's session, the last one.
+    """
 
     approved: bool
     findings: tuple[str, ...] = ()
@@ -51,14 +55,14 @@ class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Why the work is not accepted; ``""`` where it is."""
+        """Why the work is not accepted; ``""`` if it is."""
         if self.approved:
             return ""
         return f"not reviewed: {self.problem}" if self.problem else f"rejected by review: {'; '.join(self.findings)}"
 
 
 class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The line of JSON."""
+    """The line of JSON that ends a review."""
 
     verdict: str
     findings: list[str] = []
@@ -67,10 +71,10 @@ class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def review_work(
     sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
 ) -> ReviewVerdict:
-    """Have the work that *session_id* did on *task* reviewed, up to the commit *judged*; what came of it is on record.
+    """Have the work of *session_id* on *task* reviewed, up to the commit *judged*. The verdict is on record.
 
     Raises:
-        Refused, NoSuchEntity: the session ended before that could be said.
+        Refused, NoSuchEntity: the session ended before there was a verdict.
         JournalError: the journal was lost meanwhile.
     """
     await _end_earlier(sup, session_id)
@@ -97,19 +101,19 @@ async def review_work(
 
 
 async def _end_earlier(sup: Supervisor, session_id: str) -> None:
-    """A review that an earlier supervisor began is begun anew: who was asked has nobody to answer to."""
+    """End a review that an earlier supervisor began: it is begun anew, and its reviewer has nobody to answer to."""
     for child in sup.registry.children_of(session_id):
         if child.session_id.rpartition("/")[2].partition("-")[0] == "review":
             await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor="review"))
 
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
-    """One try: a session of its own."""
-    work = sup.registry.sessions.get(session_id)
-    if work is None:
+    """Ask for a verdict once, in a session of its own."""
+    parent = sup.registry.sessions.get(session_id)
+    if parent is None:
         raise NoSuchEntity(session_id)
     session = await sup.start_session(
-        "review", agent=review.agent, parent=session_id, directory=work.profile.directory, cause=cause
+        "review", agent=review.agent, parent=session_id, directory=parent.profile.directory, cause=cause
     )
     try:
         outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))
@@ -123,7 +127,7 @@ async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: s
 
 
 def read_verdict(text: str, session_id: str = "") -> ReviewVerdict:
-    """The verdict on the last line of an answer; one with a ``problem`` where there is none."""
+    """Return the verdict on the last line of an answer; one with a ``problem`` where there is none."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
     try:
         said = msgspec.json.decode(line, type=_VerdictLine)
@@ -159,6 +163,6 @@ def _work(changes: Changes | None) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Between marks that the text cannot hold: what is in it is to be judged, and asks for nothing."""
+    """Return *text* between marks that it cannot contain: it is to be judged, and asks for nothing."""
     mark = f"--- {hashlib.sha256(text.encode()).hexdigest()[:16]} ---"
     return f"{mark}\n{text}\n{mark}"

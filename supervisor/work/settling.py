@@ -1,13 +1,14 @@
-"""Wait until the processes of a turn have ended, so that what is judged afterwards does not change any more.
+"""Wait until the processes of a turn have ended, so that the work which is judged afterwards does not change any more.
 
 An agent may say that it is done while a command that it has started still runs in the background and writes. Therefore
-a result is judged (completion signals, acceptance tests, review), merged and closed only when nothing of its turn runs
-any more: everything below the agent that was born since its first prompt. The agent itself is not waited for, nor what
-it had started before that prompt, nor its servers (``policies/turn_processes.py``): they serve the next turn as well.
+work is judged (completion checks, acceptance tests, review), merged and closed only when nothing of its turn runs any
+more: everything below the agent that was born since its first prompt. The agent itself is not waited for, nor what it
+had started before that prompt, nor its servers (``policies/turn_processes.py``): they serve the next turn as well.
 
-The others have ``settle_s`` to end by themselves. Then they are ended by the last two stages of an abort, SIGTERM and
-SIGKILL with the times of the session's policy, and are named in the result. Whatever cannot be ended, or cannot be
-listed, is told as unknown. Where an agent has no such process, the answer to one question is all that is waited for.
+The processes have ``settle_s`` to end by themselves. Then they are ended by the last two stages of an abort, SIGTERM
+and SIGKILL with the times of the session's policy, and are named in the result. A process that cannot be ended, or
+cannot be listed, is reported as unknown. Where an agent has no such process, the answer to one question is all that is
+waited for.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ANSWER_S: Final = 5.0
 """Seconds in which a shim says what runs below it; measured: a few ms."""
 
 NAMED_MAX: Final = 10
-"""Processes that are named where somebody is told of them."""
+"""Number of processes that are named in a remark."""
 
 SETTLED: Final = "TurnSettled"
 """The fact of a task that says which processes of its turn had to be ended, or are unknown."""
@@ -39,23 +40,24 @@ UNKNOWN: Final = "unknown whether processes of its turn still ran when it was ju
 
 
 async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
-    """Return when no process of the turn of *execution* runs; what was ended, or is unknown, is among its remarks."""
-    work = sup.registry.sessions.get(execution.session_id)
-    if work is None or work.connection is None:
+    """Return when no process of the task's turn runs. Processes that were ended, or are unknown, are among its
+    remarks."""
+    session = sup.registry.sessions.get(execution.session_id)
+    if session is None or session.connection is None:
         return
-    if work.connection.outlived:
-        _remark(execution, f"ended when its program had exited: {_named(work.connection.outlived)}")
-    await _TurnSettlement(sup, execution, work, work.connection).run()
+    if session.connection.outlived:
+        _remark(execution, f"ended when its program had exited: {_named(session.connection.outlived)}")
+    await _TurnSettlement(sup, execution, session, session.connection).run()
 
 
 class _TurnSettlement:
     """The wait for the processes of one turn."""
 
-    def __init__(self, sup: Supervisor, execution: TaskExecution, work: LiveSession, connection: Connection) -> None:
-        self._sup, self._execution_of, self._connection = sup, execution, connection
-        self._timers = sup.registry.system.timers
+    def __init__(self, sup: Supervisor, execution: TaskExecution, session: LiveSession, connection: Connection) -> None:
+        self._sup, self._execution, self._connection = sup, execution, connection
+        self._timers = sup.timers
         self._settle_s = sup.registry.entity(execution.session_id).data.limits.settle_s
-        self._ladder = work.policy.ladder
+        self._ladder = session.policy.ladder
 
     async def run(self) -> None:
         found = await self._look()
@@ -75,8 +77,8 @@ class _TurnSettlement:
         await self._record(TurnSettling())
 
     async def _look(self, number: int = 0) -> tuple[ProcessSeen, ...] | None:
-        """What runs, each sent signal *number* unless that is 0; ``None`` where nobody can tell. An agent may have
-        stopped its shim: then no answer comes."""
+        """Return the processes that run, each sent signal *number* unless that is 0; ``None`` where they cannot be
+        listed. An agent may have stopped its shim: then no answer comes."""
         with self._timers.limit(ANSWER_S):
             found = await self._connection.processes_of_turn()
             if found and number:
@@ -85,8 +87,8 @@ class _TurnSettlement:
         return None
 
     async def _wait(self, within_s: float, number: int = 0) -> tuple[ProcessSeen, ...] | None:
-        """What still runs when all have ended, or *within_s* seconds are over. Those that end may have started others,
-        so each round asks anew."""
+        """Return the processes that still run when all have ended, or after *within_s* seconds. A process that ends may
+        have started another one, so each round asks anew."""
         with self._timers.limit(within_s):
             while found := await self._look(number):
                 for one in found:
@@ -94,22 +96,20 @@ class _TurnSettlement:
         return await self._look()
 
     async def _record(self, event: TurnSettling) -> None:
-        """Only a run under way is shown as waiting; a task that was cancelled or split just now has none."""
-        if self._execution_of.has_run and self._execution_of.run is TaskRun.IN_PROGRESS:
+        """Record that the run settles. A run that was cancelled or split just now has no such record."""
+        if self._execution.has_run and self._execution.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
-                await self._execution_of.post_run(event)
+                await self._execution.post_run(event)
 
     def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:
         for one in left or ():
             ended.pop(one.pid, None)
         if ended:
-            _remark(self._execution_of, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
+            _remark(self._execution, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
         if left:
-            _remark(
-                self._execution_of, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}"
-            )
+            _remark(self._execution, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}")
         if left is None:
-            _remark(self._execution_of, UNKNOWN)
+            _remark(self._execution, UNKNOWN)
 
 
 def _remark(execution: TaskExecution, words: str) -> None:
@@ -118,7 +118,7 @@ def _remark(execution: TaskExecution, words: str) -> None:
 
 
 def _named(processes: Iterable[ProcessSeen]) -> str:
-    """``make -j4 (pid 12), ...``, in one line."""
+    """Return ``make -j4 (pid 12), ...``, in one line."""
     words = [f"{one.command or '(no command line)'} (pid {one.pid})" for one in processes]
     more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
     return f"{', '.join(words[:NAMED_MAX])}{more}"

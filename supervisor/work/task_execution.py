@@ -1,7 +1,10 @@
-"""One task of a plan, with its run and its job: what it is, what it did last, and who holds it.
+"""The execution of one plan task in this process: its task, task run and job, and the phase that the scheduler has it
+in.
 
-Every record of the three is made here, each caused by the one before: so a task's log is a chain from the plan to its
-end. Nothing is decided here.
+The tables of the three entities (``lifecycles``) say what a task is to everybody, also after a crash. ``Phase`` says
+only what a table cannot: what this process does with the task at the moment. Every record of the three entities is
+made here, each caused by the one before it, so that the log of a task is a chain from the plan to the task's end.
+Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -26,21 +29,95 @@ from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import WELL, TaskResult, unmerged_of
 
-__all__ = ["ACTOR", "Checkpoint", "TaskExecution", "checkpoint_after"]
+__all__ = ["ACTOR", "ActiveClaim", "Checkpoint", "Interruption", "Phase", "TaskExecution", "checkpoint_after"]
 
 ACTOR = "plan"
 
 
+class Phase(Enum):
+    """Activity of this process on a task.
+
+    The usual path is IDLE, ATTEMPT, SETTLED. An attempt that is taken away leads back to IDLE or DELAYED.
+    """
+
+    IDLE = "idle"
+    """Nobody works on the task. It waits for its dependencies, a worker, its subtasks or a person: the tables say
+    which."""
+    DELAYED = "delayed"
+    """The job waits for a worker, but the run for the end of its retry delay: its worker was lost before the delay
+    began. (Where the job is RETRYING, the table says that, and the phase is IDLE.)"""
+    FOLLOWED = "followed"
+    """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
+    ATTEMPT = "attempt"
+    """An attempt runner carries out a claim of the task (``TaskExecution.active``)."""
+    ENDING = "ending"
+    """The task is being cancelled or skipped; not all of that is on record yet."""
+    SETTLED = "settled"
+    """The task has a result. Only a reset by an operator leads away from here."""
+
+
+class Interruption:
+    """The request to take a task away from the attempt runner that carries it out, and what came of the request.
+
+    Args:
+        why: the reason, for the records.
+        blocked_on: ids of tasks, or names of other things, that the task is to wait for; empty: for another worker.
+        lost: whether the worker of the claim was lost. Then the task is not blocked: it is tried by another worker.
+    """
+
+    def __init__(self, why: str, blocked_on: tuple[str, ...] = (), *, lost: bool = False) -> None:
+        self.why, self.blocked_on, self.lost = why, blocked_on, lost
+        self.event: Event | None = None
+        """The event that took the task away; ``None`` if the task came to its end before."""
+        self.done = OneShotEvent()
+        """Set when the task was taken away, or cannot be any more."""
+
+
+class ActiveClaim:
+    """A claim that an attempt runner carries out.
+
+    While ``decided`` is not set the attempt is over and the runner records what follows; commands wait for that. It is
+    set from the start, and whenever the runner goes on with another attempt.
+    """
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.decided = OneShotEvent()
+        self.decided.set()
+        self.released = OneShotEvent()
+        """Set when the runner has let go of the task."""
+        self.interruption: Interruption | None = None
+
+    def interrupt(self, why: str, blocked_on: tuple[str, ...] = (), *, lost: bool = False) -> Interruption:
+        """Cancel the attempt, and return the interruption. The latest reason counts; whoever asked earlier has the same
+        object, and learns from its ``event`` which request was met."""
+        if self.interruption is None:
+            self.interruption = Interruption(why, blocked_on, lost=lost)
+        else:
+            one = self.interruption
+            one.why, one.blocked_on, one.lost = why, one.blocked_on if lost else blocked_on, lost
+        self.scope.cancel()
+        return self.interruption
+
+    def release(self) -> None:
+        """Release everybody that waits for the runner, also where the plan is given up."""
+        if self.interruption is not None:
+            self.interruption.done.set()
+        self.decided.set()
+        self.released.set()
+
+
 class Checkpoint(NamedTuple):
-    """What a run begins with: the run that had it, and what holds it; ``""`` where that stays in place."""
+    """The work that a run begins with: the run that saved it, and the commit; ``""`` where the files stayed in
+    place."""
 
     run: str
     saved_as: str
 
 
 def checkpoint_after(run_id: str, state: TaskRun, data: TaskRunData, *, rollback: bool = False) -> Checkpoint | None:
-    """What is gone on with after a run: its last checkpoint, unless its work is taken back by *rollback*, else what it
-    began with itself; nothing after one that was completed."""
+    """Return the checkpoint that the next run begins with: the last one of this run, or, if *rollback* takes its work
+    back, the one that this run began with. A completed run leaves none."""
     if state is TaskRun.COMPLETED:
         return None
     if data.saved_in is not None and not rollback:
@@ -49,194 +126,178 @@ def checkpoint_after(run_id: str, state: TaskRun, data: TaskRunData, *, rollback
 
 
 class TaskExecution:
-    """One task of a plan.
+    """The execution of one task of a plan.
 
     Args:
-        sup: whose journal its records go to.
-        task: what the plan says of it.
-        part_of: the case that was split into it and others.
+        sup: the supervisor whose journal has the records.
+        task: the task as the plan has it.
+        parent: the task that was split into this one and others.
     """
 
-    def __init__(self, sup: Supervisor, task: TaskConfig, part_of: TaskExecution | None = None) -> None:
+    def __init__(self, sup: Supervisor, task: TaskConfig, parent: TaskExecution | None = None) -> None:
         self._sup = sup
         self.task = task
-        self.part_of = part_of
-        self.parts: list[TaskExecution] = []
-        self.seq: int | None = None
-        """The record that the next one follows from."""
-        self.claim: Claim | None = None
-        self.scope: anyio.CancelScope | None = None
-        """Of whoever carries it out now."""
-        self.let_go = OneShotEvent()
-        """When that one has come to an end with it."""
-        self.put_down = OneShotEvent()
-        """When it was taken from that one; what becomes of it then may take that one longer."""
-        self.taken_from: str = ""
-        """Why it was taken from whoever carried it out; ``""`` while nobody did that."""
-        self.taken: Event | None = None
-        """The word with which it was taken from somebody last; the next one may have it already."""
-        self.blocked_on: tuple[str, ...] = ()
-        """What it waits for, if it was taken away to wait."""
-        self.considered = False
-        """Somebody is about to begin it, or to say that it never will be."""
-        self.settled_id = ""
-        """Its entity's id, if it was settled under an earlier supervisor."""
-        self.ending = False
-        """Somebody cancels it, or skips it."""
-        self.unwanted = ""
-        """Why nobody wants it any more; ``""`` while it is wanted. Who carries it out ends it."""
+        self.parent = parent
+        self.subtasks: list[TaskExecution] = []
+        self.phase = Phase.IDLE
         self.lock = anyio.Lock()
-        """Held by whoever moves it on while nobody carries it out: one at a time."""
-        self.deciding = False
-        """Its attempt is over, and what follows is being decided; or the next one is to have another session."""
-        self.kept = OneShotEvent()
-        """When that was decided, and its worker keeps it for the next attempt."""
-        self.delayed = False
-        """Its run was left to wait when it was taken away: whoever waits for that offers it."""
-        self.followed = False
-        """Its session works on it already: an earlier supervisor began that."""
-        self.done_job = ""
-        """The job that completed it under an earlier supervisor."""
-        self.agent = task.agent
-        """Who tries next."""
-        self.session_id = ""
-        """Who has it, or had it last."""
-        self.absent = ""
-        """What its last attempt should have left, and did not."""
-        self.judged = ""
-        """The commit that its last attempt was judged at."""
-        self.remarks: list[str] = []
-        """What a person is to know of how it ended, beside its outcome."""
-        self.rest = ""
-        """The branch that holds what was written after it was judged."""
-        self.said = ""
-        """What its agent said in its last attempt."""
-        self.taken_back = True
-        """There is nothing of an attempt where it works that was to be taken back."""
-        self.checkpoint: Checkpoint | None = None
-        """What its next run begins with."""
-        self.is_imported = False
-        """It was closed in the run of the plan that this one resumes."""
-        self.born_s = anyio.current_time()
-        self.began_s: float | None = None
-        """When its last attempt began; ``None`` while nobody here knows: an earlier supervisor began it, or none."""
-        self.asks = ""
-        """The provider that its attempt asks; ``""`` while it asks none."""
+        """Held by whoever moves the task on while no attempt runner has it (``PlanRun.moving``)."""
+        self.active: ActiveClaim | None = None
+        """The claim that an attempt runner carries out now."""
+        self.claim: Claim | None = None
+        """The claim whose worker still has a slot reserved for the task."""
+        self.cancel_reason = ""
+        """Why the task is to be cancelled; ``""`` while it is wanted. The attempt runner, if there is one, ends it."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
+        self.seq: int | None = None
+        """Number of the record that the next one follows from."""
+        self.earlier_id = ""
+        """Id of the task, if it was settled under an earlier supervisor, or in the run that this one resumes."""
+        self.earlier_job = ""
+        """The job that completed the task under an earlier supervisor."""
+        self.is_imported = False
+        """Whether the task was closed in the run that this one resumes."""
+        self.agent = task.agent
+        """The agent of the next attempt."""
+        self.session_id = ""
+        """The session that has the task, or had it last."""
+        self.missing = ""
+        """The completion checks that failed in the last attempt, for the next prompt."""
+        self.output = ""
+        """The answer of the agent in its last attempt."""
+        self.judged = ""
+        """The commit at which the last attempt was judged."""
+        self.rest = ""
+        """The branch with what was written after the work was judged."""
+        self.remarks: list[str] = []
+        """Sentences for people, beside the outcome."""
+        self.is_rolled_back = True
+        """Whether the workspace holds nothing of an attempt that would have to be taken back."""
+        self.checkpoint: Checkpoint | None = None
+        """The work that the next run begins with."""
+        self._born_s = anyio.current_time()
         self._entity: Entity | None = None
         self._run: Entity | None = None
         self._job: Entity | None = None
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ state
     @property
     def name(self) -> str:
+        """The id of the task in its plan."""
         return self.task.id
 
     @property
     def id(self) -> str:
-        return self.settled_id or self._the(self._entity).id
+        """The id of the task's entity."""
+        return self.earlier_id or self._opened(self._entity).id
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether the task has an entity in this process."""
+        return self._entity is not None
 
     @property
     def state(self) -> Task:
-        return Task(self._the(self._entity).state)
+        return Task(self._opened(self._entity).state)
 
     @property
     def data(self) -> TaskData:
-        data: TaskData = self._the(self._entity).data
+        data: TaskData = self._opened(self._entity).data
         return data
+
+    @property
+    def changed_at(self) -> float:
+        """When the task changed last (Unix time, seconds)."""
+        return self._opened(self._entity).changed_at
 
     @property
     def run(self) -> TaskRun:
-        return TaskRun(self._the(self._run).state)
+        return TaskRun(self._opened(self._run).state)
+
+    @property
+    def run_id(self) -> str:
+        return self._opened(self._run).id
 
     @property
     def run_data(self) -> TaskRunData:
-        data: TaskRunData = self._the(self._run).data
+        data: TaskRunData = self._opened(self._run).data
         return data
 
     @property
+    def run_changed_at(self) -> float:
+        """When the run changed last (Unix time, seconds)."""
+        return self._opened(self._run).changed_at
+
+    @property
+    def knows_run(self) -> bool:
+        """Whether this process has the run, over or not. (Runs that ended under an earlier supervisor are only in the
+        journal.)"""
+        return self._run is not None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether there is a run that has not ended."""
+        return self._run is not None and not self._run.ended
+
+    @property
+    def job(self) -> Job | None:
+        """The state of the job; ``None`` while it is not known whether there will be anything to do."""
+        return None if self._job is None else Job(self._job.state)
+
+    @property
+    def job_id(self) -> str:
+        return self._opened(self._job).id
+
+    @property
+    def job_data(self) -> JobData:
+        data: JobData = self._opened(self._job).data
+        return data
+
+    @property
+    def job_seq(self) -> int:
+        """Number of the job's last record."""
+        return self._opened(self._job).entity_seq
+
+    @property
+    def job_changed_at(self) -> float:
+        """When the job changed last (Unix time, seconds)."""
+        return self._opened(self._job).changed_at
+
+    @property
+    def completed_job(self) -> str:
+        """The job that completed the task; ``""`` if none did."""
+        return self.job_id if self.job is Job.COMPLETED else self.earlier_job
+
+    @property
+    def entity_ids(self) -> tuple[str, ...]:
+        """The ids of the task, its run and its job, as far as there are such."""
+        return tuple(one.id for one in (self._entity, self._run, self._job) if one is not None)
+
+    @property
+    def subtask_ids(self) -> tuple[str, ...]:
+        return tuple(subtask.id for subtask in self.subtasks)
+
+    @property
     def last_checkpoint(self) -> Checkpoint | None:
-        """What is gone on with after its last run."""
+        """The checkpoint that the last run leaves to the next one."""
         if self._run is None:
             return None
         return checkpoint_after(self.run_id, self.run, self.run_data, rollback=self.task.rollback)
 
     @property
-    def job(self) -> Job | None:
-        """``None`` while it is not known whether there will be anything to do."""
-        return None if self._job is None else Job(self._job.state)
-
-    @property
-    def job_seq(self) -> int:
-        """Its last record."""
-        return self._the(self._job).entity_seq
-
-    @property
-    def entity_ids(self) -> tuple[str, ...]:
-        """Of the task, and of the run and the job that it has."""
-        return tuple(one.id for one in (self._entity, self._run, self._job) if one is not None)
-
-    @property
-    def job_id(self) -> str:
-        return self._the(self._job).id
-
-    @property
-    def run_id(self) -> str:
-        return self._the(self._run).id
-
-    @property
-    def job_data(self) -> JobData:
-        data: JobData = self._the(self._job).data
-        return data
-
-    @property
-    def has_run(self) -> bool:
-        """Whether there is a run that is not over."""
-        return self._run is not None and not self._run.ended
-
-    @property
-    def knows_run(self) -> bool:
-        """Whether it has a run, over or not. (What was over under an earlier supervisor is only in the journal.)"""
-        return self._run is not None
-
-    @property
-    def changed_at(self) -> float:
-        """When it changed last (Unix time)."""
-        return self._the(self._entity).changed_at
-
-    @property
-    def run_changed_at(self) -> float:
-        """When its run changed last (Unix time)."""
-        return self._the(self._run).changed_at
-
-    @property
-    def job_changed_at(self) -> float:
-        """When its job changed last (Unix time)."""
-        return self._the(self._job).changed_at
-
-    @property
-    def completed_job(self) -> str:
-        """The job that completed it, if one did."""
-        return self.job_id if self.job is Job.COMPLETED else self.done_job
-
-    @property
-    def is_opened(self) -> bool:
-        return self._entity is not None
-
-    @property
     def is_over(self) -> bool:
-        """It is settled, or about to be: it is not to be begun."""
-        return self.result is not None or self.ending
+        """Whether the task is settled, or about to be: it must not be begun."""
+        return self.phase in (Phase.ENDING, Phase.SETTLED)
 
     @property
     def is_done(self) -> bool:
-        """It only has to be merged. (Its run is over then; that of a whole that was turned down is not.)"""
+        """Whether the task only has to be merged. (The run of a parent whose whole was rejected is not over.)"""
         return self.state is Task.DONE and not self.has_run
 
     @property
     def is_met(self) -> bool:
-        """Whether those that wait for it can go on."""
+        """Whether the tasks that depend on this one can begin."""
         return self.result is not None and self.result.outcome in WELL
 
     @property
@@ -245,12 +306,17 @@ class TaskExecution:
 
     @property
     def works(self) -> bool:
-        """Its session is on an attempt."""
+        """Whether the session is at work on an attempt."""
         return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
 
-    def item(self, provider: str) -> BacklogItem:
-        """What the backlog is to know of it."""
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Names of the tasks that must be settled before the task can begin."""
         when = self.task.when.task if self.task.when is not None else None
+        return (*self.task.depends_on, *((when,) if when is not None else ()))
+
+    def backlog_item(self, provider: str) -> BacklogItem:
+        """Return the item of the backlog that stands for the task; its agent is served by *provider*."""
         return BacklogItem(
             id=self.name,
             priority=self.task.priority,
@@ -258,22 +324,23 @@ class TaskExecution:
             files=self.task.files,
             provider=provider,
             depends_on=self.task.depends_on,
-            after=(when,) if when is not None else (),
+            after=self.needed[len(self.task.depends_on) :],
         )
 
-    def _the(self, entity: Entity | None) -> Entity:
+    def result_of(self, outcome: str, error: str) -> TaskResult:
+        """Return the result of the task if it ends now."""
+        took_s = round(anyio.current_time() - self._born_s, 6)
+        remarks = tuple(dict.fromkeys(self.remarks))
+        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks)
+
+    @staticmethod
+    def _opened(entity: Entity | None) -> Entity:
         assert entity is not None, "it was opened"
         return entity
 
     # ------------------------------------------------------------------ births
-    def ended(self, outcome: str, error: str) -> TaskResult:
-        """The result, if it ends now."""
-        took_s = round(anyio.current_time() - self.born_s, 6)
-        remarks = tuple(dict.fromkeys(self.remarks))
-        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks)
-
     def open(self, workstream_id: str, digest: str, *, planned: bool, cause: int | None) -> None:
-        """Its log begins."""
+        """Begin the log of the task, as PLANNED if a person must approve it first."""
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
@@ -281,20 +348,20 @@ class TaskExecution:
             workstream=workstream_id,
             name=self.name,
             digest=digest,
-            part_of=self.part_of.id if self.part_of is not None else "",
+            part_of=self.parent.id if self.parent is not None else "",
         )
         wanted = self._sup.new_id(f"task:{self.name}")
         state = Task.PLANNED if planned else Task.OPEN
-        self._entity = self._born(TASK_KIND, wanted, workstream_id, state, data, cause)
+        self._entity = self._birth(TASK_KIND, wanted, workstream_id, state, data, cause)
         self.seq = self._entity.born_seq
 
     def open_run(self, limits: TaskRunData) -> None:
-        """The run of the next claim."""
+        """Begin the run of the next claim."""
         wanted = self._sup.new_id(f"run:{self.name}")
-        self._run = self._born(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
+        self._run = self._birth(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
 
     def open_job(self) -> None:
-        """The scheduler's view of that run; of an earlier job of it nothing more is said."""
+        """Begin the job of the run. An earlier job of the task leaves memory."""
         if self._job is not None:
             self._sup.registry.remove(self._job.id)
         limits = self.run_data
@@ -307,20 +374,21 @@ class TaskExecution:
             critical=self.task.critical,
         )
         wanted = self._sup.new_id(f"job:{self.name}")
-        self._job = self._born(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
+        self._job = self._birth(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
-        """It is not opened: it was settled in the run that this one resumes."""
-        self.is_imported, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
+        """Take over the result that the task had in the run that this one resumes. Nothing is opened."""
+        self.is_imported, self.phase = True, Phase.SETTLED
+        self.earlier_id, self.session_id, self.earlier_job = task_id, by, job_id
         self.result = TaskResult(self.name, by, outcome, "", 0.0, *unmerged_of(rest))
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
-        """Its log goes on: an earlier supervisor began it."""
+        """Continue the logs that an earlier supervisor began."""
         self._entity, self._run, self._job = task, run, job
-        self.taken_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
+        self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
 
-    def _born(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
+    def _birth(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
         return self._sup.registry.create_entity(
             kind,
             entity_id,
@@ -331,17 +399,33 @@ class TaskExecution:
             contained=False,
         )
 
+    # ------------------------------------------------------------------ claims
+    def begin_claim(self, claim: Claim) -> ActiveClaim:
+        """Enter ATTEMPT: an attempt runner carries out *claim*."""
+        self.claim, self.phase, self.active = claim, Phase.ATTEMPT, ActiveClaim()
+        return self.active
+
+    def end_claim(self) -> None:
+        """Leave ATTEMPT, unless the claim has brought the task to its end."""
+        self.active = None
+        if self.phase is Phase.ATTEMPT:
+            self.phase = Phase.IDLE
+
     # ------------------------------------------------------------------ records
     async def post(self, event: Event) -> None:
-        """The task's next record."""
+        """Append the task's next record."""
         await self._post(self.id, event)
 
     async def post_run(self, event: Event) -> None:
-        """The run's next record."""
+        """Append the run's next record."""
         await self._post(self.run_id, event)
 
+    async def post_job(self, event: Event) -> None:
+        """Append the job's next record."""
+        await self._post(self.job_id, event)
+
     async def begin_run(self) -> None:
-        """Its run is under way from now on, unless it was: at its first try, at another one, or as a probe."""
+        """Record that the run is in progress, unless it is: with its first attempt, another one, or a probe."""
         match self.run:
             case TaskRun.PENDING:
                 await self.post_run(ExecutorStarted())
@@ -350,36 +434,33 @@ class TaskExecution:
             case TaskRun.HALF_OPEN:
                 await self.post_run(ProbeStarted())
 
-    async def post_job(self, event: Event) -> None:
-        """The job's next record."""
-        await self._post(self.job_id, event)
-
     async def _post(self, entity_id: str, event: Event) -> None:
-        """What was said is on record before whoever said it can be stopped: others look at its state next."""
+        # Shielded: whoever looks at the state next must find the record made, although the caller may be cancelled.
         with anyio.CancelScope(shield=True):
             self.seq = (await self._sup.registry.post(entity_id, event, cause=self.cause)).seq
 
-    def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
-        """A fact about its run."""
-        self._sup.registry.record_fact(self.run_id, name, self.cause, told, reason=reason)
-
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
-        """A fact about the task."""
+        """Append a fact about the task."""
         self._sup.registry.record_fact(self.id, name, self.cause, told, reason=reason)
+
+    def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
+        """Append a fact about the run."""
+        self._sup.registry.record_fact(self.run_id, name, self.cause, told, reason=reason)
 
     @property
     def cause(self) -> Cause:
-        """What it did last, or what settled its turn."""
+        """The record that the next one follows from, as a cause."""
         return Cause(self.seq, None, ACTOR)
 
     def bury_run(self) -> None:
-        """The run is over, and its job: they leave memory. One whose circuit is open rests in the journal."""
-        for entity in (self._run, self._job):
-            if entity is not None:
-                self._sup.registry.remove(entity.id)
+        """Remove the run and its job from memory. A run whose circuit is open rests in the journal."""
+        self._bury(self._run, self._job)
 
     def bury(self) -> None:
-        """Nothing more will be said of it here: it leaves memory. One that has failed rests in the journal."""
-        for entity in (self._run, self._job, self._entity):
+        """Remove the task, its run and its job from memory. A failed task rests in the journal."""
+        self._bury(self._run, self._job, self._entity)
+
+    def _bury(self, *entities: Entity | None) -> None:
+        for entity in entities:
             if entity is not None:
                 self._sup.registry.remove(entity.id)

@@ -1,8 +1,8 @@
-"""How long an attempt at a task may take: by what is said of it, then by what others of its kind took.
+"""Time limits of attempts: from the size of the task, then from the durations of tasks of its kind.
 
-A task without a scope has a flat limit. One with a scope begins with the scope's seconds times its complexity's
-factor; as soon as enough tasks of the same kind have been finished, what those took decides instead. Seconds in,
-seconds out: no clock is read here.
+A task without a size has a flat limit. A task with one begins with the seconds of its size times the factor of its
+complexity; as soon as enough tasks of the same kind are completed, their durations decide instead. Seconds in, seconds
+out: no clock is read here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 KINDS_MAX: Final = 256
-"""Kinds of task whose durations are remembered; the one that was heard of longest ago is forgotten first."""
+"""Kinds of task whose durations are remembered; the one that was used longest ago is forgotten first."""
 SAMPLES_MAX: Final = 100
 """The latest durations of one kind: enough for a 95th percentile, and old habits fade."""
 
 
 class TaskSize(StrEnum):
-    """How much a task is."""
+    """Amount of work in a task."""
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -44,7 +44,7 @@ class TaskSize(StrEnum):
 
 
 class Complexity(StrEnum):
-    """How hard a task is for its size."""
+    """Difficulty of a task for its size."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -54,15 +54,15 @@ class Complexity(StrEnum):
 BASES_S: Final[Mapping[TaskSize, float]] = MappingProxyType(
     {TaskSize.SMALL: 900.0, TaskSize.MEDIUM: 1800.0, TaskSize.LARGE: 3600.0, TaskSize.XL: 7200.0}
 )
-"""Seconds that a task of that scope may take at medium complexity (resolution of the seeds, 15 minutes to 2 hours)."""
+"""Seconds for a task of that size at medium complexity: 15 minutes to 2 hours, as the spec was resolved."""
 FACTORS: Final[Mapping[Complexity, float]] = MappingProxyType(
     {Complexity.LOW: 0.7, Complexity.MEDIUM: 1.0, Complexity.HIGH: 1.5}
 )
-"""What the complexity makes of that."""
+"""Factors of the complexity on these seconds."""
 
 
 class TaskKind(NamedTuple):
-    """Tasks that take about as long as each other: the same role, scope and complexity."""
+    """Tasks that take about as long as each other: the same role, size and complexity."""
 
     scope: TaskSize
     complexity: Complexity = Complexity.MEDIUM
@@ -70,10 +70,10 @@ class TaskKind(NamedTuple):
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits, in seconds, and what makes them adapt.
+    """The limits in seconds, and how they adapt.
 
-    ``default_s`` is for tasks without a scope. ``min_s`` and ``max_s`` bound what adapts; ``hard_cap_s`` is up to what
-    an attempt at a task with a scope is extended while progress is seen, and what a task waits for its subtasks.
+    ``default_s`` is for tasks without a size. ``min_s`` and ``max_s`` bound what adapts; ``hard_cap_s`` is the limit up
+    to which an attempt at a task with a size is extended while progress is seen, and of the wait for subtasks.
     """
 
     default_s: float = 300.0
@@ -85,11 +85,11 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     margin: float = 1.5
 
     def of(self, kind: TaskKind | None, finished: Sequence[float] = ()) -> float:
-        """The limit of an attempt, in seconds.
+        """Return the limit of an attempt, in seconds.
 
         Args:
-            kind: what the task is like; ``None`` for one without a scope.
-            finished: how long tasks of that kind took that were completed, in seconds.
+            kind: the kind of the task; ``None`` for one without a size.
+            finished: durations of completed tasks of that kind, in seconds.
         """
         if kind is None:
             return self.default_s
@@ -98,19 +98,19 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return min(max(wanted_s, self.min_s), self.max_s)
 
     def _usual_s(self, finished: Sequence[float]) -> float:
-        """The percentile by nearest rank, an observed duration and no mixture of two, times the margin."""
+        """Return the percentile by nearest rank (an observed duration, no mixture of two) times the margin."""
         rank = math.ceil(len(finished) * self.percentile / 100.0)
         return sorted(finished)[max(rank, 1) - 1] * self.margin
 
 
 class Durations:
-    """What tasks of each kind took that were completed: the latest of them, of the kinds heard of last."""
+    """The latest durations of completed tasks, of the kinds that were used last."""
 
     def __init__(self) -> None:
         self._taken: OrderedDict[TaskKind, deque[float]] = OrderedDict()
 
     def note(self, kind: TaskKind | None, took_s: float) -> None:
-        """A task of that kind was completed after *took_s* seconds. One without a kind teaches nothing."""
+        """Add a duration in seconds. A task without a kind adds nothing."""
         if kind is None:
             return
         self._taken.setdefault(kind, deque(maxlen=SAMPLES_MAX)).append(took_s)
@@ -119,5 +119,5 @@ class Durations:
             self._taken.popitem(last=False)
 
     def of(self, kind: TaskKind | None) -> tuple[float, ...]:
-        """The durations known of that kind, oldest first."""
+        """Return the known durations of that kind, oldest first."""
         return tuple(self._taken.get(kind, ())) if kind is not None else ()

@@ -1,11 +1,11 @@
-"""The pool: who has slots for tasks, and whether they are still there.
+"""Workers: which worker has slots for tasks, and whether each worker is still there.
 
-Every worker is an entity with a log. A worker of this process beats from a task in its own actor's scope; whoever is
-somewhere else has ``beat`` called for it. The pool looks at each worker at fixed intervals, by the clock that stands
-still while nobody runs, so that a pause of the process is no silence of anybody. A worker that was silent for too many
-looks is **lost**: its tasks are somebody else's from then on, and whoever owns the tasks is told at once. It comes back
-with nothing, and not before all that it held was let go of; if it stays silent it is shut down, and another one takes
-its place. What the pool says to a worker arrives in the order in which it was said.
+Every worker is an entity with a log. A worker of this process beats from a task in its own actor's scope; for a worker
+that runs elsewhere the host calls ``beat``. The pool checks each worker at fixed intervals, by the clock that stands
+still while the process is suspended, so that a pause of the process is no silence of anybody. A worker that was silent
+for too many checks is **lost**: its tasks are taken away at once (``on_lost``). A lost worker that beats again comes
+back with nothing, and not before all that it held was given back (``done``); if it stays silent it is shut down, and
+another worker takes its place. Events that the pool sends to one worker arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ __all__ = ["LOCAL", "FreeWorker", "Heartbeat", "WorkerPool"]
 
 ACTOR = "pool"
 LOCAL = "local"
-"""The worker of a plan that names none: it can do everything."""
+"""Name of the worker of a plan that names none: it has every capability."""
 
 _log = get_logger()
 
 
 Heartbeat: TypeAlias = "Callable[[WorkerPool, str, float], Coroutine[Any, Any, None]]"
-"""Beats for the worker of that id (``WorkerPool.beat``), every so many seconds."""
+"""Calls ``WorkerPool.beat`` for the worker of that id, every so many seconds, until it returns false."""
 
 
 class FreeWorker(NamedTuple):
-    """A worker that can take one more task; ``capabilities`` ``None`` are all that there are."""
+    """A worker that can take one more task. ``capabilities`` ``None`` stands for every capability."""
 
     id: str
     capabilities: frozenset[str] | None
 
 
 class _WorkerSpec(NamedTuple):
-    """What a worker is registered for: whoever takes its place is registered for the same."""
+    """Registration of a worker. The worker that takes its place is registered with the same."""
 
     name: str
     config: WorkerConfig
@@ -76,30 +76,30 @@ class _WorkerSpec(NamedTuple):
 
     @property
     def spelled(self) -> tuple[str, ...]:
-        """Its capabilities as the worker's log has them."""
+        """Capabilities as the worker's log has them."""
         return (EVERY,) if self.everything else tuple(sorted(self.config.provides))
 
 
 class _Worker:
-    """A worker as the pool sees it; its own table follows."""
+    """The pool's view of one worker; the worker's own table follows it."""
 
-    def __init__(self, post: _WorkerSpec, entity: Entity, now_s: float) -> None:
-        self.post, self.entity = post, entity
-        self.config, self.slots = post.config, post.config.slots
+    def __init__(self, spec: _WorkerSpec, entity: Entity, now_s: float) -> None:
+        self.spec, self.entity = spec, entity
+        self.config, self.slots = spec.config, spec.config.slots
         self.id = entity.id
         self.seq = entity.born_seq
         self.held: dict[str, bool] = {}
-        """Its tasks, and whether it was told of them."""
+        """Names of its tasks, each with whether ``TaskAssigned`` was sent for it."""
         self.lost: set[str] = set()
-        """What it held when it was lost, until somebody has let go of it."""
+        """Tasks that it held when it was lost, until each is given back."""
         self.is_lost = False
         self.draining = self.told_to_drain = self.ending = False
         self.active = 0
-        """How many tasks it was told of, and not told that they are over."""
+        """Number of tasks for which ``TaskAssigned`` was sent, and not ``TaskCompleted``."""
         self.returning: OneShotEvent | None = None
-        """That it is back is about to be on record."""
+        """Set when its return is on record; ``None`` while it is not about to return."""
         self.beat_s = self.looked_s = now_s
-        """When it was heard last, and looked at last (seconds of the clock of timers)."""
+        """Times of its last beat and of its last check, in seconds of the clock of timers."""
         self.missed = 0
         self.timer: Timer | None = None
         self.registered = OneShotEvent()
@@ -112,39 +112,44 @@ class _Worker:
 
 
 class WorkerPool:
-    """The workers of one run.
+    """The workers of one plan run.
 
     Args:
-        sup: whose journal their records go to.
-        workers: what the plan says of them, by name; without any there is ``local``, which can do everything.
-        slots: how many tasks ``local`` takes at once; those of named workers are their own.
-        heart: beats for a worker, in the scope of its actor, for as long as anybody expects that.
+        sup: the supervisor whose journal has their records.
+        workers: the workers of the plan, by name; without any there is ``local``, which can do everything.
+        slots: how many tasks ``local`` takes at once; each named worker has its own number.
+        heartbeat: beats for a worker, in the scope of its actor.
+        on_lost: called with a worker that is lost and the tasks that it held; each must be given back by ``done``.
+        on_free: called when a worker has a slot again although no task was given back.
     """
 
     def __init__(
-        self, sup: Supervisor, workers: Mapping[str, WorkerConfig], slots: int, *, heartbeat: Heartbeat | None = None
+        self,
+        sup: Supervisor,
+        workers: Mapping[str, WorkerConfig],
+        slots: int,
+        *,
+        heartbeat: Heartbeat | None = None,
+        on_lost: Callable[[str, list[str]], None] = lambda worker_id, tasks: None,
+        on_free: Callable[[], None] = lambda: None,
     ) -> None:
-        self._sup, self._registry = sup, sup.registry
-        self._timers = sup.registry.system.timers
+        self._sup, self._registry, self._timers = sup, sup.registry, sup.timers
+        self._on_lost, self._on_free = on_lost, on_free
         self._named = dict(workers)
         self._slots: float = inf if workers else slots
         self._heartbeat = heartbeat or _beat_on
         self._parent_id = ""
         self._workers: dict[str, _Worker] = {}
         self._free: dict[str, None] = {}
-        """Who has a slot; who was given something last is the last."""
+        """Ids of the workers with a slot; the one that was given a task last is the last."""
         self._left: list[Entity] = []
-        """Workers of an earlier supervisor; those that were ended with it are forgotten."""
+        """Workers of an earlier supervisor that are still to be shut down."""
         self._ended_left: set[str] = set()
         self._stopped = False
-        self.on_lost: Callable[[str, list[str]], None] = lambda worker_id, tasks: None
-        """Called with a worker that is lost, and the tasks that it held: they must be let go of by ``done``."""
-        self.on_free: Callable[[], None] = lambda: None
-        """Called when somebody has a slot again without anybody having said that a task is done."""
 
     # ------------------------------------------------------------------ beginning and end
     async def start(self, parent_id: str, cause: Cause) -> None:
-        """Register every worker, below *parent_id*: the workstream that they work for.
+        """Register every worker, below *parent_id*, the workstream that they work for.
 
         Raises:
             JournalError: the journal could not be written.
@@ -162,7 +167,7 @@ class WorkerPool:
         self._free = {worker.id: None for worker in workers if worker.has_slot}  # as the plan has them
 
     async def stop(self) -> None:
-        """Everything that they did is over: shut them down, and wait until that is on record."""
+        """Shut every worker down, and wait until that is on record. Their tasks are over."""
         self._stopped = True
         for worker in [*self._workers.values()]:
             await worker.registered.wait()
@@ -173,7 +178,8 @@ class WorkerPool:
             await over.wait()
 
     def stop_waiting(self) -> None:
-        """Shut down whoever a ``stop`` that was cut short had not come to: that is recorded when it can be."""
+        """Shut down the workers that a cancelled ``stop`` had not come to: that is recorded when the journal can be
+        written."""
         for worker in [*self._workers.values()]:
             self._end(worker)
         self._end_all_left()
@@ -191,14 +197,14 @@ class WorkerPool:
 
     @property
     def left(self) -> set[str]:
-        """The workers of earlier supervisors that are ended with it."""
+        """Ids of the workers of earlier supervisors, which this pool shuts down."""
         return self._ended_left | {one.id for one in self._left}
 
     def _is_left(self, entity: Entity) -> bool:
         return entity.kind is Kind.WORKER and entity.parent_id == self._parent_id
 
     async def _end_most_of(self, entity: Entity) -> None:
-        """It died with its supervisor; its last record comes when nobody can hold anything of it any more."""
+        """Record that a worker died with its supervisor. Its last record comes when no task is held by it any more."""
         self._left.append(entity)
         self._sup.inherited.work.discard(entity.id)
         for event in end_of_worker(entity)[:-1]:
@@ -212,7 +218,7 @@ class WorkerPool:
         return over
 
     def _let_all_go(self, worker: _Worker) -> None:
-        """Whatever it still holds is over."""
+        """Count the tasks that the worker still holds as over."""
         if worker.timer is not None:
             self._timers.cancel(worker.timer)
         for name, told in [*worker.held.items()]:
@@ -222,8 +228,8 @@ class WorkerPool:
                 self._say(worker, TaskCompleted(task_id=name, active_tasks=worker.active))
 
     # ------------------------------------------------------------------ who there is
-    def _hire(self, post: _WorkerSpec, cause: Cause) -> None:
-        slots, config = post.config.slots, post.config
+    def _hire(self, spec: _WorkerSpec, cause: Cause) -> None:
+        slots, config = spec.config.slots, spec.config
         data = WorkerData(
             max_concurrent_tasks=slots,
             misses_max=config.misses_max,
@@ -232,14 +238,14 @@ class WorkerPool:
         )
         entity = self._registry.create_entity(
             WORKER_KIND,
-            self._sup.new_id(f"worker:{post.name}"),
+            self._sup.new_id(f"worker:{spec.name}"),
             parent_id=self._parent_id,
             state=Worker.INITIALIZING,
             data=data,
             cause=cause,
             contained=False,
         )
-        worker = self._workers[entity.id] = _Worker(post, entity, self._timers.now())
+        worker = self._workers[entity.id] = _Worker(spec, entity, self._timers.now())
         worker.over = self._bury_at_its_end(entity)
         worker.over.then(lambda: self._forget(worker))
         ctx = self._registry.system.context(entity.id)
@@ -247,10 +253,10 @@ class WorkerPool:
         ctx.start_task(self._live, worker, name="heartbeat")
 
     async def _live(self, worker: _Worker) -> None:
-        """It registers, and beats. Nobody has a slot before that is on record."""
-        post = worker.post
+        """Register the worker, then beat for it. It has no slot before its registration is on record."""
+        spec = worker.spec
         try:
-            registered = RegistrationComplete(capabilities=post.spelled, max_concurrent_tasks=worker.slots)
+            registered = RegistrationComplete(capabilities=spec.spelled, max_concurrent_tasks=worker.slots)
             await self._post(worker, registered, Cause(worker.seq, None, ACTOR))
         finally:
             worker.registered.set()
@@ -258,11 +264,11 @@ class WorkerPool:
         self._look_later(worker)
         self._offer(worker)
         self._shut_down(worker)
-        self.on_free()
-        await self._heartbeat(self, worker.id, post.config.heartbeat_s)
+        self._on_free()
+        await self._heartbeat(self, worker.id, spec.config.heartbeat_s)
 
     def _bury_at_its_end(self, entity: Entity) -> OneShotEvent:
-        """When its last record is durable, or never will be."""
+        """Return the event of the worker's burial: its last record is durable, or never will be."""
         over = OneShotEvent()
         entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.remove, entity.id))
         entity.on_buried = over.set
@@ -275,32 +281,40 @@ class WorkerPool:
             self._timers.cancel(worker.timer)
 
     def resize(self, workers: Mapping[str, WorkerConfig], slots: int) -> None:
-        """These workers from now on, or so many tasks at once where there are none of a name. One that is new, or not
-        as it was, is hired; one that is not wanted any more takes nothing new, and goes on with what it has."""
+        """Change the workers to *workers*, or the slots of ``local`` to *slots* where the plan names none.
+
+        A worker that is new, or not as it was, is hired. One that is not wanted any more takes nothing new, and
+        finishes what it has.
+        """
         self._named, self._slots = dict(workers), inf if workers else slots
         wanted = {_WorkerSpec(name, config, everything=False) for name, config in workers.items()}
         staying = [one for one in self._workers.values() if not (one.draining or one.ending)]
         for worker in staying:
-            if worker.post not in wanted and (workers or not worker.post.everything):
+            if worker.spec not in wanted and (workers or not worker.spec.everything):
                 self.drain(worker.id)
-        more = wanted - {worker.post for worker in staying}
+        more = wanted - {worker.spec for worker in staying}
         if not workers:
-            missing = slots - sum(worker.slots for worker in staying if worker.post.everything)
+            missing = slots - sum(worker.slots for worker in staying if worker.spec.everything)
             more = {_local(missing)} if missing > 0 else set()
-        for post in sorted(more, key=lambda one: one.name):
-            self._hire(post, Cause(actor=ACTOR))
+        for spec in sorted(more, key=lambda one: one.name):
+            self._hire(spec, Cause(actor=ACTOR))
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the workers, sorted."""
+        return sorted(self._workers)
 
     # ------------------------------------------------------------------ slots
     def free(self) -> list[FreeWorker]:
-        """The workers that can take one more task, each once; who was given something last comes last."""
+        """Return the workers that can take one more task, each once; the one that was given a task last comes last."""
         left = self._slots - sum(len(worker.held) for worker in self._workers.values()) if not self._named else inf
-        return [FreeWorker(one, self._workers[one].post.capabilities) for one in self._free] if left > 0 else []
+        return [FreeWorker(one, self._workers[one].spec.capabilities) for one in self._free] if left > 0 else []
 
     def reserve(self, worker_id: str, name: str) -> None:
-        """One of its slots is for that task, from now on.
+        """Reserve a slot of that worker for the task *name*.
 
         Raises:
-            LookupError: it has no slot; ``free`` says who has.
+            LookupError: the worker has no slot; ``free`` returns those that have.
         """
         if worker_id not in self._free:
             raise LookupError(f"worker {worker_id!r} has no slot for {name!r}; claim for those that `free` names")
@@ -310,7 +324,7 @@ class WorkerPool:
         self._offer(worker)
 
     async def assign(self, worker_id: str, name: str, cause: Cause, needs: Iterable[str] = ()) -> None:
-        """Tell it of the task that a slot was reserved for; nothing, if it was lost meanwhile."""
+        """Record that the worker has the task that a slot was reserved for; nothing, if it was lost meanwhile."""
         worker = self._workers.get(worker_id)
         if worker is None or name not in worker.held:
             return
@@ -321,8 +335,7 @@ class WorkerPool:
         self._shut_down(worker)
 
     async def done(self, worker_id: str, name: str, cause: Cause) -> None:
-        """Nobody works on that task there any more, however it ended: the slot is free; or what a lost worker held was
-        let go of."""
+        """Free the slot of the task *name*, however the task ended, or count it as given back by a lost worker."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -343,7 +356,7 @@ class WorkerPool:
 
     # ------------------------------------------------------------------ draining
     def drain(self, worker_id: str) -> None:
-        """It takes nothing new, and is shut down when it holds nothing any more.
+        """Give the worker nothing new, and shut it down when it holds nothing any more.
 
         Raises:
             NoSuchEntity: there is no such worker.
@@ -356,7 +369,7 @@ class WorkerPool:
         self._shut_down(worker)
 
     def _shut_down(self, worker: _Worker) -> None:
-        """Say so when it is told to drain, and again when it holds nothing any more."""
+        """Send a draining worker ``ShutdownRequested``: once when it is to drain, and again when it holds nothing."""
         wanted = worker.draining or worker.entity.data.draining
         if not wanted or worker.is_lost or worker.ending or self._stopped or not worker.registered.is_set():
             return
@@ -369,16 +382,16 @@ class WorkerPool:
 
     # ------------------------------------------------------------------ health
     def beat(self, worker_id: str) -> bool:
-        """It is there; ``False`` if nobody expects that any more: it was shut down."""
+        """Note a sign of life of the worker. Return false if the worker was shut down and needs no more of them."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return False
-        worker.beat_s, worker.missed = self._timers.now(), 0  # also at the instant of a look, just after that
+        worker.beat_s, worker.missed = self._timers.now(), 0  # a beat at the instant of a check counts for the next one
         self._take_back(worker)
         return True
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, by the clock that stands still while nobody runs."""
+        """Wait for *seconds* of the clock that stands still while the process is suspended."""
         with self._timers.limit(seconds):
             await anyio.sleep_forever()
 
@@ -388,7 +401,7 @@ class WorkerPool:
         worker.timer = self._timers.set("look", None, worker.config.check_s, lambda _: self._look(worker))
 
     def _look(self, worker: _Worker) -> None:
-        """Whether it was heard since it was looked at last."""
+        """Check whether the worker has beaten since the last check: lose it, give it up, or go on."""
         now_s = self._timers.now()
         worker.missed += worker.beat_s <= worker.looked_s
         worker.looked_s = now_s
@@ -409,10 +422,10 @@ class WorkerPool:
         self._free.pop(worker.id, None)
         _log.warning("a worker is lost", worker=worker.id, tasks=sorted(worker.lost))
         self._say(worker, HealthCheckTimeout(missed=worker.missed))
-        self.on_lost(worker.id, sorted(worker.lost))
+        self._on_lost(worker.id, sorted(worker.lost))
 
     def _take_back(self, worker: _Worker) -> None:
-        """It answers again, and nobody works for it on what it held."""
+        """Begin the return of a lost worker that beats again, when all that it held was given back."""
         if not worker.is_lost or worker.returning or worker.lost or worker.ending or self._stopped:
             return
         ctx = self._registry.system.context(worker.id)
@@ -421,7 +434,7 @@ class WorkerPool:
             ctx.start_task(self._return, worker, worker.returning, name="return")
 
     async def _return(self, worker: _Worker, on_record: OneShotEvent) -> None:
-        """Nobody gives it anything before its return is on record."""
+        """Record the return of a lost worker, and only then offer its slots."""
         try:
             await self._post(worker, HealthCheckRecovered(), Cause(worker.seq, None, ACTOR))
         finally:
@@ -429,16 +442,17 @@ class WorkerPool:
         worker.is_lost, worker.returning, worker.missed = False, None, 0
         self._shut_down(worker)
         self._offer(worker)
-        self.on_free()
+        self._on_free()
 
     def _give_up(self, worker: _Worker, silent_s: float) -> None:
-        """Another one takes its place: nobody else may be there."""
+        """Shut down a lost worker that stays silent, and hire another in its place: the plan may have no other
+        worker."""
         worker.ending = True
         _log.warning("a worker is given up", worker=worker.id, silent_s=silent_s)
         self._say(worker, MaxTimeoutExceeded(silent_s=silent_s))
         if not worker.draining:
-            self._hire(worker.post, Cause(worker.seq, None, ACTOR))
-        self.on_free()
+            self._hire(worker.spec, Cause(worker.seq, None, ACTOR))
+        self._on_free()
 
     # ------------------------------------------------------------------ saying
     def _say(self, worker: _Worker, event: Event) -> None:
@@ -448,7 +462,7 @@ class WorkerPool:
         try:
             with anyio.CancelScope(shield=True):
                 worker.seq = (await self._registry.post(worker.id, event, cause=cause)).seq
-        except (NoSuchEntity, Refused) as error:  # the task goes on all the same: the slot is the pool's to count
+        except (NoSuchEntity, Refused) as error:  # the task goes on: the pool counts the slots by itself
             _log.error("a worker could not be told", worker=worker.id, error=str(error))
 
 

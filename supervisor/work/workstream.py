@@ -1,7 +1,7 @@
-"""The workstream that the tasks of a plan are done for: its log, moved by what becomes of them.
+"""The workstream of a plan run: its log, moved by what becomes of the tasks.
 
-Terminal is sticky; a critical task that failed ends it at once; otherwise it stays executing until all its tasks are
-settled. Then it is validated as a whole, if nothing failed and nothing was cancelled.
+A terminal state is final. A critical task that failed ends the workstream at once; otherwise it stays executing until
+all its tasks are settled. Then it is validated as a whole, if nothing failed and nothing was cancelled.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["WorkstreamEntity"]
 
 
 class WorkstreamEntity:
-    """One workstream."""
+    """The workstream of one plan run."""
 
     def __init__(self, sup: Supervisor) -> None:
         self._sup = sup
         self._entity: Entity | None = None
         self._seq: int | None = None
         self._withdrawn = 0
-        """How many of its tasks were never made: an earlier supervisor did not live to split a task into them, or was
-        refused that; or they were only merged."""
+        """Number of counted tasks that were never made: the split was not recorded or refused, or they were only
+        merged."""
         self._merged = ""
-        """A task that was only merged."""
+        """Id of a task that was only merged."""
         self.owes_result = False
-        """Its result is on record, and nobody has been given it yet."""
+        """Whether its result is on record, and nobody was given it yet."""
 
     @property
     def is_opened(self) -> bool:
-        """Its log has begun, or goes on; not where its plan is given up before."""
+        """Whether its log has begun, or goes on. It has not where the plan is given up before."""
         return self._entity is not None
 
     @property
@@ -57,18 +57,18 @@ class WorkstreamEntity:
 
     @property
     def tasks(self) -> int:
-        """How many it has."""
+        """Number of its tasks."""
         tasks: int = self._the().data.tasks
         return tasks
 
     @property
     def born_seq(self) -> int:
-        """Its first record."""
+        """Number of its first record."""
         return self._the().born_seq
 
     @property
     def seq(self) -> int | None:
-        """What its tasks follow from."""
+        """Number of the record that its tasks follow from."""
         return self._seq
 
     def _the(self) -> Entity:
@@ -77,12 +77,12 @@ class WorkstreamEntity:
 
     @property
     def resumes(self) -> str:
-        """The one that it resumes, if it does."""
+        """Id of the workstream that it resumes, or ``""``."""
         resumes: str = self._the().data.resumes
         return resumes
 
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
-        """Its log begins."""
+        """Begin its log."""
         wanted = self._sup.new_id(f"workstream:{name}")
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
@@ -95,74 +95,74 @@ class WorkstreamEntity:
         self._seq = self._entity.born_seq
 
     def take_up(self, entity: Entity) -> None:
-        """Its log goes on: an earlier supervisor began it."""
+        """Continue the log that an earlier supervisor began."""
         self._entity = entity
 
     def take_up_ended(self, entity: Entity, last_seq: int) -> None:
-        """An earlier supervisor brought it to its end, and its result to nobody: *last_seq* is its last record."""
+        """Take up a workstream that has ended, and whose result was never reported: *last_seq* is its last record."""
         self._entity, self._seq, self.owes_result = entity, last_seq, True
 
     async def go_on(self, known: int, fresh: int) -> None:
-        """It goes on with *known* tasks, and *fresh* ones. Of those an earlier supervisor may have made more than it
-        had said, or said more than it had made."""
+        """Continue with *known* tasks, and *fresh* ones. An earlier supervisor may have made more of them than it had
+        counted, or counted more than it had made."""
         self._withdrawn = max(0, self.tasks - known)
         if more := fresh + max(0, known - self.tasks):
-            await self.added(more)
+            await self.record_added(more)
 
-    async def merged(self, tasks: Sequence[str], born: int) -> None:
-        """Of its tasks these were only merged, for they were done before; *born* are those that were made. There may be
-        more of them than were counted: what cannot be merged is made again, with its parts."""
+    async def record_merged(self, tasks: Sequence[str], born: int) -> None:
+        """Count *tasks* as merged only, since they were done before; *born* is how many were made. There may be more
+        than were counted: a task that cannot be merged is made again, with its subtasks."""
         self._withdrawn, self._merged = len(tasks), tasks[0] if tasks else ""
         if more := born + len(tasks) - self.tasks:
-            await self.added(more)
+            await self.record_added(more)
 
     async def _post(self, event: Event, seq: int | None = None) -> None:
         cause = Cause(self._seq if seq is None else seq, None, ACTOR)
         self._seq = (await self._sup.registry.post(self.id, event, cause=cause)).seq
 
-    async def opened(self) -> None:
-        """All its tasks are there."""
+    async def record_opened(self) -> None:
+        """Record that all its tasks are made."""
         if self.state is Workstream.PLANNED:
             await self._post(workstream.AllTasksCreated(count=self.tasks))
 
-    async def added(self, count: int) -> None:
-        """It has more tasks."""
+    async def record_added(self, count: int) -> None:
+        """Record that it has *count* more tasks."""
         await self._post(workstream.TasksAdded(count=count))
 
-    async def begun(self, execution: TaskExecution) -> None:
-        """A job of it runs."""
+    async def record_begun(self, execution: TaskExecution) -> None:
+        """Record that its first job runs."""
         if self.state is Workstream.READY:
-            with suppress(Refused):  # two of them begin at once
+            with suppress(Refused):  # two jobs begin at once
                 await self._post(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
-    async def failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
-        """A task has failed for good; the workstream too, if it was critical: then the result of what is *settled* is
-        on record first."""
+    async def record_failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
+        """End the workstream if the failed task was critical. The result of what is *settled* is on record first."""
         if execution.task.critical and self.state is Workstream.EXECUTING:
-            self.note_result([*settled, execution.ended("failed", error)])
+            self.note_result([*settled, execution.result_of("failed", error)])
             await self._post(workstream.CriticalTaskFailed(task_id=execution.id, error=error), execution.seq)
 
     def record_usage(self, used: Amounts) -> None:
-        """All that its tasks' agents have used, by their own word."""
+        """Record all that the agents of its tasks have used, by their own account."""
         self._sup.registry.record_fact(
             self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words
         )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
-        """How its tasks ended; on record before its own end is, so that this end is never there without its result."""
+        """Record how its tasks ended. Its own end comes after that record, so that this end is never there without a
+        result."""
         told = {"tasks": [one._asdict() for one in results]}
         self._the().record_fact(RESULT, Cause(self._seq, None, ACTOR), told)
         self.owes_result = True
 
     def note_reported(self, how: str) -> None:
-        """Somebody was given its result, or wants none of it; *how* says so. Await-free: the record is on its way when
-        this returns, and no task of the event loop has come between."""
+        """Record that its result was given to somebody, or is not wanted, as *how* says. Without an await: the record
+        is on its way when this returns, and no other task has run in between."""
         if self.owes_result:
             self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
-    async def settled(self, executions: Iterable[TaskExecution]) -> None:
-        """All its tasks are settled: it is to be validated, or has ended."""
+    async def record_settled(self, executions: Iterable[TaskExecution]) -> None:
+        """Record that all its tasks are settled: it is validated next, or has ended."""
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
         count = Counter(_how(execution) for execution in executions if not execution.is_imported)
@@ -178,21 +178,21 @@ class WorkstreamEntity:
         else:
             await self._post(workstream.AllTasksCompleted(completed=completed))
 
-    async def validated(self, problem: str) -> None:
-        """The merged result was looked at: *problem* is what is wrong with it, ``""`` if nothing is."""
+    async def record_validated(self, problem: str) -> None:
+        """Record the outcome of its validation: *problem* says what is wrong, ``""`` if nothing is."""
         passed = workstream.ValidationPassed()
         await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
 
     async def cancel(self, reason: str) -> None:
-        """Nobody wants it any more."""
+        """Cancel the workstream, unless it has ended."""
         if self._entity is None or self._entity.ended:
             return
         with suppress(NoSuchEntity, Refused, JournalError):
             if self.state is Workstream.VALIDATING:
-                await self.validated(reason)
+                await self.record_validated(reason)
             elif workstream.UserCancelled in workstream.WORKSTREAM.allowed(self.state):
                 await self._post(workstream.UserCancelled(reason=reason))
-            self.note_reported(reason)  # whoever gave it up knows, and is given nothing else
+            self.note_reported(reason)  # the caller has given the plan up, and needs no result
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:

@@ -1,7 +1,7 @@
-"""The dossier of a workstream: every record of it, of its tasks and of their sessions, in one file of the archive.
+"""Export of a workstream: every record of it, its tasks and their sessions, in one file of the archive (the dossier).
 
-It is written when the workstream has ended, completed or failed, whatever later becomes of the journal: so who asks
-what happened then reads one file. It is a copy; what counts is the journal. One that cannot be written ends nothing.
+It is written when the workstream has ended, completed or failed, whatever later becomes of the journal: a reader finds
+everything in one file. It is a copy; the journal counts. An export that cannot be written ends nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from supervisor.work.plan_run import PlanRun
 __all__ = ["export_workstream", "record_usage"]
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
-"""Where the birth of a task, a worker, a job or a run names what it is for."""
+"""Keys with which the birth of a task, a worker, a job or a run names what it belongs to."""
 _log = get_logger()
 
 
 async def record_usage(plan_run: PlanRun) -> None:
-    """Put on record, before it ends, what the workstream has used in all, under however many supervisors."""
+    """Record, before the workstream ends, what it has used in all, under however many supervisors."""
     books = UsageTotals()
     try:
         async for record in _since(plan_run):
@@ -39,7 +39,7 @@ async def record_usage(plan_run: PlanRun) -> None:
 
 
 async def export_workstream(plan_run: PlanRun) -> None:
-    """Put all that was recorded of the workstream into the archive, if there is one."""
+    """Write all that was recorded of the workstream into the archive, if there is one."""
     upkeep = plan_run.sup.upkeep
     if upkeep is None:
         return
@@ -53,7 +53,8 @@ async def export_workstream(plan_run: PlanRun) -> None:
 
 
 async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
-    """In their order; they are all there: nothing of a workstream leaves the journal while it is under way."""
+    """Return the records in their order. They are all there: nothing of a workstream leaves the journal while it is
+    under way."""
     about: set[str] = {plan_run.workstream.id}
     async for record in _since(plan_run):
         _follow(record, about)
@@ -61,7 +62,7 @@ async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
 
 
 async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
-    """What was recorded since it was born."""
+    """Yield what was recorded since the workstream was born."""
     after = plan_run.workstream.born_seq - 1
     while page := await plan_run.sup.journal.events(after_seq=after):
         for record in page:
@@ -70,7 +71,7 @@ async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
 
 
 def _follow(record: LifecycleEvent, about: set[str]) -> None:
-    """What belongs to it is known by what its birth, or its claim, says."""
+    """Add the entity of a record, if its birth or its claim says that it belongs to the workstream."""
     told = record.metadata
     if record.event == "Born" and any(told.get(one) in about for one in _ABOVE):
         about.add(record.entity_id)
@@ -79,5 +80,5 @@ def _follow(record: LifecycleEvent, about: set[str]) -> None:
 
 
 def _is_about(entity_id: str, about: Collection[str]) -> bool:
-    """Whether it is one of them, or of a session's turns, agents and children."""
+    """Return whether the entity is one of *about*, or a turn, agent or child of such a session."""
     return entity_id in about or entity_id.partition(":")[0].partition("/")[0] in about

@@ -1,3 +1,3 @@
-"""Where sessions work."""
+"""Workspaces: the directories in which sessions work, and the merge of their work."""
 
 __all__: list[str] = []

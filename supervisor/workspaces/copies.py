@@ -1,9 +1,9 @@
-"""Copies of what a task owns in a plain directory: made whole or not at all, and put back the same way.
+"""Copies of the files that a task owns in a plain directory: made completely or not at all, and restored the same way.
 
-A copy is called after what it holds, so that the same is never kept twice, and stands under its name only when all of
-it is on the disk. Nothing is followed: a symbolic link is copied as one, and what is reached through one is not
-touched. What stands where a copy is put back is removed; whoever wants it has copied it before. A repository (``.git``)
-and the state directory are neither copied nor removed, wherever they are: no commit is lost, and no record.
+The name of a copy contains a hash of its content, so that equal contents are kept once; a copy gets its name only when
+all of it is on the disk. Symbolic links are copied as links, and nothing behind a link is touched. Restoring removes
+what lies in the place of the copied files; the caller has copied that before. A repository (``.git``) and the state
+directory are neither copied nor removed, wherever they are, so that no commit and no record is lost.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Copies"]
+__all__ = ["FileCopies"]
 
 _MAKING: Final = ".making-"
-"""How a directory is called that is no copy yet, or none any more."""
+"""Prefix of a directory that is not a copy yet, or is being removed."""
 _CHUNK: Final = 1024 * 1024
 
 
-class Copies:
-    """Those below *root*. Every method blocks: call them in a thread.
+class FileCopies:
+    """The copies below *root*. Every method blocks: call them in a thread.
 
-    All of them raise OSError where the disk fails; what was there before is there then.
+    Every method raises OSError if the disk fails, and then leaves what was there before.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
 
     def make(self, directory: Path, files: Sequence[str], name: str) -> str:
-        """The name of a copy of *files* below *directory*: *name*, which is left as it is if it is there already; where
-        that ends with a hyphen, what they hold is the rest of it.
+        """Make a copy of *files* below *directory*; return its name.
+
+        A *name* that ends with a hyphen is completed with a hash of the content; another *name* is used as it is, and a
+        copy of that name is left unchanged.
 
         Raises:
-            OSError: one of them is reached through a link, or is neither file, directory nor link.
+            OSError: a file is reached through a link, or is neither file, directory nor link.
         """
         if not name.endswith("-") and self.has(name):
             return name
@@ -49,12 +51,12 @@ class Copies:
             for file in files:
                 self._copy(_inside(directory, file), making / "files" / file, digest)
             whole = f"{name}{digest.hexdigest()[:16]}" if name.endswith("-") else name
-            return self._stand(making, whole)
+            return self._publish(making, whole)
         finally:
             shutil.rmtree(making, ignore_errors=True)
 
-    def _stand(self, making: Path, name: str) -> str:
-        """Give it its name, unless there is such a one already."""
+    def _publish(self, making: Path, name: str) -> str:
+        """Rename the finished copy to *name*, unless a copy of that name exists."""
         if not self.has(name):
             _sync_below(making)
             making.rename(self._root / name)
@@ -62,11 +64,11 @@ class Copies:
         return name
 
     def has(self, name: str) -> bool:
-        """Whether there is a copy of that name."""
+        """Return whether there is a copy of that name."""
         return (self._root / name).is_dir()
 
-    def put_back(self, name: str, directory: Path, files: Sequence[str]) -> None:
-        """Have *files* below *directory* as the copy has them; those that it has not are not there then.
+    def restore(self, name: str, directory: Path, files: Sequence[str]) -> None:
+        """Restore *files* below *directory* from the copy; remove those that the copy does not have.
 
         Raises:
             FileNotFoundError: there is no such copy.
@@ -79,13 +81,13 @@ class Copies:
             self._copy(kept, here, hashlib.sha256())
 
     def drop(self, name: str) -> None:
-        """There is no copy of that name any more: at once, and not half of one at any moment."""
+        """Remove the copy of that name. It is renamed first, so that half of it is never taken for a copy."""
         aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=self._root))
         (self._root / name).rename(aside / "gone")
         shutil.rmtree(aside, ignore_errors=True)
 
     def drop_all(self, beginning: str) -> None:
-        """There is no copy any more whose name begins like that."""
+        """Remove every copy whose name begins with *beginning*."""
         for one in self._root.glob(f"{beginning}*"):
             self.drop(one.name)
 
@@ -104,7 +106,7 @@ class Copies:
             path.rmdir()
 
     def _copy(self, source: Path, target: Path, digest: hashlib._Hash) -> None:
-        """What is not there is not copied."""
+        """Copy *source*; do nothing if it does not exist."""
         if not os.path.lexists(source):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +116,7 @@ class Copies:
             _copy_one(one, target / name, digest)
 
     def _walk(self, source: Path) -> Iterator[Path]:
-        """It and all that is in it, each directory before what is in it, in one order."""
+        """Iterate over *source* and everything in it, directories before their content, in a fixed order."""
         pending = [source]
         while pending:
             one = pending.pop()
@@ -124,7 +126,7 @@ class Copies:
 
 
 def _inside(directory: Path, file: str) -> Path:
-    """Where *file* is; not through a link, which may lead anywhere."""
+    """Return the path of *file*; refuse a path through a link, which may lead anywhere."""
     path = directory / file
     for above in path.relative_to(directory).parents:
         if (directory / above).is_symlink() and above != Path():
@@ -159,7 +161,7 @@ def _copy_bytes(source: Path, target: Path, digest: hashlib._Hash) -> None:
 
 
 def _sync_below(root: Path) -> None:
-    """The directories; the files are on the disk already."""
+    """Sync the directories below *root*; the files are on the disk already."""
     for one in [root, *(Path(above) / name for above, names, _ in os.walk(root) for name in names)]:
         if not one.is_symlink():
             _sync(one)

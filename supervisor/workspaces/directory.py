@@ -1,7 +1,7 @@
-"""A plain directory as the place where a session works: it must be there, and nothing is made or merged.
+"""Plain directory as a workspace: it must exist, and nothing is made or merged.
 
-Several sessions may work in it, so that only what a task owns (its ``files``) can be told from the rest: of that there
-are copies, to go on from or to go back to. Nothing else is ever touched: other work stays in place.
+Several sessions may work in the directory, so only the files that a task owns can be told from other work. Copies of
+these files are made, to continue from or to go back to; nothing else is ever touched.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Final
 import anyio
 
 from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
-from supervisor.workspaces.copies import Copies
+from supervisor.workspaces.copies import FileCopies
 
 __all__ = ["DirectoryWorkspace"]
 
 
 THREADS: Final = 4
-"""Looks at directories at once. Each new thread has a heap of its own: of forty, one for each session that starts, a
-process grows by megabytes that it never gives back."""
+"""Threads that examine directories. Each new thread has a heap of its own: with one for each of forty sessions that
+start, the process grows by megabytes that it never gives back."""
 
 
 _BEFORE: Final = "before"
-"""How the name of the copy ends that an attempt can be taken back to: it is there while one is under way."""
+"""Suffix of the copy to which an attempt can be rolled back; the copy exists while the attempt runs."""
 
 
 class DirectoryWorkspace:
@@ -39,10 +39,10 @@ class DirectoryWorkspace:
 
     def __init__(self, copies: Path | None = None) -> None:
         self._limiter = anyio.CapacityLimiter(THREADS)
-        self._copies = Copies(copies) if copies is not None else None
+        self._copies = FileCopies(copies) if copies is not None else None
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
-        path, is_there = await self._thread(_found, directory)
+        path, is_there = await self._thread(_resolve, directory)
         if not is_there:
             raise NotADirectoryError(f"the working directory {path} of session {session_id!r} does not exist")
         return str(path)
@@ -56,82 +56,83 @@ class DirectoryWorkspace:
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         return None
 
-    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
-        """Copy what the task owns before an attempt; put back the copy that it begins with.
+    async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
+        """Copy the task's files before an attempt; restore the checkpoint that the attempt begins with.
 
         Raises:
-            OSError: it cannot be copied, or there is no such copy.
+            OSError: the files cannot be copied, or there is no such checkpoint.
         """
-        if self._copies is None or not (place.files and place.rollback):
+        if self._copies is None or not (spec.files and spec.rollback):
             return
-        await self._thread(self._copies.make, Path(place.directory), place.files, f"{_of(place)}{_BEFORE}")
-        if place.starts_at:
-            await self._put_back(self._copies, place.starts_at, place)
+        await self._thread(self._copies.make, Path(spec.directory), spec.files, f"{_copy_prefix(spec)}{_BEFORE}")
+        if spec.starts_at:
+            await self._restore(self._copies, spec.starts_at, spec)
 
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """The name of a copy of what the task owns; ``""`` where it owns nothing: its work stays in place.
+    async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        """Copy the task's files; return the name of the copy, ``""`` for a task without files: its work stays in place.
 
         Raises:
-            OSError: it cannot be copied.
+            OSError: the files cannot be copied.
         """
-        if self._copies is None or not place.files:
+        if self._copies is None or not spec.files:
             return ""
-        name: str = await self._thread(self._copies.make, Path(place.directory), place.files, _of(place))
+        name: str = await self._thread(self._copies.make, Path(spec.directory), spec.files, _copy_prefix(spec))
         return name
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """Have what the task owns as it was before the attempt, unless it is: a copy of what was done has the name that
-        is returned.
+    async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        """Restore the task's files as they were before the attempt; return the name of a copy of the attempt's work.
+
+        Do nothing, and return ``""``, if there is no copy from before an attempt.
 
         Raises:
-            OSError: it cannot be copied.
+            OSError: the files cannot be copied.
         """
-        before = f"{_of(place)}{_BEFORE}"
+        before = f"{_copy_prefix(spec)}{_BEFORE}"
         if self._copies is None or not await self._thread(self._copies.has, before):
             return ""
-        saved = await self.save(session_id, place, message)
-        await self._put_back(self._copies, before, place)
+        saved = await self.save(session_id, spec, message)
+        await self._restore(self._copies, before, spec)
         await self._thread(self._copies.drop, before)
         return saved
 
-    async def accept(self, place: WorkspaceSpec) -> None:
-        """Drop the copy of what there was before.
+    async def accept(self, spec: WorkspaceSpec) -> None:
+        """Remove the copy from before the attempt.
 
         Raises:
             OSError: it cannot be removed.
         """
-        before = f"{_of(place)}{_BEFORE}"
+        before = f"{_copy_prefix(spec)}{_BEFORE}"
         if self._copies is not None and await self._thread(self._copies.has, before):
             await self._thread(self._copies.drop, before)
 
-    async def forget(self, place: WorkspaceSpec) -> None:
-        """Drop every copy that was made for the task.
+    async def forget(self, spec: WorkspaceSpec) -> None:
+        """Remove every copy that was made for the task.
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: a copy cannot be removed.
         """
-        if self._copies is not None and place.files:
-            await self._thread(self._copies.drop_all, _of(place))
+        if self._copies is not None and spec.files:
+            await self._thread(self._copies.drop_all, _copy_prefix(spec))
 
-    async def left(self) -> list[str]:
+    async def list_sessions(self) -> list[str]:
         return []
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         return Released()
 
-    async def _put_back(self, copies: Copies, name: str, place: WorkspaceSpec) -> None:
-        await self._thread(copies.put_back, name, Path(place.directory), place.files)
+    async def _restore(self, copies: FileCopies, name: str, spec: WorkspaceSpec) -> None:
+        await self._thread(copies.restore, name, Path(spec.directory), spec.files)
 
     async def _thread(self, fn: Any, *args: Any) -> Any:
         return await anyio.to_thread.run_sync(partial(fn, *args), limiter=self._limiter)
 
 
-def _of(place: WorkspaceSpec) -> str:
-    """How the names of a task's copies begin."""
-    return f"{hashlib.sha256(place.owner.encode()).hexdigest()[:12]}-"
+def _copy_prefix(spec: WorkspaceSpec) -> str:
+    """Return the prefix of the names of a task's copies."""
+    return f"{hashlib.sha256(spec.owner.encode()).hexdigest()[:12]}-"
 
 
-def _found(directory: str) -> tuple[Path, bool]:
-    """In one thread hop: a session's start waits for it."""
+def _resolve(directory: str) -> tuple[Path, bool]:
+    """Return the absolute path and whether it is a directory, in one thread hop: a session's start waits for it."""
     path = Path(directory).absolute()
     return path, path.is_dir()

@@ -1,24 +1,29 @@
-"""The fast-forward of the target, all of it or nothing, in the checkout of whoever has the target checked out.
+"""Fast-forward of the target branch in the checkout that has it checked out: complete, or undone.
 
-Git alone does not give that: ``git merge --ff-only`` writes the files, then the index, then the branch, and one that is
-killed, or finds the disk full, leaves what it has written, and ``index.lock``. So the merge is made in steps that can
-be told apart afterwards:
+Theory of operation
+-------------------
+``git merge --ff-only`` writes the files, then the index, then the branch. A git that is killed, or finds the disk full,
+leaves what it has written, and ``index.lock``. So the merge is made in steps that can be told apart afterwards:
 
-1. The step (holder, branch, commit before, commit after) is put on durable record.
-2. ``index.lock`` is made by ourselves, with a content that only this step has. Until it is gone no other git changes
-   the index or the files of that checkout, and after a kill it proves that nobody has.
+1. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
+2. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
+changes the index or the files of that checkout; after a kill it proves that none has.
 3. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
-   merge is refused, and nothing was touched.
-4. Git merges with a copy of the index (``GIT_INDEX_FILE``): files, copy, branch.
-5. The copy replaces the index, and the lock goes.
+merge is refused, and nothing was touched.
+4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy, branch, in this order.
+5. The copy replaces the index, and the lock is removed.
 
-When that is interrupted, the branch decides. It has moved: all files were written before, and git wrote the copy before
-it moved the branch, so the copy replaces the index. Where there is no copy, the index has been replaced, or somebody
-has removed the lock, and the copy may be out of date: a new one is made of the index as it is, under another name until
-it has the merge. The branch has not moved: by (3) each file of the merge was as the commit before has it. Those that
-now hold what the commit after has, or the beginning of it, or are missing, are put back; the merge is then made anew in
-the ordinary way. Anything else is what the user wrote meanwhile: it is left, and named. For example, killed with 600 of
-6,000 new files written: the 600 are removed, ``index.lock`` goes, and the checkout is as it was.
+After an interruption the branch decides:
+
+* The branch has moved. All files were written before, and the copy too, so the copy replaces the index. If there is no
+copy, the index was replaced already; if somebody has removed the lock, the copy may be out of date. In both cases a new
+copy is made of the current index, under another name until it has the merge.
+* The branch has not moved. By (3) each file of the merge was as the commit before has it. A file that now has the
+content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
+ordinary way. Any other content was written by the user meanwhile: it is left, and named.
+
+Example: killed with 600 of 6,000 new files written. The 600 are removed, then ``index.lock``, and the checkout is as it
+was.
 """
 
 from __future__ import annotations
@@ -51,22 +56,23 @@ __all__ = ["FastForward"]
 _log = get_logger()
 
 FORWARD_S = 300.0
-"""How long a fast-forward may take where the target is checked out: a large repository with filters (LFS) on a slow
-disk takes minutes."""
+"""Seconds that a fast-forward may take in a checkout: a large repository with filters (LFS) on a slow disk takes
+minutes."""
 
 LOCK_TRIES = 20
-"""How often the index of whoever has the target checked out is tried: who commits there, or has an editor that asks for
-the status, locks it for a moment."""
+"""Tries to lock the index of the checkout: a commit there, or an editor that asks for the status, locks it for a
+moment."""
 
 LOCK_WAIT_S = 0.5
-"""The pause between two such tries."""
+"""Seconds between two tries."""
 
 _COPY: Final = "supervisor-index"
-"""The copy of the index, beside it, so that it can replace it."""
+"""Name of the copy of the index; it lies beside the index, so that it can replace it."""
 _NEW_COPY: Final = "supervisor-new-index"
-"""A copy that is made after the branch has moved, until it has the merge: nothing else may replace the index then."""
+"""Name of a copy that is made after the branch has moved, until it has the merge: until then it must not replace the
+index."""
 _NEW_LOCK: Final = "supervisor-lock"
-"""The lock, until it has its content."""
+"""Name of the lock until its content is written."""
 _HOW: Final = (
     "--ff-only",
     "--no-squash",
@@ -89,29 +95,29 @@ class _Change(NamedTuple):
     blob_after: str
 
 
-class _Found(NamedTuple):
-    """The files of a merge that are not as the commit before has them."""
+class _FileStates(NamedTuple):
+    """Files of a merge that are not as the commit before has them."""
 
     added: list[str]
-    """New ones that hold what the commit after has, or the beginning of it."""
+    """New files with the content of the commit after, or the beginning of it."""
     changed: list[str]
-    """Others that are missing, or hold what the commit after has, or the beginning of it."""
+    """Other files that are missing, or have the content of the commit after, or the beginning of it."""
     foreign: list[str]
-    """Those with any other content."""
+    """Files with any other content."""
 
 
 class FastForward:
-    """Moves the target on."""
+    """Moves the target branch forward."""
 
     def __init__(self, git: Git, steps: StepFile) -> None:
         self._git = git
         self._steps = steps
 
     async def advance(self, target: str, head: str, commit: str) -> Merge | None:
-        """Move the target on; ``None`` if it moved meanwhile.
+        """Move the target to *commit*; return ``None`` if the target is not at *head* any more.
 
         Raises:
-            WorkspaceError: what was begun could be neither finished nor undone; it is on record.
+            WorkspaceError: the step could be neither finished nor undone; it is on record.
             OSError: the machine lacks file descriptors, and nothing has changed.
         """
         holders = await self._git.holders(target)
@@ -145,7 +151,7 @@ class FastForward:
         if await self._commit_checked_out(step) != step.before:
             await self._unlock(step)
             return None
-        if in_the_way := await self._in_the_way(step):
+        if in_the_way := await self._changed_files(step):
             await self._unlock(step)
             named = names_in_list(b"\0".join(map(os.fsencode, in_the_way)))
             why = f"{step.holder} has changes of its own in the way: {some_of(named)}"
@@ -176,8 +182,9 @@ class FastForward:
 
     # ------------------------------------------------------------------------------------ after an interruption
     async def recover(self, step: Advance) -> list[str]:
-        """Finish a fast-forward whose branch has moved, undo any other; the files that were left, since the user has
-        written them meanwhile. Asked for again it changes nothing.
+        """Finish a fast-forward whose branch has moved, undo any other; return the files that were left to the user.
+
+        Idempotent.
 
         Raises:
             WorkspaceError: another git is at work there, or git or the disk fails; the step stays on record.
@@ -199,18 +206,19 @@ class FastForward:
             if not await anyio.to_thread.run_sync(_copy_of(step).exists):
                 await self._advance_index(step)
             await anyio.to_thread.run_sync(_replace_index, step)
-        elif foreign := await self._put_back(step):
+        elif foreign := await self._restore_files(step):
             _log.warning("files of an interrupted merge are left as the user has them", files=foreign, of=step.holder)
         await self._unlock(step)
         return foreign
 
     async def _advance_index(self, step: Advance) -> None:
-        """Make a copy of the index that has what the merge has changed, and all that the user has staged since; of an
-        index that has the merge already, a copy that is equal to it. Where the merge and the user have changed the same
-        file, or the user has checked out or committed something else, no copy is made: the index stays as it is.
+        """Make a copy of the index that has the merge's changes and all that the user has staged since.
+
+        Of an index that has the merge already, the copy is equal to it. No copy is made, and the index stays, if the
+        merge and the user have changed the same file, or the user has checked out or committed something else.
 
         Raises:
-            WorkspaceError: git did not come to an end; the step stays on record.
+            WorkspaceError: git did not finish; the step stays on record.
         """
         if await self._git.commit_of(step.holder, "HEAD") != step.after:
             _log.warning("an index is left as the user has it: another commit is checked out there", of=step.holder)
@@ -225,27 +233,31 @@ class FastForward:
         else:
             _log.warning("an index is left as the user has it", of=step.holder, why=error_of(made))
 
-    async def _put_back(self, step: Advance) -> list[str]:
+    async def _restore_files(self, step: Advance) -> list[str]:
         changes = await self._changes(step)
-        moved_on = await self._named(
+        moved_on = await self._list_names(
             step.holder, "diff-tree", "-r", "--no-renames", "--name-only", "-z", step.before, "HEAD"
         )
-        staged = await self._staged(step)
-        found = await self._found(step, [one for one in changes if one.path not in moved_on and one.path not in staged])
+        staged = await self._staged_files(step)
+        found = await self._compare_files(
+            step, [one for one in changes if one.path not in moved_on and one.path not in staged]
+        )
         await anyio.to_thread.run_sync(_remove_files, step.holder, found.added)
         # A file in place of a folder is known to be missing only now.
-        again = await self._found(step, [one for one in changes if one.path in {*found.changed, *found.foreign}])
+        again = await self._compare_files(
+            step, [one for one in changes if one.path in {*found.changed, *found.foreign}]
+        )
         await anyio.to_thread.run_sync(_remove_links, step.holder, again.changed)
-        wanted = sorted(set(again.changed) - await self._left_out(step.holder, again.changed))
+        wanted = sorted(set(again.changed) - await self._sparse_files(step.holder, again.changed))
         await self._git.run_over(step.holder, ("checkout-index", "--force", "--quiet"), wanted)
         return [*again.foreign, *sorted(staged & {one.path for one in changes})]
 
     # ------------------------------------------------------------------------------------ what is in the checkout
-    async def _in_the_way(self, step: Advance) -> list[str]:
-        """The files that the merge is to change and somebody has changed already."""
+    async def _changed_files(self, step: Advance) -> list[str]:
+        """Return the files that the merge is to change and that were changed in the checkout."""
         changes = await self._changes(step)
-        found, staged = await self._found(step, changes, unfinished=False), await self._staged(step)
-        left_out = await self._left_out(step.holder, found.changed)
+        found, staged = await self._compare_files(step, changes, unfinished=False), await self._staged_files(step)
+        left_out = await self._sparse_files(step.holder, found.changed)
         new = {one.path for one in changes if one.mode_before == _ABSENT}
         folders = await anyio.to_thread.run_sync(_folders, step.holder, [one for one in found.foreign if one in new])
         # What is a folder now, and a file afterwards, is for git to look into: its files may be going.
@@ -265,24 +277,27 @@ class FastForward:
         ]
         return [one for one in changes if SUBMODULE not in (one.mode_before, one.mode_after)]
 
-    async def _staged(self, step: Advance) -> set[str]:
-        """The files that the index does not have as the commit before."""
-        return await self._named(
+    async def _staged_files(self, step: Advance) -> set[str]:
+        """Return the files that the index does not have as the commit before."""
+        return await self._list_names(
             step.holder, "diff-index", "--cached", "--no-renames", "--name-only", "-z", step.before
         )
 
-    async def _left_out(self, holder: str, paths: Sequence[str]) -> set[str]:
-        """Those of *paths* that are not to be in the checkout (sparse checkout)."""
+    async def _sparse_files(self, holder: str, paths: Sequence[str]) -> set[str]:
+        """Return those of *paths* that a sparse checkout leaves out."""
         listed = await self._git.run_over(holder, ("--literal-pathspecs", "ls-files", "-t", "-z"), paths)
         return {entry[2:] for entry in os.fsdecode(listed).split("\0") if entry.startswith("S ")}
 
-    async def _named(self, where: str, *words: str) -> set[str]:
+    async def _list_names(self, where: str, *words: str) -> set[str]:
         listed = await self._git.must(where, *words)
         return set(filter(None, os.fsdecode(listed.stdout).split("\0")))
 
-    async def _found(self, step: Advance, changes: Sequence[_Change], *, unfinished: bool = True) -> _Found:
-        """Look at the files of the merge. *unfinished*: the beginning of a file counts as the file."""
-        holder, found = step.holder, _Found([], [], [])
+    async def _compare_files(
+        self, step: Advance, changes: Sequence[_Change], *, unfinished: bool = True
+    ) -> _FileStates:
+        """Compare the files of the merge with both commits. *unfinished*: the beginning of a file counts as the
+        file."""
+        holder, found = step.holder, _FileStates([], [], [])
         files, links, missing = await anyio.to_thread.run_sync(_sort, holder, [one.path for one in changes])
         known = {blob for one in changes for blob in (one.blob_before, one.blob_after)}
         listed = await self._git.run_over(holder, ("hash-object",), sorted(files))
@@ -310,19 +325,20 @@ class FastForward:
         return found
 
     async def _sees_modes(self, holder: str) -> bool:
-        """False where the file system does not keep whether a file can be executed."""
+        """Return whether the file system keeps the executable bit of files."""
         told = await self._git.run(holder, "config", "--type=bool", "--get", "core.fileMode")
         return text_of(told) != "false"
 
     async def _commit_checked_out(self, step: Advance) -> str:
-        """The commit of the target, if it is still checked out there; looked at under the lock, which keeps it so."""
+        """Return the commit of the target if it is still checked out there; called under the lock, which keeps it
+        so."""
         head = await self._git.run(step.holder, "symbolic-ref", "--quiet", "HEAD")
         is_there = head.ok and text_of(head) == f"refs/heads/{step.target}"
         return await self._git.commit_of(step.holder, "HEAD") if is_there else ""
 
     # ------------------------------------------------------------------------------------ the lock of the index
     async def _lock(self, step: Advance) -> bool:
-        """Wait until no other git has the index of *step*, but not for ever."""
+        """Lock the index of *step*, with ``LOCK_TRIES`` tries; return whether that succeeded."""
         tries = 1
         while not (is_made := await anyio.to_thread.run_sync(_make_lock, step)) and tries < LOCK_TRIES:
             await anyio.sleep(LOCK_WAIT_S)
@@ -333,7 +349,7 @@ class FastForward:
         await anyio.to_thread.run_sync(_remove_lock, step)
 
     async def _is_rebased(self, target: str) -> bool:
-        """True while somebody rebases *target*: no worktree has it checked out then, and one will move it."""
+        """Return whether *target* is being rebased: no worktree has it checked out then, and one will move it."""
         heads = await anyio.to_thread.run_sync(branches_rebased_in, await self._git.common_dir())
         return f"refs/heads/{target}" in heads
 
@@ -344,7 +360,7 @@ def _lock_of(step: Advance) -> Path:
 
 
 def _beside_index(step: Advance, name: str) -> Path:
-    """Return the path of a file that the step makes beside the index. It has the token in its name: another supervisor
+    """Return the path of a file that the step makes beside the index. Its name has the token, since another supervisor
     may take such a step in the same repository."""
     return Path(step.git_dir, f"{name}-{step.token.split()[-1]}")
 
@@ -354,8 +370,8 @@ def _copy_of(step: Advance) -> Path:
 
 
 def _make_lock(step: Advance) -> bool:
-    """Make the lock, with its content from the first moment on: an empty one could be anybody's. False if there is
-    one."""
+    """Make the lock, with its content from the first moment on, since an empty lock could be any git's. Return
+    ``False`` if there is a lock."""
     new = _beside_index(step, _NEW_LOCK)
     try:
         new.write_text(step.token)
@@ -393,7 +409,7 @@ def _is_ours(step: Advance) -> bool:
 
 
 def _remove_lock(step: Advance) -> None:
-    """Remove what the step has made beside the index; the lock last, which holds others off until then."""
+    """Remove the step's files beside the index; the lock last, which keeps other gits away until then."""
     _remove_copy(step)
     _beside_index(step, _NEW_LOCK).unlink(missing_ok=True)
     if _is_ours(step):
@@ -407,7 +423,7 @@ def _remove_copy(step: Advance) -> None:
 
 
 def _copy_index(step: Advance, copy: Path) -> None:
-    """Copy the index, its time too: git takes files that are as old as it for possibly changed."""
+    """Copy the index with its time: git re-examines files that are not older than the index."""
     _remove_copy(step)
     with suppress(FileNotFoundError):  # nothing was ever added there
         shutil.copy2(Path(step.git_dir, "index"), copy)
@@ -420,8 +436,8 @@ def _replace_index(step: Advance) -> None:
 
 # ------------------------------------------------------------------------------------------ files of the user
 def _sort(holder: str, paths: Sequence[str]) -> tuple[dict[str, str], dict[str, bytes], set[str]]:
-    """Which of *paths* are plain files (and their modes), which are symbolic links (and to where), and which are
-    missing. A path that leads through a symbolic link is none of them: the file there is another one."""
+    """Sort *paths* into plain files (with modes), symbolic links (with targets) and missing ones. A path that leads
+    through a symbolic link is none of these: the file there is another one."""
     files, links, missing = dict[str, str](), dict[str, bytes](), set[str]()
     through: dict[Path, bool] = {Path(): False}
     for path in paths:
@@ -446,7 +462,7 @@ def _leads_through_link(top: Path, folder: Path, known: dict[Path, bool]) -> boo
 
 
 def _blob_of_link(target: bytes, one: _Change) -> str:
-    """The blob that git keeps of a symbolic link, by the hash of its repository."""
+    """Return the blob of a symbolic link, by the hash function of its repository."""
     new = hashlib.sha256 if len(one.blob_after) == 64 else hashlib.sha1
     return new(b"blob %d\0" % len(target) + target).hexdigest()
 
@@ -456,7 +472,7 @@ def _folders(holder: str, paths: Sequence[str]) -> set[str]:
 
 
 def _remove_files(holder: str, paths: Collection[str]) -> None:
-    """Remove files that the merge has added, and the folders that are empty then."""
+    """Remove files that the merge has added, and folders that are empty then."""
     for path in paths:
         Path(holder, path).unlink(missing_ok=True)
     folders: Mapping[Path, None] = {folder: None for path in paths for folder in Path(path).parents if folder != Path()}
@@ -466,7 +482,7 @@ def _remove_files(holder: str, paths: Collection[str]) -> None:
 
 
 def _remove_links(holder: str, paths: Collection[str]) -> None:
-    """Remove what checkout-index would have to replace, so that room for the old content is there before it comes."""
+    """Remove the files that checkout-index will replace, so that there is room for the old content."""
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
             if not S_ISDIR(os.lstat(os.path.join(holder, path)).st_mode):

@@ -1,23 +1,25 @@
-"""The text files that an agent has the supervisor read and write: bounded, regular, below its workspace, and never the
-supervisor's own or git's.
+"""Text files that an agent has the supervisor read and write: bounded, regular, below its workspace, and neither the
+supervisor's own nor git's.
 
-An agent may run in a sandbox from which the state directory and ``.git`` cannot be seen; the supervisor is not, so it
-must not reach there for the agent. And a path that was looked at may lead elsewhere when it is opened: between the two
-an agent can put a symbolic link where a directory was. So a path is resolved once, and what was found is opened from
-the workspace downwards, each directory by the descriptor of the one above it, following no link. Each descriptor is
-looked at before the next step: is it the state directory, is it git's? Nothing is made, cut off or written before all
-of them have passed, and what is made is made below the last one.
+Theory of operation
+-------------------
+An agent may run in a sandbox that hides the state directory and ``.git``; the supervisor does not, so it must not reach
+there for the agent. Checking a path is not enough: between the check and the open an agent can put a symbolic link in
+the place of a directory. So a path is resolved once, and opened from the workspace downwards, each directory by the
+descriptor of the one above, without following links. Each descriptor is checked before the next step: is it the state
+directory, is it git's? Nothing is made, truncated or written before all have passed, and new files are made below the
+last one.
 
-- *The state directory* is told by its device and inode, wherever it lies and whatever the path calls it. A worktree
-  in it is an agent's workspace: the walk begins there, and so does not come by the state directory.
-- *git's own*: whatever is called ``.git``, also in another case and also where it is a file; what is the same file as
-  the ``.git`` beside it, however a file system spells that; and each directory that git would take for a repository
-  (``HEAD`` with ``objects`` and ``refs``, or with ``commondir``): a bare one, one apart from its work tree, and what a
-  worktree has in it.
-- A hard link to such a file is not recognised: who can make one has the file already. Writing never goes through one,
-  since a file is replaced as a whole; whoever reads it meanwhile sees the old text or the new one.
+- *The state directory* is recognised by its device and inode, whatever the path calls it. A worktree in the state
+directory is an agent's workspace: the walk begins there, and so does not pass the state directory.
+- *Git's own* is everything called ``.git``, in any case, as a file too; what is the same file as the ``.git`` beside
+it, however a file system spells that; and each directory that git would take for a repository (``HEAD`` with
+``objects`` and ``refs``, or with ``commondir``): a bare one, one apart from its work tree, and a worktree's part of
+one.
+- A hard link to such a file is not recognised: a process that can make one has the file already. Writing never goes
+through one, since a file is replaced as a whole; a concurrent reader sees the old text or the new one.
 
-Every step blocks, so each request has a thread.
+Every step blocks, so each request runs in a thread.
 """
 
 from __future__ import annotations
@@ -41,16 +43,16 @@ from supervisor.ports.path_safety import outside
 __all__ = ["DiskFiles"]
 
 THREADS: Final = 4
-"""Files at once, as for directories: each new thread has a heap of its own."""
+"""Requests at once, as for directories: each new thread has a heap of its own."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REPLACED: Final = (errno.ELOOP, errno.ENOTDIR)
-"""What an open says that follows no link, where there is one now."""
+"""Errors of an open that follows no link, if there is a link now."""
 _STATE: Final = "it is in the state directory, which is the supervisor's own"
 _GIT: Final = "it is git's own; use git"
 
 
 class DiskFiles:
-    """``supervisor.ports.Files`` over this machine's.
+    """``supervisor.ports.AgentFiles`` over this machine's.
 
     Args:
         state_dir: the supervisor's own, ``None`` where it has none; agents work nowhere in it but in *worktrees*.
@@ -104,12 +106,12 @@ class DiskFiles:
     # ------------------------------------------------------------------ the way there
     @contextmanager
     def _directory_of(self, path: str, workspace: str, *, make: bool) -> Iterator[tuple[int, str]]:
-        """A descriptor of the directory that the file at *path* is in, and its name there; directories that are not
-        there are made if *make*.
+        """Open the directory of the file at *path*; yield its descriptor and the file's name. *make* makes missing
+        directories.
 
         Raises:
-            FileRefused: it is not for agents, or was replaced while it was looked for.
-            OSError: it cannot be opened.
+            FileRefused: the file is not for agents, or a part of the path was replaced meanwhile.
+            OSError: a directory cannot be opened.
         """
         top = Path(os.path.realpath(workspace))
         *names, last = self._names(path, top)
@@ -128,7 +130,7 @@ class DiskFiles:
             os.close(here)
 
     def _names(self, path: str, top: Path) -> tuple[str, ...]:
-        """The names that lead from the workspace to the file, links followed: as they stand now."""
+        """Return the names from the workspace to the file, with links resolved as they are now."""
         found = Path(os.path.realpath(top / path))
         if self._is_state(top):
             raise _refusal(path, _STATE)
@@ -142,7 +144,7 @@ class DiskFiles:
         return names
 
     def _is_state(self, top: Path) -> bool:
-        """Whether the workspace lies in the state directory, and is no worktree."""
+        """Return whether the workspace lies in the state directory, and is no worktree."""
         if self._state_dir is None or not top.is_relative_to(os.path.realpath(self._state_dir)):
             return False
         worktrees = Path(os.path.realpath(self._worktrees or self._state_dir))
@@ -197,7 +199,7 @@ def _refusal(path: str, why: str) -> FileRefused:
 
 @contextmanager
 def _unreplaced(path: str) -> Iterator[None]:
-    """What fails in here names the whole path; a link that is met was none when the path was resolved."""
+    """Name the whole path in errors of the body. A link in the path was put there after the path was resolved."""
     try:
         yield
     except OSError as error:
@@ -207,13 +209,13 @@ def _unreplaced(path: str) -> Iterator[None]:
 
 
 def _is_git_name(name: str) -> bool:
-    """Whether some file system takes *name* for ``.git``: another case, characters that are not seen."""
+    """Return whether some file system takes *name* for ``.git``: in another case, or with invisible characters."""
     seen = (char for char in unicodedata.normalize("NFKC", name) if unicodedata.category(char) != "Cf")
     return "".join(seen).casefold() == ".git"
 
 
 def _is_same(found: os.stat_result, name: str, directory: int | None) -> bool:
-    """Whether *found* is what has that name in *directory*."""
+    """Return whether *found* is the file of that name in *directory*."""
     try:
         return os.path.samestat(found, os.stat(name, dir_fd=directory, follow_symlinks=directory is None))
     except OSError:  # nothing has
@@ -221,7 +223,7 @@ def _is_same(found: os.stat_result, name: str, directory: int | None) -> bool:
 
 
 def _is_repository(directory: int) -> bool:
-    """Whether git takes that directory for a repository, or for what a worktree has in one."""
+    """Return whether git takes that directory for a repository, or for a worktree's part of one."""
     return _has(directory, "HEAD") and (
         _has(directory, "commondir") or (_has(directory, "objects") and _has(directory, "refs"))
     )
@@ -236,7 +238,7 @@ def _has(directory: int, name: str) -> bool:
 
 
 def _umask() -> int:
-    """The umask, which can only be read by setting it: so it is read from the kernel's file where there is one."""
+    """Return the umask from the kernel's file where there is one: reading it otherwise means setting it."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

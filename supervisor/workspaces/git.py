@@ -1,10 +1,10 @@
-"""A git worktree and a branch for each root session, and the way back into the branch that all the work is for.
+"""Git workspaces: a worktree and a branch for each root session, and the merge of its work into the target branch.
 
-What an agent leaves is committed before its worktree goes; a branch goes only when its work is in the target; nothing
-is ever checked out over, reset or forced, but a worktree that is rolled back, and what was done there is a checkpoint
-by then. A checkpoint is a commit that a reference of its own holds, whatever becomes of branches, until the target has
-it. The target moves by fast-forward alone: a merge is made beside every worktree, and whoever has the target checked
-out keeps local changes, or the merge is refused.
+An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target.
+Nothing is ever checked out over, reset or forced, except a worktree that is rolled back, whose work is a checkpoint by
+then. A checkpoint is a commit that a reference of its own holds until the target has the commit, whatever happens to
+branches. The target moves by fast-forward only: a merge is made without a worktree, and a checkout of the target keeps
+its local changes, or the merge is refused.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from supervisor.workspaces.stale_locks import locks_of_references, locks_of_work
 from supervisor.workspaces.steps import (
     Advance,
     CommitWork,
-    Forget,
+    DropCheckpoints,
     MakeWorktree,
-    PutAway,
+    RemoveWorktree,
     RollBack,
     Step,
     StepFile,
@@ -75,23 +75,23 @@ __all__ = ["GitWorkspaces"]
 _log = get_logger()
 
 STEP_FILE: Final = ".step.json"
-"""The record of the step that is under way, beside the worktrees; no session has a name like that."""
+"""Record of the current step, beside the worktrees; no session has a name like that."""
 
 GIT_MIN: Final = (2, 38)
-"""The first that merges without a worktree (``merge-registry --write-registry``)."""
+"""The first git that merges without a worktree (``merge-tree --write-tree``)."""
 
 TRIES = 5
-"""How often a merge is made anew because the target moved meanwhile."""
+"""Tries of a merge whose target moves meanwhile."""
 
 _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.expectFilesOutsideOfPatterns=false")
-"""So git looks at files that it was to leave out of the worktree (sparse checkout, ``--skip-worktree``), where they are
-in it all the same."""
+"""Settings with which git examines files that it was to leave out of the worktree (sparse checkout,
+``--skip-worktree``), if they are in it all the same."""
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
-"""The ends of all that, which leave ``HEAD`` where it is."""
+"""Commands that end an operation and leave ``HEAD`` where it is."""
 _SAVED: Final = "refs/supervisor/checkpoints"
-"""Below it, what holds checkpoints: no branches, so that nobody sees, checks out or deletes one by mistake."""
+"""Prefix of the references that hold checkpoints. They are no branches, so that nobody checks one out by mistake."""
 NOTHING: Final = "0" * 40
-"""The commit of a branch that is not there."""
+"""The commit of a branch that does not exist."""
 
 
 class GitWorkspaces:
@@ -115,10 +115,10 @@ class GitWorkspaces:
         self._one_at_a_time = anyio.Lock()
 
     async def check(self) -> None:
-        """See that git can do what will be asked of it.
+        """Check that git and the repository are usable; finish or undo the step of an earlier supervisor.
 
         Raises:
-            WorkspaceError: it is missing or too old; there is no repository or no target, or a branch is in the way.
+            WorkspaceError: git is missing or too old; there is no repository or no target, or a branch is in the way.
         """
         version = await self._git.run(self._repository, "version")
         if not version.ok:
@@ -128,7 +128,7 @@ class GitWorkspaces:
             raise WorkspaceError(
                 f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {text_of(version)}"
             )
-        await self._inside(self._repository)
+        await self._path_in_repository(self._repository)
         await self.target()
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
@@ -140,8 +140,9 @@ class GitWorkspaces:
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
     async def _step(self, step: Step) -> AsyncIterator[None]:
-        """Take *step* alone, with a record of it that is there until it is done: what could be neither finished nor
-        undone is tried again before the next one.
+        """Take *step* alone, with a durable record of it that exists until the step is done.
+
+        A step that could be neither finished nor undone is tried again before the next one.
 
         Raises:
             WorkspaceError: the step before cannot be finished or undone yet, or this one cannot be put on record.
@@ -161,7 +162,7 @@ class GitWorkspaces:
             await anyio.to_thread.run_sync(self._steps.end)
 
     async def _recover(self) -> None:
-        """Finish or undo the step that was begun and not ended, if there is one. Asked for again it changes nothing.
+        """Finish or undo the step that was begun and not ended, if there is one. Idempotent.
 
         Raises:
             WorkspaceError: that cannot be done now; the step stays on record.
@@ -176,11 +177,11 @@ class GitWorkspaces:
                 await self._forward.recover(step)
             case MakeWorktree(name=name):
                 await self._undo_make(name, found.since_ns)
-            case PutAway(name=name):
-                await self._finish_put_away(name, found.since_ns)
+            case RemoveWorktree(name=name):
+                await self._finish_removal(name, found.since_ns)
             case RollBack(name=name, base=base):
                 await self._finish_roll_back(name, base)
-            case Forget():
+            case DropCheckpoints():
                 await self._drop_checkpoints()
             case CommitWork():
                 pass  # the next commit takes what this one has not
@@ -191,42 +192,43 @@ class GitWorkspaces:
         locks = locks_of_references(common, (f"refs/heads/{BRANCHES}", _SAVED), await self.target())
         if isinstance(step, Advance):
             locks += locks_of_worktree(Path(step.git_dir), index=False)
-        elif not isinstance(step, Forget):
+        elif not isinstance(step, DropCheckpoints):
             for entry in entries_of(common, self._root / step.name, since_ns):
                 locks += locks_of_worktree(entry, index=True)
         if removed := await remove_stale_locks(locks, since_ns):
             _log.warning("locks of a git that was killed are removed", locks=[str(lock) for lock in removed])
 
     async def _undo_make(self, name: str, since_ns: int) -> None:
-        """Remove a worktree that may be half made, and its branch unless that alone holds commits. No agent has worked
+        """Remove a worktree that may be half made, and its branch unless only that holds commits. No agent has worked
         there yet.
 
         Raises:
             WorkspaceError: the worktree cannot be removed.
         """
-        place, branch = self._root / name, f"{BRANCHES}/{name}"
-        await anyio.to_thread.run_sync(_remove_half_made, place)
+        worktree, branch = self._root / name, f"{BRANCHES}/{name}"
+        await anyio.to_thread.run_sync(_remove_half_made, worktree)
         await self._remove_traces(name, since_ns)
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if tip and not await self._git.holders(branch) and await self._is_held(branch, tip):
             await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
 
-    async def _finish_put_away(self, name: str, since_ns: int) -> None:
-        """A worktree that is still there is put away with the others that nobody works in."""
+    async def _finish_removal(self, name: str, since_ns: int) -> None:
+        """Finish a removal that had begun. A worktree that still exists is cleaned up later, with the other unused
+        ones."""
         if not await anyio.to_thread.run_sync(os.path.lexists, self._root / name):
             await self._remove_traces(name, since_ns)
-            await self._dropped(f"{BRANCHES}/{name}", await self.target())
+            await self._drop_branch(f"{BRANCHES}/{name}", await self.target())
 
     async def _finish_roll_back(self, name: str, base: str) -> None:
         try:
             if is_worktree(self._root / name):
-                await self._put_back(self._root / name, f"{BRANCHES}/{name}", base)
+                await self._reset_worktree(self._root / name, f"{BRANCHES}/{name}", base)
         except WorkspaceError as error:  # it is rolled back again before anybody works there
             _log.warning("a worktree could not be rolled back", worktree=str(self._root / name), why=str(error))
 
     async def _is_held(self, branch: str, tip: str) -> bool:
-        """True if something else holds what *branch* holds: the target, a checkpoint, or the branch that it was set
-        aside to."""
+        """Return whether something else holds the commits of *branch*: the target, a checkpoint, or a branch beside
+        it."""
         if await self._git.contains(f"refs/heads/{await self.target()}", tip):
             return True
         if await self._git.contains(f"refs/heads/{branch_beside(branch, tip)}", tip):
@@ -235,42 +237,41 @@ class GitWorkspaces:
         return bool(text_of(held))
 
     async def _remove_traces(self, name: str, since_ns: int) -> None:
-        """Remove what a worktree that was made or removed by half has left, in our folder and where git keeps it."""
+        """Remove what a half-made or half-removed worktree has left in our folder and in git's."""
         await anyio.to_thread.run_sync(sweep, self._root)
         common = await self._git.common_dir()
         await anyio.to_thread.run_sync(remove_entries, common, self._root / name, since_ns)
 
-    # ------------------------------------------------------------------------------------------ a place to work
+    # ------------------------------------------------------------------------------------------ worktrees
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
-        """A worktree on a branch of its own; the place in it that *directory* has in the repository.
+        """Make a worktree with a branch of its own; return the directory in it that corresponds to *directory*.
 
         Raises:
-            WorkspaceError: the repository, its target or the directory is missing, or git cannot do it.
+            WorkspaceError: the repository, its target or the directory is missing, or git fails.
         """
-        inside = await self._inside(directory)
-        await self._have(root_id, "")
-        return str(self._place(root_id) / inside)
+        inside = await self._path_in_repository(directory)
+        await self._ensure_worktree(root_id, "")
+        return str(self._worktree_path(root_id) / inside)
 
-    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
-        """Make the worktree of a session, unless it has one, at the checkpoint that it begins with; lock it, if it is
-        to be kept.
+    async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
+        """Make the worktree of a session, unless it exists, at the checkpoint of *spec*; lock it if it is to be kept.
 
         Raises:
-            WorkspaceError: git cannot do it, or the checkpoint is not there any more.
+            WorkspaceError: git fails, or the checkpoint does not exist any more.
         """
-        where = self._place(session_id)
-        await self._have(session_id, place.starts_at)
+        where = self._worktree_path(session_id)
+        await self._ensure_worktree(session_id, spec.starts_at)
         async with self._one_at_a_time:
-            if place.kept and not await anyio.to_thread.run_sync(is_kept, where):
+            if spec.kept and not await anyio.to_thread.run_sync(is_kept, where):
                 await anyio.to_thread.run_sync(remove_torn_lock, where)
                 await self._git.must(self._repository, "worktree", "lock", "--reason", KEPT_LOCK, str(where))
 
-    async def _have(self, session_id: str, starts_at: str) -> None:
-        """Make the worktree of a session, unless it has one, at a checkpoint or where the target is."""
-        place = self._place(session_id)
+    async def _ensure_worktree(self, session_id: str, starts_at: str) -> None:
+        """Make the worktree of a session, unless it exists, at a checkpoint or at the target."""
+        worktree = self._worktree_path(session_id)
         async with self._one_at_a_time:
             await self._recover()
-            if await self._is_whole(place):
+            if await self._is_complete(worktree):
                 return
         target = f"refs/heads/{await self.target()}"
         start = await self._git.commit_of(self._repository, starts_at or target)
@@ -278,11 +279,11 @@ class GitWorkspaces:
             words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
             raise WorkspaceError(f"{words}; run the task without --resume")
         async with self._step(MakeWorktree(plain_name(session_id), start)):
-            if not await self._is_whole(place):
-                await self._make(session_id, place, start)
+            if not await self._is_complete(worktree):
+                await self._make(session_id, worktree, start)
 
-    async def _inside(self, directory: str) -> str:
-        """The way from the top of the repository to *directory*."""
+    async def _path_in_repository(self, directory: str) -> str:
+        """Return the path from the top of the repository to *directory*."""
         found = await self._git.run(directory, "rev-parse", "--show-toplevel", "--show-prefix")
         if not found.ok:
             raise WorkspaceError(
@@ -294,32 +295,32 @@ class GitWorkspaces:
             raise WorkspaceError(f"{directory} is in another repository than {ours}; use workspace: directory")
         return inside.strip("\n")
 
-    async def _is_whole(self, place: Path) -> bool:
-        """True if it was checked out to the end: git keeps a worktree locked while it is made.
+    async def _is_complete(self, worktree: Path) -> bool:
+        """Return whether the worktree was checked out completely: git keeps a worktree locked while it is made.
 
         Raises:
-            WorkspaceError: that cannot be said; nothing is made anew then.
+            WorkspaceError: that is unknown; then nothing is made anew.
         """
-        if not is_worktree(place):
+        if not is_worktree(worktree):
             return False
-        kept = await self._git.must(str(place), "rev-parse", "--absolute-git-dir")
+        kept = await self._git.must(str(worktree), "rev-parse", "--absolute-git-dir")
         return not await anyio.to_thread.run_sync(is_being_made, Path(text_of(kept)))
 
-    async def _make(self, session_id: str, place: Path, start: str) -> None:
-        await anyio.to_thread.run_sync(_parent_of, place)
-        await self._remove(place)
+    async def _make(self, session_id: str, worktree: Path, start: str) -> None:
+        await anyio.to_thread.run_sync(_parent_of, worktree)
+        await self._remove(worktree)
         branch, target = branch_of(session_id), await self.target()
         if holders := await self._git.holders(branch):
             raise WorkspaceError(
                 f"the branch {branch} is checked out in {holders[0]}; end what works there, or rename it"
             )
         await self._set_aside(branch, target)
-        made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(place), start)
+        made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(worktree), start)
         if not made.ok:
             raise WorkspaceError(f"no worktree for session {session_id!r}: {error_of(made)}")
 
     async def _set_aside(self, branch: str, target: str) -> None:
-        """A branch of that name that holds work of an earlier journal gets another name, unless one of that name has it
+        """Rename a branch of that name that holds work of an earlier journal, unless a branch beside it holds the work
         already."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip or await self._git.contains(f"refs/heads/{target}", tip):
@@ -332,10 +333,10 @@ class GitWorkspaces:
         await self._git.must(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
 
     async def target(self) -> str:
-        """The branch that the work is for.
+        """Return the branch that the work is for.
 
         Raises:
-            WorkspaceError: there is none: no branch is checked out, or it has no commit.
+            WorkspaceError: no branch is checked out, or the branch has no commit.
         """
         if not self._target:
             here = await self._git.run(self._repository, "symbolic-ref", "--quiet", "HEAD")
@@ -347,30 +348,29 @@ class GitWorkspaces:
             raise WorkspaceError(f"{words}; make it, with a first commit, or name another one as merge_into")
         return self._target
 
-    # ------------------------------------------------------------------------------------------ the way back
+    # ------------------------------------------------------------------------------------------ commit and merge
     async def commit(self, session_id: str, message: str) -> str:
-        """Commit what a session has not committed; the commit that it has come to, ``""`` where :meth:`merge` would
-        refuse that.
+        """Commit what a session has not committed; return its commit, ``""`` if :meth:`merge` would refuse it.
 
         Raises:
-            WorkspaceError: its worktree is gone, or git cannot do what it must.
+            WorkspaceError: the worktree is gone, or git fails.
         """
         async with self._step(CommitWork(plain_name(session_id))):
-            if not is_worktree(place := self._place(session_id)):
-                words = f"the worktree {place} is gone, and what was not committed there is lost"
+            if not is_worktree(worktree := self._worktree_path(session_id)):
+                words = f"the worktree {worktree} is gone, and what was not committed there is lost"
                 raise WorkspaceError(f"{words}; the branch {branch_of(session_id)} has what was committed")
-            checked = await self._work(session_id, message, await self.target())
+            checked = await self._commit_for_merge(session_id, message, await self.target())
             return checked if isinstance(checked, str) else ""
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Bring *commit* of a session into the target; with ``""`` commit first what the session has not committed.
+        """Merge *commit* of a session into the target; with ``""`` commit first what the session has not committed.
 
         Raises:
-            WorkspaceError: git cannot do what it must.
+            WorkspaceError: git fails.
         """
         async with self._step(CommitWork(plain_name(session_id))):
             target = await self.target()
-            work = commit or await self._work(session_id, message, target)
+            work = commit or await self._commit_for_merge(session_id, message, target)
             if isinstance(work, Merge):
                 return work
             for _ in range(TRIES):
@@ -379,15 +379,15 @@ class GitWorkspaces:
                     return msgspec.structs.replace(merge, target=target)
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
 
-    async def _work(self, session_id: str, message: str, target: str) -> str | Merge:
-        """The commit of all that a session has done; why that is not merged, where it cannot be."""
-        begun, unmerged = await self._begun(session_id)
+    async def _commit_for_merge(self, session_id: str, message: str, target: str) -> str | Merge:
+        """Return the commit of all that a session has done, or the refusal if it cannot be merged."""
+        begun, unmerged = await self._unfinished_operation(session_id)
         if begun:
             return Merge(outcome="refused", target=target, files=unmerged, why=begun)
-        work = await self._saved(session_id, message)
+        work = await self._commit_all(session_id, message)
         if not work:
             return Merge(outcome="nothing", target=target, why="there is no branch of that session")
-        if ahead := await self._ahead(target, branch_of(session_id), work):
+        if ahead := await self._why_incomplete(target, branch_of(session_id), work):
             return Merge(outcome="refused", target=target, why=ahead)
         if inside := await self._changed_inside(session_id):
             why = f"what is not committed in repositories inside it would be left behind: {some_of(inside)}"
@@ -395,34 +395,34 @@ class GitWorkspaces:
         return work
 
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """What a session changed since it and the target parted: up to *commit*, or its own commits and what was not
-        committed.
+        """Return the session's changes since it and the target diverged: up to *commit*, or all of them, committed
+        first.
 
         Raises:
-            WorkspaceError: git cannot do what it must.
+            WorkspaceError: git fails.
         """
         async with self._step(CommitWork(plain_name(session_id))):
             target = await self.target()
             if not commit:
-                if any(await self._begun(session_id)):
+                if any(await self._unfinished_operation(session_id)):
                     return None
-                commit = await self._saved(session_id, message)
+                commit = await self._commit_all(session_id, message)
             if not commit:
                 return None
-            return await self._between(await self._parted(f"refs/heads/{target}", commit), commit)
+            return await self._diff_commits(await self._merge_base(f"refs/heads/{target}", commit), commit)
 
-    async def _parted(self, head: str, commit: str) -> str:
-        """Where a session's work and *head*, which is the target's, parted.
+    async def _merge_base(self, head: str, commit: str) -> str:
+        """Return the last common commit of a session's work and *head* of the target.
 
         Raises:
-            WorkspaceError: nowhere: its agent began a history of its own.
+            WorkspaceError: there is none: the agent began a history of its own.
         """
         if base := await self._git.base(head, commit):
             return base
         words = f"the commit {commit[:12]} that it has come to has no history in common with the branch that it is for"
         raise WorkspaceError(f"{words}; take what you need from there by hand (git cherry-pick)")
 
-    async def _between(self, base: str, commit: str) -> Changes:
+    async def _diff_commits(self, base: str, commit: str) -> Changes:
         how = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", SHOW_INNER)
         named = await self._git.run_bounded(self._repository, *how, "--name-only", "-z", base, commit)
         patch = await self._git.run_bounded(self._repository, *how, base, commit, output_max=OUTPUT_MAX)
@@ -432,12 +432,12 @@ class GitWorkspaces:
         whole = len(named.stdout) < LISTED_MAX
         return Changes(base=base, commit=commit, files=names_in_list(named.stdout), whole=whole, diff=shown)
 
-    async def _saved(self, session_id: str, message: str) -> str:
-        """The commit that a session has come to, with all that was not committed; ``""`` where there is none."""
-        place, branch = self._place(session_id), branch_of(session_id)
-        if not is_worktree(place):
+    async def _commit_all(self, session_id: str, message: str) -> str:
+        """Commit everything; return the commit of the session, ``""`` if there is none."""
+        worktree, branch = self._worktree_path(session_id), branch_of(session_id)
+        if not is_worktree(worktree):
             return await self._git.commit_of(self._repository, f"refs/heads/{branch}")
-        where = str(place)
+        where = str(worktree)
         await self._unlock(where)
         # What git was told to take for unchanged, or to leave out, is work all the same where it has changed.
         await self._git.run(where, "update-index", "-q", "--really-refresh")
@@ -451,30 +451,31 @@ class GitWorkspaces:
         if not staged.ok:
             # Empty is for git what only changes a repository inside, where its settings say that those are ignored.
             await self._git.must(where, "commit", "--allow-empty", "--no-verify", "--quiet", "--message", message)
-        return await self._named(where, branch)
+        return await self._hold_head(where, branch)
 
-    async def _begun(self, session_id: str) -> tuple[str, tuple[str, ...]]:
-        """What an agent began and did not end, in words, and the files that it left in conflict: what is there is half
-        of its work."""
-        place = self._place(session_id)
-        if not is_worktree(place):
+    async def _unfinished_operation(self, session_id: str) -> tuple[str, tuple[str, ...]]:
+        """Return the operation that the agent began and did not end (as text), and the files in conflict: its work is
+        incomplete."""
+        worktree = self._worktree_path(session_id)
+        if not is_worktree(worktree):
             return "", ()
-        listed = await self._git.must(str(place), "diff", "--name-only", "--diff-filter=U", "-z")
+        listed = await self._git.must(str(worktree), "diff", "--name-only", "--diff-filter=U", "-z")
         if unmerged := names_in_list(listed.stdout):
             return f"a merge was begun there and not ended: {some_of(unmerged)}", unmerged
-        begun = await anyio.to_thread.run_sync(operation_begun_in, place)
+        begun = await anyio.to_thread.run_sync(operation_begun_in, worktree)
         return f"a {begun} was begun there and not ended" if begun else "", ()
 
-    async def _ahead(self, target: str, branch: str, work: str) -> str:
-        """Why *work* is not all that a session has done: it is what came before, looked at again."""
+    async def _why_incomplete(self, target: str, branch: str, work: str) -> str:
+        """Return why *work* is not all of the session's work: an earlier commit is checked out. ``""`` if it is all."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if tip in ("", work) or await self._git.contains(f"refs/heads/{target}", tip):
             return ""
         came_before = await self._git.contains(tip, work)
         return f"the commit {work[:12]} was left checked out there, and {branch} has more" if came_before else ""
 
-    async def _named(self, where: str, branch: str) -> str:
-        """The commit of the worktree, which a branch is made to hold: an agent may have checked out something else."""
+    async def _hold_head(self, where: str, branch: str) -> str:
+        """Return the commit of the worktree, and make sure that a branch holds it: the agent may have checked out
+        another commit."""
         here = await self._git.commit_of(where, "HEAD")
         if not here:
             words = f"nothing is left in {where}, and a branch without a commit is checked out there"
@@ -487,87 +488,93 @@ class GitWorkspaces:
         return here
 
     async def _merge_once(self, target: str, work: str, message: str) -> Merge | None:
-        """One merge; ``None`` if the target moved meanwhile."""
+        """Try the merge; return ``None`` if the target moved meanwhile."""
         head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
         if await self._git.contains(head, work):
             return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
-        if inside := await self._git.repositories_inside(await self._parted(head, work), work):
+        if inside := await self._git.repositories_inside(await self._merge_base(head, work), work):
             why = f"repositories inside it would be lost, since only their names are committed: {some_of(inside)}"
             return Merge(outcome="refused", files=inside, why=why)
         how = ("--write-tree", "--name-only", "--no-messages", "-z")
         tried = await self._git.run(self._repository, "merge-tree", *how, head, work)
-        registry, *files = names_in_list(tried.stdout) or ("",)
-        if tried.status == 1 and registry:
+        tree, *files = names_in_list(tried.stdout) or ("",)
+        if tried.status == 1 and tree:
             return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {some_of(files)}")
         if not tried.ok:
             raise WorkspaceError(f"git merge-tree failed: {error_of(tried)}")
-        made = await self._git.must(self._repository, "commit-tree", registry, "-p", head, "-p", work, "-m", message)
+        made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
         return await self._forward.advance(target, head, text_of(made))
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
-        """The repositories inside the worktree in which something is changed that they have not committed."""
-        place = self._place(session_id)
-        if not is_worktree(place):
+        """Return the repositories inside the worktree that have uncommitted changes."""
+        worktree = self._worktree_path(session_id)
+        if not is_worktree(worktree):
             return ()
-        return repositories_listed((await self._git.must(str(place), "diff", *RAW)).stdout)
+        return repositories_listed((await self._git.must(str(worktree), "diff", *RAW)).stdout)
 
     # ------------------------------------------------------------------------------------------ checkpoints
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """Commit what a session has not committed, and hold the commit that it has come to; ``""`` where there is none,
-        or something was begun there and not ended.
+    async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        """Commit what a session has not committed, and make its commit a checkpoint.
+
+        Return ``""`` if there is no commit, or an operation was begun there and not ended.
 
         Raises:
-            WorkspaceError: git cannot do what it must.
+            WorkspaceError: git fails.
         """
         async with self._step(CommitWork(plain_name(session_id))):
-            return "" if any(await self._begun(session_id)) else await self._held(session_id, message)
+            return (
+                ""
+                if any(await self._unfinished_operation(session_id))
+                else await self._save_checkpoint(session_id, message)
+            )
 
-    async def _held(self, session_id: str, message: str) -> str:
-        commit = await self._saved(session_id, message)
+    async def _save_checkpoint(self, session_id: str, message: str) -> str:
+        commit = await self._commit_all(session_id, message)
         if commit:
             await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{commit}", commit)
         return commit
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        """Have a worktree as it was where it and the target parted, or at the checkpoint that it began with. What was
-        done there is a checkpoint then, the branch of the session too; what git ignores is removed.
+    async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        """Reset a worktree to the checkpoint that it began with, or to where it and the target diverged.
+
+        The work, and the session's branch, are checkpoints then; files that git ignores are removed.
 
         Raises:
-            WorkspaceError: git cannot do it, or there is a repository inside, which would be lost.
+            WorkspaceError: git fails, or there is a repository inside, which would be lost.
         """
         async with self._step(CommitWork(plain_name(session_id))):
-            path, branch, target = self._place(session_id), branch_of(session_id), await self.target()
+            path, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
             if not is_worktree(path):
                 raise WorkspaceError(f"session {session_id!r} has no worktree")
             where = str(path)
-            commit = await self._held(session_id, message)
+            commit = await self._save_checkpoint(session_id, message)
             if await self._holds_more(where, target):
                 raise WorkspaceError(f"{where} holds more than can be committed")
             tip = await self._git.commit_of(where, f"refs/heads/{branch}")
             if tip and tip != commit:  # its agent had checked out something else
                 await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{tip}", tip)
-            base = place.starts_at or await self._parted(f"refs/heads/{target}", commit)
+            base = spec.starts_at or await self._merge_base(f"refs/heads/{target}", commit)
             await anyio.to_thread.run_sync(self._steps.begin, RollBack(plain_name(session_id), base))
-            await self._put_back(path, branch, base)
+            await self._reset_worktree(path, branch, base)
             return commit
 
-    async def _put_back(self, place: Path, branch: str, base: str) -> None:
-        await self._unlock(str(place))
-        await self._quit(place)
-        await self._git.must(str(place), "checkout", "--quiet", "--force", "-B", branch, base)
-        await self._git.must(str(place), "clean", "--quiet", "--force", "-d", "-x")
+    async def _reset_worktree(self, worktree: Path, branch: str, base: str) -> None:
+        await self._unlock(str(worktree))
+        await self._end_operations(worktree)
+        await self._git.must(str(worktree), "checkout", "--quiet", "--force", "-B", branch, base)
+        await self._git.must(str(worktree), "clean", "--quiet", "--force", "-d", "-x")
 
-    async def accept(self, place: WorkspaceSpec) -> None:
-        """Nobody else works in a worktree."""
+    async def accept(self, spec: WorkspaceSpec) -> None:
+        """Do nothing: no other session works in a worktree."""
 
-    async def forget(self, place: WorkspaceSpec) -> None:
+    async def forget(self, spec: WorkspaceSpec) -> None:
         """Drop the references to checkpoints that the target has.
 
         Raises:
-            WorkspaceError: git cannot do it.
+            WorkspaceError: git fails.
         """
         if await self._merged_checkpoints():
-            async with self._step(Forget()):
+            async with self._step(DropCheckpoints()):
                 await self._drop_checkpoints()
 
     async def _merged_checkpoints(self) -> list[str]:
@@ -582,61 +589,63 @@ class GitWorkspaces:
             await self._git.run(self._repository, "update-ref", "-d", name)
 
     # ------------------------------------------------------------------------------------------ clean-up
-    async def put_away(self, session_id: str, message: str) -> Released:
-        """Commit what a session has not committed, and remove its worktree; its branch too if the target has it all.
+    async def clean_up(self, session_id: str, message: str) -> Released:
+        """Commit what a session has not committed, and remove its worktree; its branch too if the target has all of it.
 
         Raises:
-            WorkspaceError: git cannot do what it must.
+            WorkspaceError: git fails.
         """
-        async with self._step(PutAway(plain_name(session_id))):
-            place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
-            commit = await self._saved(session_id, message)
-            if not is_worktree(place) and await self._git.holders(branch):
+        async with self._step(RemoveWorktree(plain_name(session_id))):
+            worktree, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
+            commit = await self._commit_all(session_id, message)
+            if not is_worktree(worktree) and await self._git.holders(branch):
                 return Released()  # somebody else's, who had it first
-            if is_worktree(place):
-                if await self._holds_more(str(place), target):
-                    return Released(branch=branch, directory=str(place))
-                await self._quit(place)
-                await self._remove(place)
-            if not await self._dropped(branch, target):
+            if is_worktree(worktree):
+                if await self._holds_more(str(worktree), target):
+                    return Released(branch=branch, directory=str(worktree))
+                await self._end_operations(worktree)
+                await self._remove(worktree)
+            if not await self._drop_branch(branch, target):
                 return Released(branch=branch)
             elsewhere = commit and not await self._git.contains(f"refs/heads/{target}", commit)
             return Released(branch=branch_beside(branch, commit) if elsewhere else "")
 
-    async def left(self) -> list[str]:
-        """The sessions that have a worktree which is not kept."""
+    async def list_sessions(self) -> list[str]:
+        """Return the sessions that have a worktree which is not kept."""
         names = await anyio.to_thread.run_sync(worktree_names, self._root)
         await anyio.to_thread.run_sync(sweep, self._root)
         return [unquote(name, errors="surrogateescape") for name in names]
 
     async def _holds_more(self, where: str, target: str) -> bool:
-        """True if a removal would lose something: what is not committed, or a repository inside this one."""
+        """Return whether a removal would lose something: uncommitted files, or a repository inside."""
         status = await self._git.must(where, "status", "--porcelain", "--untracked-files=normal", SHOW_INNER)
         here, head = await self._git.commit_of(where, "HEAD"), f"refs/heads/{target}"
         base = await self._git.base(head, here) or head
         return bool(status.stdout.strip()) or bool(await self._git.repositories_inside(base, here))
 
-    async def _quit(self, place: Path) -> None:
-        """Nothing is under way there any more; what a rebase had stashed is a stash then, and would be lost else."""
-        if await anyio.to_thread.run_sync(operation_begun_in, place):
+    async def _end_operations(self, worktree: Path) -> None:
+        """End an operation that was begun in the worktree. What a rebase had stashed becomes a stash; it would be lost
+        otherwise."""
+        if await anyio.to_thread.run_sync(operation_begun_in, worktree):
             for words in _QUIT:
-                await self._git.run(str(place), *words)
+                await self._git.run(str(worktree), *words)
 
     async def _unlock(self, where: str) -> None:
-        """Nobody works there now: a lock of the index is one that a git which was killed has left."""
+        """Remove a lock of the index: nobody works in the worktree now, so the lock was left by a git that was
+        killed."""
         kept = await self._git.must(where, "rev-parse", "--absolute-git-dir")
         await anyio.to_thread.run_sync(remove_index_lock, Path(text_of(kept)))
 
-    async def _remove(self, place: Path) -> None:
-        """Remove a worktree: at once aside, so that half of one is never taken for work, and then for good."""
+    async def _remove(self, worktree: Path) -> None:
+        """Remove a worktree: rename it first, so that half of it is never taken for work."""
         with anyio.CancelScope(shield=True):
-            aside = await anyio.to_thread.run_sync(move_aside, place)
-            await self._git.run(self._repository, "worktree", "remove", "--force", "--force", str(place))
+            aside = await anyio.to_thread.run_sync(move_aside, worktree)
+            await self._git.run(self._repository, "worktree", "remove", "--force", "--force", str(worktree))
             if aside is not None:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, aside, ignore_errors=True))
 
-    async def _dropped(self, branch: str, target: str) -> bool:
-        """Remove *branch* if the target has it; exactly the commit that was looked at. True if it is gone."""
+    async def _drop_branch(self, branch: str, target: str) -> bool:
+        """Remove *branch* if the target has its commit; return whether the branch is gone."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip:
             return True
@@ -647,32 +656,33 @@ class GitWorkspaces:
         return (await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)).ok
 
     # ------------------------------------------------------------------------------------------ git itself
-    def _place(self, session_id: str) -> Path:
+    def _worktree_path(self, session_id: str) -> Path:
         return self._root / plain_name(session_id)
 
 
-def _parent_of(place: Path) -> None:
-    make_private(place.parent)
+def _parent_of(worktree: Path) -> None:
+    make_private(worktree.parent)
 
 
-def _remove_half_made(place: Path) -> None:
-    """Remove a worktree that was not made to its end.
+def _remove_half_made(worktree: Path) -> None:
+    """Remove a worktree that was not made completely.
 
     Raises:
-        WorkspaceError: it is still there.
+        WorkspaceError: it still exists.
         OSError: the machine lacks file descriptors.
     """
     try:
-        shutil.rmtree(place)
+        shutil.rmtree(worktree)
     except OSError as error:
         if shortage_of(error):
             raise
-        if os.path.lexists(place):
-            words = f"{place}, a worktree that was not made to its end, cannot be removed: {error}"
+        if os.path.lexists(worktree):
+            words = f"{worktree}, a worktree that was not made to its end, cannot be removed: {error}"
             raise WorkspaceError(f"{words}; remove it") from error
 
 
 def _without_commit(output: str) -> str:
-    """The directory that git does not add, since it is a repository without a commit; ``""`` where git names none."""
+    """Return the directory that git does not add, since it is a repository without a commit; ``""`` if git names
+    none."""
     before, named, _ = output.partition("' does not have a commit checked out")
     return before.rpartition("\n")[2].partition("'")[2] if named else ""

@@ -1,7 +1,7 @@
-"""Git commands for the workspaces: settings that an agent cannot change, deadlines, and whole answers.
+"""Git commands for the workspaces: with settings that an agent cannot change, with deadlines, and with whole output.
 
-Hooks that an agent may have put into the repository are not run; filters and merge drivers of its settings are, as the
-user's own are needed.
+Hooks that an agent may have put into the repository are not run. Filters and merge drivers of its settings are run,
+since the user's own are needed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 GIT_S = 60.0
-"""How long one git command may take: a checkout of a large repository is the longest of them."""
+"""Seconds that one git command may take; a checkout of a large repository takes longest."""
 
 LISTED_MAX: Final = 16 * 1024 * 1024
-"""Bytes of what git lists that are read, some 100,000 files. A longer list is refused: all of it decides, or none."""
+"""Bytes of a listing that are read, some 100,000 files. A longer listing is refused: a decision needs all of it."""
 
 ARGUMENTS_MAX: Final = 64 * 1024
-"""Bytes of paths that one command is given."""
+"""Bytes of paths in one command."""
 
 NAMED_MAX: Final = 20
-"""Files that are named where somebody is told of them."""
+"""Files that a message names."""
 
 _IDENTITY: Final = {
     "GIT_AUTHOR_NAME": "supervisor",
@@ -60,14 +60,14 @@ _QUIET: Final = (
     "gc.auto=0",
 )
 SHOW_INNER: Final = "--ignore-submodules=none"
-"""Repositories inside are looked at, whatever the settings of this one say: an agent can change them."""
+"""Examine repositories inside, whatever the settings of this one say, which an agent can change."""
 RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
 SUBMODULE: Final = "160000"
 """The mode of a repository inside."""
 
 
 class WorkspaceError(OSError):
-    """There is no place to work, or what was done there cannot be had; the message says why."""
+    """There is no workspace, or its work is not available; the message says why."""
 
 
 class Git:
@@ -82,20 +82,20 @@ class Git:
         self.repository = repository
 
     async def contains(self, one: str, other: str) -> bool:
-        """True if *other* is *one*, or came before it; False if one of the two is no commit.
+        """Return whether *other* is *one*, or an ancestor of it; ``False`` if one of the two is no commit.
 
         Raises:
-            WorkspaceError: git did not answer.
+            WorkspaceError: git gave no answer.
         """
         if not (await self.commit_of(self.repository, one) and await self.commit_of(self.repository, other)):
             return False
         return (await self._answer(self.repository, "merge-base", "--is-ancestor", other, one)).ok
 
     async def base(self, one: str, other: str) -> str:
-        """The last commit that both came from; ``""`` where there is none, or one of the two is no commit.
+        """Return the last common ancestor; ``""`` if there is none, or one of the two is no commit.
 
         Raises:
-            WorkspaceError: git did not answer.
+            WorkspaceError: git gave no answer.
         """
         if not (await self.commit_of(self.repository, one) and await self.commit_of(self.repository, other)):
             return ""
@@ -112,7 +112,7 @@ class Git:
         return text_of(found) if found.ok else ""
 
     async def holders(self, branch: str) -> list[str]:
-        """The worktrees that have *branch* checked out; one, but for who forces git."""
+        """Return the worktrees that have *branch* checked out: at most one, unless a user has forced git."""
         listed = await self.must(self.repository, "worktree", "list", "--porcelain", "-z")
         entries = listed.stdout.decode(errors="surrogateescape").split("\0\0")
         worktrees = [dict(line.partition(" ")[::2] for line in entry.split("\0")) for entry in entries]
@@ -120,13 +120,13 @@ class Git:
         return [one["worktree"] for one in worktrees if one.get("branch") == named and "prunable" not in one]
 
     async def common_dir(self) -> Path:
-        """The directory in which git keeps what all worktrees share."""
+        """Return the directory in which git keeps what all worktrees share."""
         return Path(
             text_of(await self.must(self.repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
         )
 
     async def repositories_inside(self, base: str, work: str) -> tuple[str, ...]:
-        """The repositories inside the worktree that the work has and *base* has not, or not at that commit."""
+        """Return the repositories inside the worktree that *base* does not have, or not at that commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
     async def must(self, where: str, *words: str) -> CompletedCommand:
@@ -171,10 +171,10 @@ class Git:
         return await run_command(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
 
     async def run_over(self, where: str, words: Sequence[str], paths: Sequence[str]) -> bytes:
-        """Run one command over many paths, as many at a time as the system allows; return all that it says.
+        """Run one command over many paths, in batches; return its whole output.
 
         Raises:
-            WorkspaceError: it failed.
+            WorkspaceError: the command failed.
         """
         said = b""
         for some in _in_batches(paths):
@@ -182,8 +182,9 @@ class Git:
         return said
 
     async def begins_like(self, where: str, path: str, blob: str) -> bool:
-        """True if the file *path* is the beginning of what git would check out of *blob* there, its filters run: a git
-        that was killed, or had no room, leaves such a file.
+        """Return whether the file *path* is a beginning of what git would check out of *blob* there, filters included.
+
+        A git that was killed, or had no room, leaves such a file.
 
         Raises:
             WorkspaceError: git could not be started, or took longer than ``GIT_S``.
@@ -236,12 +237,12 @@ def text_of(ran: CompletedCommand) -> str:
 
 
 def names_in_list(listed: bytes) -> tuple[str, ...]:
-    """Files that git lists with ``-z``, as text that can be kept: of a name that is not UTF-8, bytes as ``\\xff``."""
+    """Decode a listing of git with ``-z``; bytes of a name that is not UTF-8 become ``\\\\xff``."""
     return tuple(name.decode(errors="backslashreplace") for name in listed.split(b"\0") if name)
 
 
 def repositories_listed(listed: bytes) -> tuple[str, ...]:
-    """The repositories among what git lists with ``--raw -z``: for each file what became of it, and its name."""
+    """Return the repositories in a listing of ``--raw -z``, which has a change and a name for each file."""
     fields = listed.split(b"\0")
     entries = zip(fields[::2], fields[1::2], strict=False)
     return names_in_list(b"\0".join(name for modes, name in entries if modes.split()[1] == SUBMODULE.encode()))
@@ -253,7 +254,7 @@ def some_of(files: Sequence[str]) -> str:
 
 
 def error_of(ran: CompletedCommand) -> str:
-    """What git has to say, in a line: its first error, with the files that it lists below, or its last word."""
+    """Describe git's failure in a line: its first error with the files listed below it, or its last line."""
     lines = ran.output.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(("error:", "fatal:"))]
     if ran.problem or not errors:

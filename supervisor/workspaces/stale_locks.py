@@ -1,10 +1,10 @@
-"""Lock files that a git of ours has left because it was killed.
+"""Stale lock files of git commands that the supervisor ran and that were killed.
 
 Git creates ``X.lock`` before it changes ``X``, and a git that dies from SIGKILL leaves the file: from then on nobody
-can change ``X``. A lock is taken for one of ours when the step on record could have made it (its name), when it is not
-older than that step, when it stays the same for a second (a living git holds the lock of a reference for
-milliseconds), and when no process has it open. The index of the user's checkout is not among them: its lock is made by
-ourselves, with a content that proves whose it is (``fast_forward``).
+can change ``X``. A lock counts as ours if the step on record could have made it (its name), it is not older than that
+step, it stays the same for a second (a living git holds the lock of a reference for milliseconds), and no process has
+it open. The index of the user's checkout is not among them: its lock is made by the supervisor, with a content that
+identifies it (``fast_forward``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _identity(path: Path) -> Identity | None:
 
 
 def _open_files() -> Iterator[tuple[int, int]]:
-    """Files that any process which can be looked at has open, by inode and device; none where there is no ``/proc``."""
+    """Iterate over the files that processes have open, as inode and device; none without ``/proc``."""
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             found = os.stat(descriptor)

@@ -1,13 +1,15 @@
-"""Steps in the user's repository, on durable record before they are taken.
+"""Steps in the user's repository, with a durable record of each before it is taken.
 
-A supervisor may be killed at any instant, and a disk may be full. Whatever is left half done then lies in a repository
-that belongs to the user: a locked index, a branch that nobody needs, half of a fast-forward. So each step is written to
-a file of the state directory first (content, rename and folder are synced), and the file goes when the step is done. A
-file that is there at the start of a supervisor, or of the next step, names a step that has to be finished or undone
+Theory of operation
+-------------------
+A supervisor may be killed at any instant, and a disk may be full. Whatever is half done then lies in a repository that
+belongs to the user: a locked index, a branch that nobody needs, half of a fast-forward. So each step is first written
+to a file of the state directory (content, rename and folder are synced), and the file is removed when the step is done.
+A file that exists at the start of a supervisor, or of the next step, names a step that must be finished or undone
 before anything else happens. Steps are taken one at a time, so there is one file.
 
-For example: ``{"type": "MakeWorktree", "name": "t", "start": "4f0c..."}`` is there while ``git worktree add`` runs. The
-next supervisor removes whatever there is of that worktree and of its branch.
+Example: ``{"type": "MakeWorktree", "name": "t", "start": "4f0c..."}`` exists while ``git worktree add`` runs. If the
+supervisor is killed, the next one removes what exists of that worktree and of its branch.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ from supervisor.workspaces.git_command import WorkspaceError
 __all__ = [
     "Advance",
     "CommitWork",
-    "Forget",
+    "DropCheckpoints",
     "MakeWorktree",
     "OpenStep",
-    "PutAway",
+    "RemoveWorktree",
     "RollBack",
     "Step",
     "StepFile",
 ]
 
 
-class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
+class MakeWorktree(msgspec.Struct, frozen=True, tag="MakeWorktree"):
     """A worktree and its branch are made. An interrupted ``MakeWorktree`` is undone.
 
     Attributes:
@@ -47,14 +49,14 @@ class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
     start: str
 
 
-class CommitWork(msgspec.Struct, frozen=True, tag=True):
+class CommitWork(msgspec.Struct, frozen=True, tag="CommitWork"):
     """The work of a session is committed and named by references. After an interrupted ``CommitWork`` stale locks are
     removed; nothing else can be left."""
 
     name: str
 
 
-class RollBack(msgspec.Struct, frozen=True, tag=True):
+class RollBack(msgspec.Struct, frozen=True, tag="RollBack"):
     """A worktree is put back to a commit; a reference holds the work that was done there. An interrupted ``RollBack``
     is completed."""
 
@@ -62,18 +64,18 @@ class RollBack(msgspec.Struct, frozen=True, tag=True):
     base: str
 
 
-class PutAway(msgspec.Struct, frozen=True, tag=True):
-    """A worktree is removed, and its branch if the target has it. An interrupted ``PutAway`` is completed if the
+class RemoveWorktree(msgspec.Struct, frozen=True, tag="PutAway"):
+    """A worktree is removed, and its branch if the target has it. An interrupted ``RemoveWorktree`` is completed if the
     removal had begun."""
 
     name: str
 
 
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """References to checkpoints that the target has are dropped. An interrupted ``Forget`` is completed."""
+class DropCheckpoints(msgspec.Struct, frozen=True, tag="Forget"):
+    """References to checkpoints that the target has are dropped. An interrupted ``DropCheckpoints`` is completed."""
 
 
-class Advance(msgspec.Struct, frozen=True, tag=True):
+class Advance(msgspec.Struct, frozen=True, tag="Advance"):
     """The target is moved on in a directory that has it checked out. An interrupted ``Advance`` is completed if the
     branch has moved, else undone.
 
@@ -96,18 +98,18 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
     begun: bool = False
 
 
-Step = MakeWorktree | CommitWork | RollBack | PutAway | Forget | Advance
+Step = MakeWorktree | CommitWork | RollBack | RemoveWorktree | DropCheckpoints | Advance
 
 
 class OpenStep(msgspec.Struct, frozen=True):
-    """A step that was begun, and when: nothing that is older than ``since_ns`` can be a trace of it."""
+    """A step that was begun, and the time of its record: nothing older than ``since_ns`` can be a trace of the step."""
 
     step: Step
     since_ns: int
 
 
 class StepFile:
-    """The file that names the step which is under way."""
+    """The file that names the current step."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,7 +119,7 @@ class StepFile:
         """Return the step that was begun and not ended.
 
         Raises:
-            WorkspaceError: the file cannot be read, or is none of ours.
+            WorkspaceError: the file cannot be read, or is not ours.
         """
         try:
             self._new.unlink(missing_ok=True)
@@ -131,7 +133,7 @@ class StepFile:
             raise WorkspaceError(f"{words}; see that git status is clean there, and remove the file") from error
 
     def begin(self, step: Step) -> None:
-        """Have *step* on record, in place of the one before.
+        """Put *step* on record, in place of the one before.
 
         Raises:
             OSError: the record cannot be written; the step must not be taken.
@@ -147,7 +149,7 @@ class StepFile:
         self._sync_folder()
 
     def end(self) -> None:
-        """The step is done. A removal that is lost with the power only makes the next supervisor look again."""
+        """Remove the record. If a power cut loses the removal, the next supervisor only checks the step once more."""
         self._path.unlink(missing_ok=True)
 
     def _sync_folder(self) -> None:

@@ -1,4 +1,5 @@
-"""Files that git keeps for a worktree, read without git: whether it is whole, kept, or in the middle of something."""
+"""Files that git keeps for a worktree, read without git: is the worktree complete, kept, or in the middle of an
+operation?"""
 
 from __future__ import annotations
 
@@ -33,66 +34,68 @@ __all__ = [
 ]
 
 BRANCHES: Final = "supervisor"
-"""Below it, the branches of sessions."""
+"""Prefix of the branches of sessions."""
 _LINK: Final = "gitdir: "
-"""How the one line of the ``.git`` of a worktree begins."""
+"""Beginning of the one line in the ``.git`` of a worktree."""
 _BEGUN: Final = {
     "rebase-merge": "rebase",
     "rebase-apply": "rebase (or git am)",
     "sequencer": "cherry-pick (or revert)",
     "BISECT_LOG": "bisection",
 }
-"""What git keeps with a worktree while something is under way there that moves its ``HEAD``."""
+"""Files that git keeps with a worktree during an operation that moves its ``HEAD``, and the operation."""
 _REBASES: Final = ("rebase-merge", "rebase-apply")
 _GONE: Final = ".gone-"
 KEPT_LOCK: Final = "supervisor: kept as it is"
-"""The lock of a worktree that is not put away when its session ends."""
+"""Reason in the lock of a worktree that is kept when its session ends."""
 
 
 def branch_of(session_id: str) -> str:
-    """The branch of a session: one path below ``supervisor/``, whatever its id holds."""
+    """Return the branch of a session: one path component below ``supervisor/``, whatever its id contains."""
     name = quote(session_id, safe="", errors="surrogateescape").replace("~", "%7E")
     plain = ".." not in name and not name.startswith((".", "-")) and not name.endswith((".", ".lock"))
     return f"{BRANCHES}/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
 
 
 def branch_beside(branch: str, commit: str) -> str:
-    """The branch that holds what a session came to beside its own."""
+    """Return the branch for a session's work that its own branch cannot hold."""
     return f"{branch}.{commit[:12]}"
 
 
 def plain_name(session_id: str) -> str:
-    """A session's id as one name of a directory, or of a reference."""
+    """Return a session's id as one name of a directory, or of a reference."""
     return branch_of(session_id).partition("/")[2]
 
 
-def is_worktree(place: Path) -> bool:
-    """Return whether *place* is an intact linked worktree; without that check git would use an agent's repository, or
-    the user's above it.
+def is_worktree(worktree: Path) -> bool:
+    """Return whether *worktree* is an intact linked worktree; without that check git would use an agent's repository,
+    or the user's above it.
 
     Raises:
         WorkspaceError: something else is there; an agent may have made it.
     """
-    link = place / ".git"
-    if not os.path.lexists(link) and not (place.is_dir() and any(place.iterdir())):
+    link = worktree / ".git"
+    if not os.path.lexists(link) and not (worktree.is_dir() and any(worktree.iterdir())):
         return False
-    if not _is_linked(place):
-        words = f"{place} is no worktree any more: its .git was removed or replaced, or it or its repository was moved"
+    if not _is_linked(worktree):
+        words = (
+            f"{worktree} is no worktree any more: its .git was removed or replaced, or it or its repository was moved"
+        )
         raise WorkspaceError(
-            f"{words}; what is there is left: git worktree repair {place}, or save what you need and remove it"
+            f"{words}; what is there is left: git worktree repair {worktree}, or save what you need and remove it"
         )
     return True
 
 
-def _is_linked(place: Path) -> bool:
-    """True if its ``.git`` names a directory of git that names this place."""
-    if (name := _line_of(place / ".git")) is None or not name.startswith(_LINK):
+def _is_linked(worktree: Path) -> bool:
+    """Return whether the ``.git`` of the worktree names a directory of git that names this worktree."""
+    if (name := _line_of(worktree / ".git")) is None or not name.startswith(_LINK):
         return False
-    kept = place / name.removeprefix(_LINK)
+    kept = worktree / name.removeprefix(_LINK)
     if (back := _line_of(kept / "gitdir")) is None:
         return False
     where = (kept / back).parent
-    return where.name == place.name and os.path.realpath(where.parent) == os.path.realpath(place.parent)
+    return where.name == worktree.name and os.path.realpath(where.parent) == os.path.realpath(worktree.parent)
 
 
 def _line_of(path: Path) -> str | None:
@@ -103,18 +106,18 @@ def _line_of(path: Path) -> str | None:
 
 
 def is_being_made(kept: Path) -> bool:
-    """True if git had not made it to the end; a lock with other words is somebody's."""
+    """Return whether git has not finished making the worktree; a lock with another reason is a user's."""
     lock = kept / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == "initializing"
 
 
-def operation_begun_in(place: Path) -> str:
-    kept = place / (_line_of(place / ".git") or "").removeprefix(_LINK)
+def operation_begun_in(worktree: Path) -> str:
+    kept = worktree / (_line_of(worktree / ".git") or "").removeprefix(_LINK)
     return next((what for name, what in _BEGUN.items() if (kept / name).exists()), "")
 
 
 def branches_rebased_in(common: Path) -> list[str]:
-    """The branches that are being rebased in any worktree."""
+    """Return the branches that are being rebased in any worktree."""
     rebases = (one / way / "head-name" for one in (common, *common.glob("worktrees/*")) for way in _REBASES)
     return [name for name in map(_line_of, rebases) if name is not None]
 
@@ -123,65 +126,67 @@ def remove_index_lock(kept: Path) -> None:
     (kept / "index.lock").unlink(missing_ok=True)
 
 
-def move_aside(place: Path) -> Path | None:
-    """Where a worktree was moved to; ``None`` where there is none."""
-    if not is_worktree(place):
+def move_aside(worktree: Path) -> Path | None:
+    """Rename a worktree for removal; return its new parent, ``None`` if there is no worktree."""
+    if not is_worktree(worktree):
         return None
-    aside = Path(tempfile.mkdtemp(prefix=_GONE, dir=place.parent))
-    place.rename(aside / "gone")
+    aside = Path(tempfile.mkdtemp(prefix=_GONE, dir=worktree.parent))
+    worktree.rename(aside / "gone")
     return aside
 
 
 def sweep(root: Path) -> None:
-    """What was set aside to be removed, and never was."""
+    """Remove the worktrees that were renamed for removal and not removed."""
     for aside in root.glob(f"{_GONE}*"):
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def worktree_names(root: Path) -> list[str]:
     places = sorted(root.iterdir()) if root.is_dir() else []
-    return [place.name for place in places if not place.name.startswith(_GONE) and _is_left(place)]
+    return [worktree.name for worktree in places if not worktree.name.startswith(_GONE) and _is_left(worktree)]
 
 
-def _is_left(place: Path) -> bool:
-    """True if it is to be put away; of what is no worktree any more whoever tries that is told."""
+def _is_left(worktree: Path) -> bool:
+    """Return whether the worktree is to be cleaned up; for a broken one the clean-up reports the error."""
     try:
-        return is_worktree(place) and not is_kept(place)
+        return is_worktree(worktree) and not is_kept(worktree)
     except WorkspaceError:
         return True
 
 
-def is_kept(place: Path) -> bool:
-    """True if it has our lock, which is a file where git keeps what belongs to the worktree."""
-    lock = place / (_line_of(place / ".git") or "").removeprefix(_LINK) / "locked"
+def is_kept(worktree: Path) -> bool:
+    """Return whether the worktree has our lock, a file where git keeps what belongs to the worktree."""
+    lock = worktree / (_line_of(worktree / ".git") or "").removeprefix(_LINK) / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == KEPT_LOCK
 
 
-def remove_torn_lock(place: Path) -> None:
-    """Remove our lock of a worktree where its reason was never written to the end."""
-    lock = place / (_line_of(place / ".git") or "").removeprefix(_LINK) / "locked"
+def remove_torn_lock(worktree: Path) -> None:
+    """Remove our lock of a worktree if its reason was not written completely."""
+    lock = worktree / (_line_of(worktree / ".git") or "").removeprefix(_LINK) / "locked"
     if lock.exists() and KEPT_LOCK.startswith(lock.read_text(errors="replace").strip()):
         lock.unlink()
 
 
-def entries_of(common: Path, place: Path, since_ns: int) -> list[Path]:
-    """Return the directories below ``.git/worktrees`` that belong to *place*. A half-made or half-removed one does not
-    name its worktree: it is recognised by its name and by being newer than *since_ns*."""
+def entries_of(common: Path, worktree: Path, since_ns: int) -> list[Path]:
+    """Return the directories below ``.git/worktrees`` that belong to *worktree*. A half-made or half-removed one does
+    not name its worktree: it is recognised by its name and by being newer than *since_ns*."""
     entries = sorted((common / "worktrees").glob("*"))
-    return [entry for entry in entries if _is_entry_of(entry, place, since_ns)]
+    return [entry for entry in entries if _is_entry_of(entry, worktree, since_ns)]
 
 
-def _is_entry_of(entry: Path, place: Path, since_ns: int) -> bool:
+def _is_entry_of(entry: Path, worktree: Path, since_ns: int) -> bool:
     if back := _line_of(entry / "gitdir"):
-        return os.path.realpath((entry / back).parent.parent) == os.path.realpath(place.parent) and (
-            Path(back).parent.name == place.name
+        return os.path.realpath((entry / back).parent.parent) == os.path.realpath(worktree.parent) and (
+            Path(back).parent.name == worktree.name
         )
-    return entry.name.rstrip("0123456789") == place.name.rstrip("0123456789") and entry.stat().st_mtime_ns >= since_ns
+    return (
+        entry.name.rstrip("0123456789") == worktree.name.rstrip("0123456789") and entry.stat().st_mtime_ns >= since_ns
+    )
 
 
-def remove_entries(common: Path, place: Path, since_ns: int) -> None:
-    """Have git know nothing of the worktree *place*, which is gone."""
-    for entry in entries_of(common, place, since_ns):
+def remove_entries(common: Path, worktree: Path, since_ns: int) -> None:
+    """Remove git's records of the worktree *worktree*, which is gone."""
+    for entry in entries_of(common, worktree, since_ns):
         shutil.rmtree(entry, ignore_errors=True)
     with suppress(OSError):  # there are others
         (common / "worktrees").rmdir()

@@ -1,10 +1,11 @@
-"""The command line: bad input, the commands that read, and those that ask a running supervisor.
+"""The command line: bad input, commands that read, and commands that talk to a running supervisor.
 
-A real supervisor with in-process agents runs in another thread, behind its real control socket.
+A real supervisor with in-process agents runs in another thread behind its real control socket.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -56,7 +57,7 @@ GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 
 
 class Told:
-    """What a command answered: its exit status, and what it printed."""
+    """Exit status and output of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -158,7 +159,7 @@ BAD_PLANS = {
     "unknown key": (GOOD + "frobs: 1", "plan.yaml:3: frobs: unknown key"),
     "unknown agent": (GOOD.replace("agent: a", "agent: b"), "plan.yaml:2: tasks[0].agent: 'b' is not an agent"),
     "dependency on nothing": (GOOD.replace("agent: a", "agent: a, depends_on: [u]"), "'u' is not a task of this plan"),
-    "cycle": (GOOD.replace("agent: a", "agent: a, depends_on: [t]"), "goes round in a circle: t -> t"),
+    "cycle": (GOOD.replace("agent: a", "agent: a, depends_on: [t]"), "is part of a cycle: t -> t"),
     "negative time": (GOOD + "limits: {grace_s: -1}", "limits.grace_s: -1 is negative; give seconds >= 0"),
     "missing command": (GOOD.replace("scripted", "command"), "agents.a.command: missing; give the argv"),
     "missing program": (GOOD.replace("scripted", "acp, command: [no-such-program]"), "no program 'no-such-program'"),
@@ -167,7 +168,7 @@ BAD_PLANS = {
 
 @pytest.mark.parametrize(("text", "words"), BAD_PLANS.values(), ids=BAD_PLANS.keys())
 def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, tell: Tell, text: str, words: str) -> None:
-    """A plan with a mistake is one message, exit status 2, and not even a state directory."""
+    """An invalid plan is one message and exit status 2, and nothing is written, not even a state directory."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(text)
     told = tell("run", plan, "--state-dir", tmp_path / "state")
@@ -187,7 +188,7 @@ def test_an_error_is_json_too(tmp_path: Path, tell: Tell) -> None:
 
 
 def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, tell: Tell) -> None:
-    """Where the state directory cannot be made the run is bad input, and what is in the way stays."""
+    """A state directory that cannot be created is bad input, and the file in its place stays."""
     plan, file = tmp_path / "plan.yaml", tmp_path / "file"
     plan.write_text(GOOD)
     file.write_text("mine")
@@ -198,7 +199,7 @@ def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, tell: Tell)
 
 
 def test_a_second_supervisor_is_refused(tmp_path: Path, tell: Tell, running: Running) -> None:
-    """One state directory has one supervisor; the second is told which one it is."""
+    """A second supervisor on a state directory is refused with the id of the first."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(GOOD)
     told = tell("run", plan, "--state-dir", running.state_dir)
@@ -231,7 +232,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, com
 
 
 def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, tell: Tell) -> None:
-    """Names that were used get a number, and what was left open is closed."""
+    """A second run numbers names that were used, and closes entities left open."""
     state = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path), state.journal)
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
@@ -258,7 +259,7 @@ def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, tell: Te
     ids=" ".join,
 )
 def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell, command: list[str]) -> None:
-    """Without a state directory every command says so with exit status 2, and makes none."""
+    """Without a state directory every command exits with status 2 and creates none."""
     told = tell(*command, "--state-dir", tmp_path / "state")
     assert (told.status, told.out) == (2, "")
     assert "supervisor run" in told.err
@@ -284,7 +285,7 @@ def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell,
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_command_that_cannot_be_understood(tell: Tell, arguments: list[str], words: str) -> None:
-    """A mistake in the command line is one message with what would be right, and exit status 2."""
+    """A mistake in the command line is one message with the fix, and exit status 2."""
     told = tell(*arguments)
     assert (told.status, told.out) == (2, "")
     assert told.err.startswith("supervisor: ")
@@ -296,7 +297,7 @@ def test_a_command_that_cannot_be_understood(tell: Tell, arguments: list[str], w
 def test_a_state_directory_needs_a_name(
     tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """An empty --state-dir, or an empty variable where no option stands, is refused; a name beats the variable."""
+    """An empty --state-dir or variable is refused, and the option takes precedence over the variable."""
     monkeypatch.chdir(tmp_path)
     given = tell(*command, "--state-dir", "")
     monkeypatch.setenv("SUPERVISOR_STATE_DIR", "")
@@ -326,7 +327,7 @@ def test_a_state_directory_with_an_impossible_name(tmp_path: Path, tell: Tell, c
 def test_the_state_directory_of_another_user(
     tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """What this user may not read is one sentence that names the directory and the fix, exit status 2."""
+    """An unreadable state directory is one sentence with the directory and the fix, and exit status 2."""
     state = StateDir.open(tmp_path / "state")
 
     def refused(*arguments: object, **more: object) -> None:
@@ -351,7 +352,7 @@ def test_no_command_is_a_plain_help(tell: Tell) -> None:
 
 
 def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected error is one line that says where it happened, and exit status 1."""
+    """An unexpected error is one line with its place, and exit status 1."""
 
     @click.group()
     def broken() -> None:
@@ -368,13 +369,13 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_argument_that_is_not_utf_8_is_bad_input(
     tmp_path: Path, tell: Tell, running: Running, command: list[str]
 ) -> None:
-    """Ids and messages are text; what a Latin-1 terminal makes of them is refused, and sent to nobody."""
+    """An id or message that is not UTF-8 is refused before anything is sent."""
     told = tell(*command, "--state-dir", running.state_dir)
     assert (told.status, told.err) == (2, r"supervisor: 'caf\udce9' is not UTF-8; give it as UTF-8 text" "\n")
 
 
 def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
-    """Only a reader that went away makes an exit a success."""
+    """SystemExit keeps its status, except after a closed pipe."""
 
     @click.group()
     def leaves() -> None:
@@ -387,7 +388,7 @@ def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
 
 # ------------------------------------------------------------------------------------------------ what needs none
 def test_help_and_version(tell: Tell) -> None:
-    """The command line explains itself."""
+    """The help lists the commands in full, and the version is printed."""
     told = tell("--help")
     names = ["run", "demo", "machines", "ps", "tree", "events", "abort", "send", "stop", "why", "logs", "validate"]
     assert [name for name in names if f"\n  {name} " not in told.out] == []
@@ -395,18 +396,18 @@ def test_help_and_version(tell: Tell) -> None:
     assert tell("--version").out.startswith("supervisor ")
 
 
-def test_every_command_says_the_line_of_the_list() -> None:
-    """The list of commands, which imports none, has the first line of each one's help; of two groups a shorter one."""
-    names = [name for name in supervisor.commands if name not in ("agents", "simulate")]
+def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
+    """The help of every command begins with the command's line in the list, and has that line once."""
     with click.Context(supervisor) as context:
-        for name in names:
-            listed = supervisor.commands[name].get_short_help_str(limit=100)
-            found = supervisor.commands[name].make_context(name, ["--help"], parent=context, resilient_parsing=True)
-            assert (name, found.command.get_short_help_str(limit=100)) == (name, listed)
+        for name, command in supervisor.commands.items():
+            listed = command.get_short_help_str(limit=100)
+            found = command.make_context(name, ["--help"], parent=context, resilient_parsing=True)
+            text = inspect.cleandoc(found.command.help or "").splitlines()
+            assert (name, text[0], text.count(text[0])) == (name, listed, 1)
 
 
 def test_machines(tell: Tell) -> None:
-    """The lifecycles are printed from their tables, --json being short for the format."""
+    """The lifecycles are printed from their tables, and --json is short for --format json."""
     told = tell("machines", "--json")
     assert [len(one["states"]) for one in told.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5]
     assert tell("machines", "agent", "--format", "json").json == {"agent": told.json["agent"]}
@@ -415,7 +416,7 @@ def test_machines(tell: Tell) -> None:
 
 @pytest.mark.parametrize("command", ["--help", "machines"])
 def test_it_starts_without_the_runtime(command: str) -> None:
-    """Help and machines import neither the runtime nor anything else that takes its time."""
+    """Help and machines import neither the runtime nor other slow modules."""
     slow = {"trio", "pydantic", "rich", "apsw", "structlog", "supervisor.embedding.runtime"}
     code = (
         "import sys; from supervisor.__main__ import main\n"
@@ -442,7 +443,7 @@ def test_validate(tmp_path: Path, tell: Tell, ended: Path) -> None:
 
 
 def test_a_pipe_is_validated_from_its_first_byte(tell: Tell, ended: Path) -> None:
-    """As behind `journal export`: what has been read of it to see what it is cannot be read again."""
+    """A log read from a pipe is validated from its first byte."""
     log = StateDir(ended).transitions
     with subprocess.Popen(["cat", log], stdout=subprocess.PIPE) as cat:
         assert cat.stdout is not None
@@ -452,7 +453,7 @@ def test_a_pipe_is_validated_from_its_first_byte(tell: Tell, ended: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------------- reading
 def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, tell: Tell, running: Running) -> None:
-    """As typed, on a supervisor that runs: what lives, and what ended a moment ago, stays."""
+    """On a running supervisor, check, compact and export keep living and recently ended entities."""
     where = ("--state-dir", running.state_dir)
     told = tell("journal", "check", "--json", *where)
     assert (told.status, told.json["sound"], len(told.json["files"])) == (0, True, 1)
@@ -467,7 +468,7 @@ def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, tell: Tell,
 
 
 def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: Path) -> None:
-    """The check says where; what cannot be compacted, or is no time to keep, is bad input."""
+    """Damage is reported with its place, and an invalid --keep-s is bad input."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
@@ -496,7 +497,7 @@ def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: P
     ids=" ".join,
 )
 def test_every_command_tells_damage_alike(tmp_path: Path, tell: Tell, ended: Path, command: tuple[str, ...]) -> None:
-    """What reads the records of a journal finds it, which is no bad input."""
+    """Every command that reads records reports damage in the same way, not as bad input."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
@@ -508,7 +509,7 @@ def test_every_command_tells_damage_alike(tmp_path: Path, tell: Tell, ended: Pat
 
 
 def test_ps_and_tree_of_a_running_supervisor(tell: Tell, running: Running) -> None:
-    """While it runs one sees sessions with their agents, turns and open calls."""
+    """ps and tree show sessions with their agents, turns and open calls."""
     seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", running.state_dir).json}
     assert list(seen) == ["lead", "lead/docs", "lead:t1", "lead:a1"]
     assert (seen["lead:t1"]["state"], seen["lead:a1"]["visual"]) == ("TOOL_USE", "RUNNING")
@@ -519,7 +520,7 @@ def test_ps_and_tree_of_a_running_supervisor(tell: Tell, running: Running) -> No
 
 
 def test_ps_and_tree_of_one_that_has_ended(tell: Tell, ended: Path) -> None:
-    """Afterwards one sees the sessions as they ended, and everything with --all."""
+    """After the end ps and tree show the sessions, and everything with --all."""
     seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", ended).json}
     assert {name: one["state"] for name, one in seen.items()} == {"lead": "Stopped", "lead/docs": "Stopped"}
     every = [one["id"] for one in tell("ps", "--all", "--json", "--state-dir", ended).json]
@@ -555,7 +556,7 @@ def test_events_of_a_tool_call(tell: Tell, ended: Path) -> None:
 
 
 def test_following_a_supervisor_that_has_ended_ends(tell: Tell, ended: Path) -> None:
-    """Nothing more will come, so nothing is waited for."""
+    """Following an ended supervisor returns at once."""
     followed = tell("events", "--follow", "--json", "--state-dir", ended)
     assert (followed.status, followed.out) == (0, tell("events", "--json", "--state-dir", ended).out)
 
@@ -588,7 +589,7 @@ def test_why(tell: Tell, running: Running) -> None:
     ids=lambda command: " ".join(command)[:20],
 )
 def test_an_unknown_id_is_bad_input(tell: Tell, ended: Path, command: list[str]) -> None:
-    """What the journal does not know is named, with where the ids are; exit status 2. A call has one spelling."""
+    """An unknown id is exit status 2 with a pointer to the ids, and a call's id has one spelling."""
     told = tell(*command, "--state-dir", ended)
     assert (told.status, told.out) == (2, "")
     assert told.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
@@ -606,7 +607,7 @@ def test_logs(tell: Tell, ended: Path) -> None:
 
 
 def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Tell) -> None:
-    """A tab stays one; a line that nobody said, such as that of dropped bytes, is a text without time and source."""
+    """A tab is kept, and a note of the transcript has neither time nor source."""
     with _in_a_thread(tmp_path / "state"):
         pass
     transcript = StateDir(tmp_path / "state").transcript("lead")
@@ -619,7 +620,7 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Te
 
 
 def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said while one follows is told, and the session's end ends it."""
+    """Following a log prints new output until the session ends."""
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
     monkeypatch.setattr("supervisor.cli.query._pause", lambda: next(waits)())
     told = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
@@ -657,7 +658,7 @@ def test_a_tool_abort_spares_its_session(tell: Tell, running: Running) -> None:
 
 @pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])
 def test_what_has_ended_is_no_error_while_the_supervisor_runs(tell: Tell, running: Running, target: str) -> None:
-    """Aborting a session or turn that has ended says so, exit status 0."""
+    """Aborting an ended session or turn is reported with exit status 0."""
     told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
     assert (told.status, told.err) == (0, "")
     assert "already ended" in told.out
@@ -666,7 +667,7 @@ def test_what_has_ended_is_no_error_while_the_supervisor_runs(tell: Tell, runnin
 @pytest.mark.parametrize("target", ["lead", "lead/docs", "lead:t1", "lead:t1:c1"])
 @pytest.mark.parametrize("flag", ["--dry-run", "--json"])
 def test_what_has_ended_is_no_error_after_the_supervisor(tell: Tell, ended: Path, target: str, flag: str) -> None:
-    """When the supervisor has ended the journal knows that what it ran has ended too."""
+    """After the supervisor has ended, aborting what it ran is reported with exit status 0."""
     told = tell("abort", target, "--scope", "session", flag, "--state-dir", ended)
     assert (told.status, told.err) == (0, "")
     assert ('"already_ended": true' if flag == "--json" else "already ended") in told.out
@@ -674,7 +675,7 @@ def test_what_has_ended_is_no_error_after_the_supervisor(tell: Tell, ended: Path
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody"])
 def test_aborting_the_unknown_is_bad_input(tell: Tell, running: Running, target: str) -> None:
-    """An id that never was is exit status 2."""
+    """Aborting an unknown id is exit status 2."""
     told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
     assert (told.status, told.out) == (2, "")
     assert target in told.err
@@ -682,14 +683,14 @@ def test_aborting_the_unknown_is_bad_input(tell: Tell, running: Running, target:
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody", "lead:t1:c9", "lead:t7:c1", ":", ""])
 def test_aborting_the_unknown_is_bad_input_after_the_supervisor(tell: Tell, ended: Path, target: str) -> None:
-    """The journal of a supervisor that has ended tells what never was from what has ended."""
+    """After the supervisor has ended, an unknown id is still exit status 2."""
     told = tell("abort", target, "--scope", "session", "--state-dir", ended)
     assert (told.status, told.out) == (2, "")
     assert f"nothing has the id {target!r}" in told.err
 
 
 def test_sending(tell: Tell, running: Running) -> None:
-    """A message gets an id; one for nobody, or for a session that has ended, is bad input."""
+    """A message gets an id; a message to an unknown or ended session is bad input."""
     told = tell("send", "lead", "look here", "--json", "--state-dir", running.state_dir)
     assert (told.status, told.json["message_id"][0]) == (0, "m")
     urgent = tell("send", "lead", "look now", "--urgent", "--state-dir", running.state_dir)
@@ -703,7 +704,7 @@ def test_sending(tell: Tell, running: Running) -> None:
 
 
 def test_stopping(tell: Tell, running: Running) -> None:
-    """A stop is asked for and answered at once; the run ends by itself."""
+    """A stop is answered at once, and the run ends by itself."""
     assert tell("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
     assert running.sup.stopping.is_set()
     assert not running.sup.stop_now.is_set()
@@ -712,7 +713,7 @@ def test_stopping(tell: Tell, running: Running) -> None:
 
 
 def test_a_second_stop_says_that_it_ends_everything(tell: Tell, running: Running) -> None:
-    """Asked again, a stop does not wait for the turns any more, and its answer says so."""
+    """A second stop does not wait for turns, and its reply says so."""
     tell("stop", "--state-dir", running.state_dir)
     told = tell("stop", "--state-dir", running.state_dir)
     assert (told.status, told.out) == (0, "everything is being aborted\n")
@@ -720,14 +721,14 @@ def test_a_second_stop_says_that_it_ends_everything(tell: Tell, running: Running
 
 @pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
 def test_nobody_there_is_said(tell: Tell, ended: Path, command: list[str]) -> None:
-    """What only a running supervisor can do is refused without one, with what to do."""
+    """A command that needs a running supervisor is refused without one, with the fix."""
     told = tell(*command, "--json", "--state-dir", ended)
     assert (told.status, told.json["error"]["kind"]) == (2, "not_running")
     assert told.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
 
 
 def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -> None:
-    """A follower gets what was, what happens, and the last record before the supervisor ends."""
+    """Following events prints past, new and last records of the supervisor."""
     told: list[Told] = []
     state_dir = tmp_path / "state"
     with _in_a_thread(state_dir) as running:
@@ -746,7 +747,7 @@ def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -
 # --------------------------------------------------------------------------------------- what is told of the dead
 @pytest.fixture
 def killed(tmp_path: Path, ended: Path) -> Path:
-    """A state directory as a supervisor leaves it that was killed: its session, turn and call look alive."""
+    """Return the state directory of a killed supervisor, whose session, turn and call look alive."""
     state = StateDir.open(tmp_path / "killed")
     shutil.copy(StateDir(ended).journal, state.journal)
     with closing(apsw.Connection(str(state.journal))) as db:
@@ -757,11 +758,11 @@ def killed(tmp_path: Path, ended: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
 def test_what_a_killed_supervisor_left_is_said_to_be_dead(tell: Tell, killed: Path, command: str) -> None:
-    """Rows that look alive are told with when that was, in text; to programs nothing is said beside the rows."""
+    """Rows of a killed supervisor are printed with a warning in text, and without one in JSON."""
     told = tell(command, "--state-dir", killed)
     assert (told.status, "Running" in told.out) == (0, True)
     assert re.fullmatch(
-        f"supervisor: no supervisor runs on {killed}: what looks alive was so when it died, at \\d\\d:\\d\\d:\\d\\d;"
+        f"supervisor: no supervisor runs on {killed}: alive entities are shown as of its death at \\d\\d:\\d\\d:\\d\\d;"
         " the next run records their end\n",
         told.err,
     )
@@ -772,13 +773,13 @@ def test_what_a_killed_supervisor_left_is_said_to_be_dead(tell: Tell, killed: Pa
 def test_what_lives_or_has_ended_is_not_said_to_be_dead(
     tell: Tell, running: Running, ended: Path, command: str
 ) -> None:
-    """While a supervisor runs, and where everything has ended, there is nothing to add."""
+    """There is no warning while a supervisor runs, or after everything has ended."""
     assert tell(command, "--state-dir", running.state_dir).err == ""
     assert tell(command, "--state-dir", ended).err == ""
 
 
 def test_a_failed_task_does_not_grow_older(tell: Tell, killed: Path) -> None:
-    """The age of a task that FAILED counts to its failure, and no supervisor is missed because of it."""
+    """The age of a FAILED task stops at its failure, and no supervisor is missed because of it."""
     with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
         db.execute(
             "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"
@@ -789,7 +790,7 @@ def test_a_failed_task_does_not_grow_older(tell: Tell, killed: Path) -> None:
 
 
 def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
-    """Who aborts what ended in an earlier run learns which session has that name now."""
+    """Aborting an id of an earlier run names the session that has its name now."""
     with _in_a_thread(tmp_path / "state"):
         pass
     with _in_a_thread(tmp_path / "state"):
@@ -802,7 +803,7 @@ def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- dead letters
 def test_dead_letters_say_what_was_given_up_and_how_to_try_again(tell: Tell, tmp_path: Path) -> None:
-    """The tasks of a run that failed, with their last errors; where its supervisor has ended, the plan is to be run."""
+    """Failed tasks are listed with their last errors, and with the plan to run again if the supervisor has ended."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
@@ -824,12 +825,12 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(tell: Tell, tmp
 
 
 def test_where_nothing_was_given_up_that_is_said(tell: Tell, ended: Path) -> None:
-    """An empty list is one sentence, and empty JSON."""
+    """Without failed tasks the list is one sentence, and empty JSON."""
     assert tell("dead-letters", "--state-dir", ended).out == "no task was given up\n"
     assert tell("dead-letters", "--json", "--state-dir", ended).json == []
 
 
-# -------------------------------------------------------------------------------------------------- docs/plans.md
+# --------------------------------------------------------------------------------------- the reference of plan keys
 ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
 """Defaults that are not in the model: what is there when the plan is run."""
 
@@ -849,7 +850,7 @@ _INNER: dict[str, tuple[type[BaseModel], str]] = {
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
-    """Every key of a plan as the page spells it, with its default."""
+    """Return every key of a plan as the page spells it, with its default."""
     for name, field in model.model_fields.items():
         key = f"{prefix}{field.validation_alias or name}"
         default = ... if field.is_required() else field.default
@@ -862,10 +863,13 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
             yield from _fields(*inner)
 
 
-def test_the_page_of_plans_has_every_key_with_its_default() -> None:
-    """docs/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
-    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE))
+def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
+    """The two pages of the reference have a row for each key of a plan, with its default, and none for any other."""
+    reference = Path(__file__).parents[2] / "docs" / "reference"
+    pages = [(reference / name).read_text(encoding="utf-8") for name in ("plan-tasks.md", "plan-run.md")]
+    found = [row for page in pages for row in re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE)]
+    rows = dict(found)
+    assert len(rows) == len(found)
     fields = dict(_fields(Plan, ""))
     assert sorted(rows) == sorted(fields)
     for key, default in fields.items():
@@ -889,12 +893,12 @@ def test_the_page_of_plans_has_every_key_with_its_default() -> None:
 
 
 def test_a_plan_is_checked_without_being_run(tell: Tell, tmp_path: Path) -> None:
-    """`plan check` says what is in it; what is wrong is told as `run` would tell it, and nothing is written."""
+    """`plan check` reports the content or the problems of a plan as `run` would, and writes nothing."""
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
     good.write_text(text)
     bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
-    assert tell("plan", "check", good).out == f"{good}: 1 task, 1 agent: nothing to object to\n"
+    assert tell("plan", "check", good).out == f"{good}: 1 task, 1 agent: no problems\n"
     assert json.loads(tell("plan", "check", good, "--json").out) == {
         "ok": True,
         "workstream": "plan",
@@ -923,8 +927,8 @@ def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
 
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
-    """The example on the page is accepted, once its program is one of this machine."""
-    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+    """The example on the page is valid, once its program is one of this machine."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
     text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     plan = tmp_path / "plan.yaml"
     plan.write_text(text.replace("my-agent", "sh"))
@@ -934,14 +938,14 @@ def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- broken pipes
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_output_is_silent(ended: Path, closed: str) -> None:
-    """Where standard output is closed from the start there is nobody to tell, and nothing breaks."""
+    """With standard output closed from the start, a command succeeds silently."""
     command = f"exec {sys.executable} -m supervisor ps --state-dir {ended} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_nobody_reading_is_silent(ended: Path) -> None:
-    """When the reader of a long answer goes away nothing is said about it."""
+    """A reader that goes away in the middle of the output causes no message."""
     command = [sys.executable, "-m", "supervisor", "events", "--json", "--state-dir", str(ended)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -952,7 +956,7 @@ def test_nobody_reading_is_silent(ended: Path) -> None:
 
 
 def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
-    """A reporter whose reader has gone away says nothing more, and raises nothing."""
+    """A reporter whose reader has gone away shows nothing more, and raises nothing."""
 
     class Broken:
         drawings = 0

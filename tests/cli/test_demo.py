@@ -1,4 +1,4 @@
-"""The demonstration: it goes as it says, and everything that ended in it is explained."""
+"""The demo: its results are as documented, and every end is explained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import no_leaks
 
 
 class Played:
-    """What a demonstration leaves behind."""
+    """Results of a demo."""
 
     def __init__(self, state: StateDir, receipts: Any, results: Any) -> None:
         self.receipts, self.results = receipts, results
@@ -38,13 +38,13 @@ def played() -> Iterator[Played]:
 
 
 def test_the_demonstration_goes_as_it_says(played: Played) -> None:
-    """Every session ends as it should, nothing illegal is recorded, nothing survives, and no end is unexplained."""
+    """Every session ends as expected, nothing illegal is recorded, no process survives, and every end is explained."""
     assert played.summary["ok"], played.summary
     assert played.summary["unexplained"] == []
 
 
 def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
-    """Sessions, turns, agents and tool calls: the tree of each reaches exactly one root, where somebody is named."""
+    """Each session, agent, turn and tool call goes back to exactly one root, which names an actor."""
     ids = [one for row in played.rows for one in (row.id, *(tool_calls(row) if row.kind == "turn" else ()))]
     assert {"lead", "lead:t1", "lead:a1", "slow:t1:c1", "forest/right/deeper:t1:c1"} <= set(ids)
     by_seq = {one.seq: one for one in played.events}
@@ -67,6 +67,6 @@ def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
     ],
 )
 def test_the_root_is_what_a_person_would_say(played: Played, entity_id: str, event: str, actor: str) -> None:
-    """An abort, a message, a prompt, the end of the supervisor: each end goes back to what really led to it."""
+    """Each end goes back to its actual reason: an abort, a message, a prompt, or the end of the supervisor."""
     [root] = roots(played.events, entity_id)
     assert (root.event, root.actor) == (event, actor)

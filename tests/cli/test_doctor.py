@@ -1,4 +1,4 @@
-"""``supervisor doctor``: what the machine gives is tried, what is missing has a fix, and what follows is said."""
+"""``supervisor doctor``: capabilities are tested, missing ones have a fix, and the resulting guarantees are printed."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ def given(*there: str) -> list[str]:
 
 
 def test_the_whole_promise() -> None:
-    """With everything there only the death of all three kinds at once waits for the next start, if at all."""
+    """With every capability only the death of all three kinds at once waits for the next start."""
     assert given(*NAMES) == ["at once"] * 4 + ["at the next start", "at once"]
 
 
 def test_without_a_control_group() -> None:
-    """Then who has thrown its environment away may escape the last one, and that is said with what is missing."""
+    """Without a control group a process that dropped its environment may escape, which is reported."""
     assert given("subreaper", "environments") == ["at once"] * 4 + ["mostly at the next start"] * 2
     assert guarantees(having("subreaper"))[4].missing == ("control group",)
 
 
 def test_without_pid_namespaces() -> None:
-    """Asking for them then changes nothing, and that is said."""
+    """Without pid namespaces asking for them has no effect, which is reported."""
     assert guarantees(having("subreaper", "control group"))[-1][1:] == ("at the next start", ("pid namespace",))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_trying_a_namespace_leaves_nothing() -> None:
-    """The try is a process of its own: this one's children are born where they always were, and it has none left."""
+    """Testing a namespace leaves no child process."""
     before = os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))
     probe_capabilities()
     assert (os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))) == before
 
 
 def test_without_a_subreaper() -> None:
-    """Nothing is promised that needs adoption."""
+    """Without a subreaper no guarantee that needs adoption is given."""
     assert given() == ["not"] * 6
 
 
 def test_each_try_says_how_to_get_it() -> None:
-    """Every capability has a use and a fix, whether it is there or not, and the names are those of the guarantees."""
+    """Every capability has a use and a fix, and its name is used by the guarantees."""
     found = probe_capabilities()
     assert tuple(one.name for one in found) == NAMES
     assert all(one.used_for and one.fix for one in found)
 
 
 def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text names what is missing, what it is for, and the fix."""
+    """The text names what is missing, its use, and the fix."""
     monkeypatch.setattr("supervisor.cli.doctor.probe_capabilities", lambda: having("subreaper"))
     told = stdout_of("doctor")
     assert "to get it: get control group" in told

@@ -39,7 +39,7 @@ tasks:
 
 
 class Run:
-    """A ``supervisor run --json`` that is under way."""
+    """Running ``supervisor run --json``."""
 
     def __init__(self, process: subprocess.Popen[str], state_dir: Path) -> None:
         self.process, self.state_dir = process, state_dir
@@ -211,7 +211,7 @@ def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Pat
 
 
 def test_an_urgent_message_interrupts(tmp_path: Path, tell: Any) -> None:
-    """An urgent message ends the turn under way; the agent's next prompt holds it."""
+    """An urgent message ends the current turn, and the agent's next prompt holds the message."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         status, sent = tell(one.state_dir, "send", "wait", "forget it", "--urgent")
@@ -221,7 +221,7 @@ def test_an_urgent_message_interrupts(tmp_path: Path, tell: Any) -> None:
 
 
 def test_stop_drains(tmp_path: Path, tell: Any) -> None:
-    """After a stop no task starts, and what is under way may finish."""
+    """After a stop no task starts, and tasks in progress may finish."""
     tasks = (
         '  - {id: now, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
         '  - {id: later, agent: sh, prompt: "true", depends_on: [now]}\n'
@@ -229,14 +229,14 @@ def test_stop_drains(tmp_path: Path, tell: Any) -> None:
     with run(write_plan(tmp_path, tasks)) as one:
         one.until(entity_id="now", event="SessionStarted")
         assert tell(one.state_dir, "stop") == (0, {"stopping": "drain", "outage": None})
-        assert said(one).startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go").touch()
         assert one.failed() == {"now": "completed", "later": "aborted"}
         assert one.process.wait(30) == 1
 
 
 def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
-    """A stop with --now aborts what is under way, with that reason."""
+    """A stop with --now aborts everything in progress, with that reason."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now", "outage": None})
@@ -247,7 +247,7 @@ def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
 
 # --------------------------------------------------------------------------------------------------------- signals
 def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tell: Any) -> None:
-    """The terminal of the run says what was asked from another one: first the drain, then the end, no more."""
+    """The run's terminal announces a drain and a stop from another terminal, each once."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         assert tell(one.state_dir, "stop")[0] == 0
@@ -261,7 +261,7 @@ def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tel
 
 
 def test_nothing_is_said_of_a_run_that_just_ends(tmp_path: Path) -> None:
-    """A plan that is done stops its supervisor too, which is no news."""
+    """The end of a completed plan is not announced."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
         assert one.result() == {"t": "completed"}
         assert one.process.stderr is not None
@@ -269,7 +269,7 @@ def test_nothing_is_said_of_a_run_that_just_ends(tmp_path: Path) -> None:
 
 
 def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
-    """Where SIGHUP was ignored when the run began, it stays so: the work is finished."""
+    """If SIGHUP was ignored when the run began, it stays ignored, and the work is finished."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         tasks = '  - {id: t, agent: sh, prompt: "while test ! -s pid; do sleep 0.01; done; kill -HUP $(cat pid)"}\n'
@@ -289,7 +289,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         one.signal(number)
-        assert said(one).startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         one.signal(number)
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
@@ -300,7 +300,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
 
 @BACKENDS
 def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
-    """When a turn ends while others go on, the terminal is told how many are left."""
+    """During a drain each ended turn is reported with the number of tasks left."""
     tasks = "".join(
         f'  - {{id: t{number}, agent: sh, prompt: "echo up; while test ! -e go{number}; do sleep 0.01; done"}}\n'
         for number in (1, 2)
@@ -309,9 +309,9 @@ def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
         for _ in range(2):
             one.until(entity_type="turn", to_status="RUNNING")
         one.signal(signal.SIGTERM)
-        assert said(one).startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go1").touch()
-        assert said(one).startswith("supervisor: draining: 1 task under way, ")
+        assert said(one).startswith("supervisor: draining: 1 task in progress, ")
         (tmp_path / "go2").touch()
         assert one.result() == {"t1": "completed", "t2": "completed"}
 
@@ -335,7 +335,7 @@ scripted_agent.main()
 
 @BACKENDS
 def test_a_signal_ends_whom_no_task_waits_for(tmp_path: Path, tell: Any, backend: str) -> None:
-    """A child that its parent has abandoned goes on when the work has ended: that is said, and not waited out."""
+    """An abandoned child that outlives the work is announced, and a signal ends it."""
     (tmp_path / "agent.py").write_text(ABANDONING)
     (tmp_path / "plan.yaml").write_text(f"""
 agents:
@@ -347,7 +347,7 @@ tasks:
         one.until(entity_id="t/child:t1", event="tool_started")
         assert tell(one.state_dir, "abort", "t", "--scope", "session")[0] == 0
         assert said(one) == (
-            "supervisor: closing: somebody is at work for whom no task waits, for 120 s at most; signal to end it now\n"
+            "supervisor: closing: sessions that no task waits for may work for 120 s; signal again to end them now\n"
         )
         one.signal(signal.SIGHUP)
         assert said(one) == "supervisor: not reloaded: the run is ending\n"
@@ -384,7 +384,7 @@ def test_a_hangup_reads_the_plan_again(tmp_path: Path, backend: str) -> None:
     ids=["wrong", "changed", "broken"],
 )
 def test_a_bad_plan_changes_nothing(tmp_path: Path, tasks: str, why: str) -> None:
-    """A plan that cannot be run is refused with its fault, and the run goes on as it was."""
+    """An invalid new plan is reported, and the run continues unchanged."""
     plan = write_plan(tmp_path, WAITING)
     with run(plan) as one:
         one.until(entity_id="wait:t1", to_status="RUNNING")
@@ -428,7 +428,7 @@ LEFT_OUT = "".join(TWO.splitlines(keepends=True)[:-1])
     ids=["agent", "worker", "plugins"],
 )
 def test_what_goes_on_keeps_what_it_needs(tmp_path: Path, text: str, why: str) -> None:
-    """A task that a new plan leaves out goes on: the plan may not leave out its agent, or its worker, too."""
+    """A new plan may leave out a running task, but not its agent or worker."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(TWO)
     with run(plan) as one:
@@ -445,7 +445,7 @@ def test_what_goes_on_keeps_what_it_needs(tmp_path: Path, text: str, why: str) -
 
 # ------------------------------------------------------------------------------------------------------------ systemd
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ready when work can be seen, alive while it runs, reloading and ready again, stopping at the end."""
+    """systemd gets ready, watchdog, reloading, ready and stopping at the right times."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -474,7 +474,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For ``drain_s`` and what an end takes it is not to be killed, though ``TimeoutStopSec=`` is shorter."""
+    """systemd's stop time-out is extended by ``drain_s`` and the time of an end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -514,7 +514,7 @@ def test_a_table_on_a_terminal(tmp_path: Path) -> None:
 
 
 def on_a_terminal(argv: list[str]) -> tuple[str, int]:
-    """What a program shows on a terminal of its own, and its exit status."""
+    """Return the output of a program on a terminal of its own, and its exit status."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 120))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
@@ -529,7 +529,7 @@ def on_a_terminal(argv: list[str]) -> tuple[str, int]:
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
-    """Nobody reads the progress any more: the work is done all the same, without a word about it."""
+    """A run continues silently after the reader of its progress has gone away."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo done > last"}\n')) as one:
         assert one.process.stdout is not None
         one.process.stdout.close()

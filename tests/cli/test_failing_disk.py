@@ -40,7 +40,7 @@ TASKS = """
 """
 
 LIMIT = "see to the disk"
-"""What is said of a limit on file sizes."""
+"""Error text of a limit on file sizes."""
 
 Trouble = Callable[[Run], Any]
 """Makes the disk fail for the time of a context."""
@@ -48,7 +48,7 @@ Trouble = Callable[[Run], Any]
 
 @contextmanager
 def filled(one: Run) -> Iterator[None]:
-    """Not a byte is left on the disk of the state directory."""
+    """Leave no byte free on the disk of the state directory."""
     hog = one.state_dir / "hog"
     with hog.open("wb", buffering=0) as file, pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         while True:
@@ -61,7 +61,7 @@ def filled(one: Run) -> Iterator[None]:
 
 @contextmanager
 def limited(one: Run) -> Iterator[None]:
-    """No file of the supervisor can become larger than its journal's log is now."""
+    """Let no file of the supervisor grow beyond the present size of its journal's log."""
     size_bytes = (one.state_dir / "runtime" / "journal.db-wal").stat().st_size
     soft, hard = resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
@@ -74,7 +74,7 @@ def limited(one: Run) -> Iterator[None]:
 
 @contextmanager
 def locked(one: Run) -> Iterator[None]:
-    """Somebody else is in the middle of a transaction."""
+    """Hold a transaction of another connection open."""
     with closing(apsw.Connection(str(one.state_dir / "runtime" / "journal.db"))) as db:
         db.set_busy_timeout(60_000)  # the supervisor may be in the middle of its own
         db.execute("BEGIN EXCLUSIVE")
@@ -131,7 +131,7 @@ def supervisor(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def statuses(manager: socket.socket) -> list[str]:
-    """What systemd was told to show, until now."""
+    """Return the statuses that systemd was told to show so far."""
     manager.setblocking(False)
     shown = []
     with suppress(BlockingIOError):
@@ -141,7 +141,7 @@ def statuses(manager: socket.socket) -> list[str]:
 
 
 def pid_on(roll: Path) -> int:
-    """Who came to the roll."""
+    """Return the first pid written to *roll*."""
     with roll.open() as file:
         return int(file.readline())
 
@@ -154,7 +154,8 @@ def pid_on(roll: Path) -> int:
 def test_a_run_outlasts_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, why: str
 ) -> None:
-    """It degrades, says so everywhere, takes nothing new, still kills, and completes by itself when there is room."""
+    """A run on a failing disk reports it everywhere, takes nothing new, still kills, and completes when there is
+    room."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
@@ -197,7 +198,7 @@ def test_a_run_outlasts_a_disk_that_fails(
 
 
 def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_path: Path) -> None:
-    """Who stops a degraded run does not wait for its disk for ever: all ends, and what is lost is said."""
+    """Stopping a run on a failing disk does not wait forever: everything ends, and lost records are reported."""
     with running(tmp_path, limited) as (one, trouble, victim):
         with trouble(one):
             (tmp_path / "go").touch()

@@ -1,4 +1,4 @@
-"""``supervisor inspect``: what goes on in a living thing, from outside, also where it is stuck. On both backends."""
+"""``supervisor inspect``: the activity of a living entity, also where it is stuck, on both backends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_call_that_hangs_shows_where(tmp_path: Path) -> None:
 
 
 async def test_nobody_can_be_inspected_who_is_not_alive(tmp_path: Path) -> None:
-    """An id that nothing alive has is an error that says so, and where the ids are."""
+    """An id that nothing alive has is an error that says where the ids are."""
     async with supervising(tmp_path) as run:
         with pytest.raises(NoSuchEntity, match="nothing alive has the id 'nobody'; `supervisor tree` shows the ids"):
             run.sup.inspect("nobody")

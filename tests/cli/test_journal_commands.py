@@ -54,7 +54,7 @@ def exported(path: Path, *options: object) -> str:
 
 
 def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir) -> None:
-    """One line for each file: how much is in it, and how much is elsewhere."""
+    """``journal check`` prints one line for each file, with its records and those that are elsewhere."""
     told = compacted(state)
     assert told.startswith("moved 58 records of 9 entities to journal-000001.db; the journal has 52 records")
     journal, archive = checked(state.root).splitlines()
@@ -67,7 +67,7 @@ def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir)
 
 
 def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> None:
-    """A changed record of an archive is told with its number; the journal beside it is still checked."""
+    """A changed record of an archive is reported with its number, and the journal is still checked."""
     compacted(state)
     with closing(apsw.Connection(str(state.archive / "journal-000001.db"))) as db:
         seq = db.execute("SELECT min(seq) FROM events WHERE entity_id = 'works'").get
@@ -83,7 +83,7 @@ def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> N
 
 
 def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, tmp_path: Path) -> None:
-    """It is byte for byte transitions.jsonl, whether the records are in the journal or in an archive."""
+    """An export equals transitions.jsonl byte for byte, whether records are in the journal or in an archive."""
     before = exported(state.root)
     assert before == state.transitions.read_text().rstrip("\n")
     compacted(state)
@@ -92,14 +92,14 @@ def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, 
     assert exported(state.root, "--out", out) == f"{out}: 91 transitions"
     assert out.read_text() == before + "\n"
     assert not validate_lines(out.read_bytes().splitlines(keepends=True)).problems
-    with pytest.raises(BadInput, match="is there already; name another file"):
+    with pytest.raises(BadInput, match="exists; name another file"):
         exported(state.root, "--out", out)
     with pytest.raises(BadInput, match="cannot be written: No such file or directory"):
         exported(state.root, "--out", tmp_path / "no" / "out")
 
 
 def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Path) -> None:
-    """A part of a log looks like all of one: there is no file, and it has failed, since it had begun."""
+    """A damaged journal is not exported in part: the command fails and leaves no file."""
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE events SET metadata = '{' WHERE seq = (SELECT max(seq) FROM events)")
     with pytest.raises(JournalDamaged, match=r"journal\.db is damaged"):
@@ -108,7 +108,7 @@ def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Pa
 
 
 def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
-    """The explanation is the same before and after."""
+    """An explanation is the same before and after a compaction."""
     before = stdout_of("why", "works", "--state-dir", state.root)
     compacted(state)
     with JournalReader(state.journal) as reader:
@@ -117,7 +117,7 @@ def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
 
 
 def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
-    """Nobody takes a part for the whole; after the last that is there none is missing."""
+    """``events`` reports how many records are in an archive, unless they come before --after."""
     records = ("events", "--json", "--state-dir", state.root)
     whole = stdout_of(*records).splitlines()
     assert stderr_of(*records) == ""
@@ -131,14 +131,14 @@ def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> 
 
 
 def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir) -> None:
-    """A record that is not there is in an archive only where the journal says so."""
+    """A lost record is not counted as archived."""
     with closing(open_database(state.journal, state.transitions)) as database:
         database.db.execute("DELETE FROM events WHERE seq = 2")
     assert stderr_of("events", "--json", "--state-dir", state.root) == ""
 
 
 def test_the_tree_needs_no_archive(state: StateDir) -> None:
-    """Where one is missing, what there is is shown, with what was used there, and that is said."""
+    """With a missing archive the tree is shown with its own usage, and a warning."""
     compacted(state)
     tree = ("tree", "--all", "--state-dir", state.root)
     before = stdout_of(*tree), stdout_of(*tree, "--json")
@@ -148,19 +148,19 @@ def test_the_tree_needs_no_archive(state: StateDir) -> None:
     archive.unlink()
     assert (stdout_of(*tree), stdout_of(*tree, "--json"), stderr_of(*tree)) == (*before, plain)
     words = f"{archive} is not there: {state.journal} has records in it; put the file back"
-    assert stderr_of(*tree, "--json") == f"supervisor: what was used is told without what is archived: {words}"
+    assert stderr_of(*tree, "--json") == f"supervisor: usage is shown without archived records: {words}"
 
 
 @pytest.mark.parametrize("command", ["check", "export", "compact"])
 def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: str) -> None:
-    """Each names the directory and `supervisor run`, and starts nothing."""
+    """Without a journal each command names the directory and `supervisor run`, and starts nothing."""
     with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
         stdout_of("journal", command, "--state-dir", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_journal_whose_name_is_not_utf_8_is_refused(state: StateDir, tmp_path: Path) -> None:
-    """SQLite cannot open it: that is said, and no bug."""
+    """A journal whose name is not UTF-8 is refused, because SQLite cannot open it."""
     path = shutil.copy(state.journal, tmp_path / os.fsdecode(b"\xff.db"))
     for command in (("journal", "check"), ("validate",)):
         with pytest.raises(JournalError, match=r"cannot be opened: its name is not UTF-8; rename it$"):
@@ -173,7 +173,8 @@ async def agent(turn: AgentTurn) -> str:
 
 
 async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, anyio_backend_name: str) -> None:
-    """What lives stays, ids stay taken, and sessions go on; the socket answers with what was moved."""
+    """A running supervisor compacts on request: sessions continue, ids stay taken, and the reply counts the moved
+    records."""
     async with open_supervisor(state.root) as sup, anyio.create_task_group() as group:
         closing_door = anyio.Event()
         await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
@@ -195,7 +196,7 @@ async def serve(state: StateDir, sup: Any, closing_door: anyio.Event, task_statu
 
 
 async def test_an_archive_that_is_missing_is_told_through_the_socket(state: StateDir) -> None:
-    """A compaction that cannot go on is an error of its own words; the supervisor goes on."""
+    """A missing archive fails the compaction with its own text, and the supervisor continues."""
     await anyio.to_thread.run_sync(lambda: compacted(state))
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
@@ -211,7 +212,7 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
 
 
 def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:
-    """It is the same failure without a supervisor as with one, and no bad input: the journal was opened."""
+    """A compaction that fails in the middle is a failure, not bad input, with or without a supervisor."""
     compacted(state)
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
@@ -221,7 +222,7 @@ def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None
 
 
 async def test_a_journal_in_memory_cannot_be_compacted() -> None:
-    """It says so."""
+    """Compacting a journal in memory is an error that says so."""
     async with open_supervisor() as sup:
         with pytest.raises(Refused, match="is not on a disk"):
             await sup.compact()
@@ -230,7 +231,7 @@ async def test_a_journal_in_memory_cannot_be_compacted() -> None:
 async def test_a_supervisor_carries_out_its_retention_by_itself(
     state: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without being asked, as often as its settings say."""
+    """A supervisor compacts by itself as often as its settings say."""
     monkeypatch.setattr("supervisor.host.journal_upkeep._FIRST_S", 0.0)
     settings = Settings(retention=RetentionConfig(keep_s=0.0))
     with JournalReader(state.journal) as reader:
@@ -257,14 +258,14 @@ STATE_TRANSITIONS = ["id", "task_id", "from_state", "to_state", "timestamp", "re
 
 
 def test_the_tables_of_the_specification_have_exactly_its_columns(state: StateDir) -> None:
-    """Spec 002's, in its order; and there are workstreams to refer to."""
+    """The tables of spec 002 have exactly its columns, in order, and there is a table of workstreams."""
     for view, columns in (("task_states", TASK_STATES), ("state_transitions", STATE_TRANSITIONS)):
         assert [row[1] for row in rows(state.journal, f"PRAGMA table_info({view})")] == columns
     assert list(rows(state.journal, "SELECT id FROM workstreams")) == []
 
 
 def test_the_tables_tell_what_the_records_tell(state: StateDir) -> None:
-    """Compared with the records of a real run, task by task."""
+    """The tables agree with the records of a real run, task by task."""
     with JournalReader(state.journal) as reader:
         tasks = [row for row in reader.entities() if row.kind == "task"]
         logs = {row.id: list(reader.events(row.id)) for row in tasks}
@@ -298,7 +299,7 @@ def test_the_tables_tell_what_the_records_tell(state: StateDir) -> None:
 
 
 def test_a_run_of_a_workstream_is_a_task_of_the_specification(tmp_path: Path) -> None:
-    """Its circuit, its failures and the workstream above it stand in their columns."""
+    """A task run has its circuit, its failures and its workstream in the columns of spec 002."""
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         run: dict[str, Any] = {"entity": "r", "entity_type": "run", "parent_id": "t"}
         data = b'{"failures": 4, "last_error": "no"}'

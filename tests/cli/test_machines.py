@@ -1,4 +1,4 @@
-"""What ``supervisor machines`` prints, and that the committed reference page is what the tables say."""
+"""Output of ``supervisor machines``, and the committed reference pages are what must equal it."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from pathlib import Path
 import pytest
 
 from actors.machine_views import as_json, markdown, mermaid, table
-from supervisor.cli.machines import FORMATS, reference_page, render
+from supervisor.cli.machines import FORMATS, reference_pages, render
 from supervisor.lifecycles import MACHINES
 
 ROOT = Path(__file__).parents[2]
-COMMAND = "python -m supervisor.cli.machines > docs/machines.md"
+PAGES = ROOT / "docs" / "reference" / "machines"
+COMMAND = "make machines"
 
 
-def test_committed_page_is_current() -> None:
-    """docs/machines.md is what the tables say now; a difference names the command that writes it again."""
-    page = ROOT / "docs" / "machines.md"
-    assert page.is_file(), f"docs/machines.md is missing; run: {COMMAND}"
-    assert page.read_text(encoding="utf-8") == reference_page(), f"docs/machines.md is stale; run: {COMMAND}"
+def test_the_committed_pages_are_current() -> None:
+    """docs/reference/machines/ is what the tables say now; a difference names the command that writes it again."""
+    committed = {page.name: page.read_text(encoding="utf-8") for page in PAGES.iterdir()}
+    assert committed == reference_pages(), f"docs/reference/machines/ is stale; run: {COMMAND}"
 
 
-def test_module_prints_the_page() -> None:
-    """The command that the page and this file name prints exactly the page, whatever the hash seed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.machines"],
+def test_the_module_writes_the_pages(tmp_path: Path) -> None:
+    """The command writes exactly the pages into the directory that it is given, whatever the hash seed."""
+    subprocess.run(
+        [sys.executable, "-m", "supervisor.cli.machines", str(tmp_path)],
         cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "4711", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
+        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "4711"},
         check=True,
         timeout=60,
     )
-    assert done.stdout.decode() == reference_page()
+    assert {page.name: page.read_text(encoding="utf-8") for page in tmp_path.iterdir()} == reference_pages()
 
 
-def test_page_holds_every_machine() -> None:
-    """Every machine has its heading, its link, its diagram and its rules on the page, which says how it is made."""
-    page = reference_page()
-    assert COMMAND in page
+def test_there_is_a_page_for_every_machine() -> None:
+    """Every machine has a page with its diagram and its rules, and a link to that page; each page names its command."""
+    pages = reference_pages()
+    assert list(pages) == ["index.md", *(f"{name}.md" for name in MACHINES)]
     for name, machine in MACHINES.items():
-        assert f"\n## {name}\n" in page
-        assert f"[{name}](#{name})" in page
+        page = pages[f"{name}.md"]
+        assert page.startswith(f"# {name}\n")
+        assert COMMAND in page
         assert mermaid(machine) in page
         assert markdown(machine) in page
+        assert f"[{name}]({name}.md)" in pages["index.md"]
 
 
 def test_json_of_all_machines() -> None:
-    """Without a name every machine is there, in the house's order, as its own table says."""
+    """Without a name every machine is printed, in the order of the table of machines."""
     assert json.loads(render([], "json")) == {name: as_json(one) for name, one in MACHINES.items()}
     assert list(json.loads(render([], "json"))) == list(MACHINES)
 
@@ -68,7 +69,7 @@ def test_texts_of_some_machines() -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_ends_its_last_line(format: str) -> None:
-    """Whatever the format, the output of all machines is text that ends in one newline."""
+    """In every format the output of all machines ends in one newline."""
     text = render([], format)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")

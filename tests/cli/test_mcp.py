@@ -1,4 +1,4 @@
-"""A running supervisor as an MCP server: what its tools do, by the library's own client, in memory and over stdio."""
+"""MCP server of a running supervisor: its tools, called by the library's own client in memory and over stdio."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def waiting(state_dir: Path) -> AsyncIterator[Supervisor]:
 
 
 async def called(client: Client, tool: str, **given: Any) -> Any:
-    """What a tool answers, as it is typed."""
+    """Return the structured result of a tool."""
     result = await client.call_tool(tool, given)
     assert not result.is_error, result.content
     told = result.structured_content
@@ -67,7 +67,7 @@ async def refused(client: Client, tool: str, **given: Any) -> str:
 
 
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
-    """It lists, looks, asks why, sends a message, and aborts by the plan of a dry run."""
+    """An agent can list, inspect, ask why, send a message, and abort by the plan of a dry run."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         assert sorted(one.name for one in (await client.list_tools()).tools) == TOOLS
         rows = await called(client, "list")
@@ -88,7 +88,7 @@ async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
 
 
 async def test_an_agent_answers_for_a_human(tmp_path: Path) -> None:
-    """A permission that waits is answered once."""
+    """A permission request that waits is answered once."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         told = await called(client, "answer", permission="lead:t1:p1", allow=False, because="not now")
         assert told == {"option": "reject_once", "kind": "reject_once"}
@@ -96,7 +96,7 @@ async def test_an_agent_answers_for_a_human(tmp_path: Path) -> None:
 
 
 async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
-    """Each with the words of the command line; the server goes on."""
+    """A refusal is a tool error with the text of the command line, and the server continues."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         assert "nothing alive has the id 'nobody'" in await refused(client, "inspect", id="nobody")
         assert "nothing has the id 'nobody'" in await refused(client, "why", id="nobody")
@@ -108,7 +108,7 @@ async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
 
 
 async def test_without_a_supervisor(tmp_path: Path) -> None:
-    """Nobody is there: that is what every tool says."""
+    """Without a running supervisor every tool says so."""
     async with Client(server_of(tmp_path / "sd")) as client:
         assert "no supervisor runs on" in await refused(client, "permissions")
         assert "sd" in await refused(client, "list")
@@ -124,7 +124,7 @@ async def test_over_standard_streams(tmp_path: Path) -> None:
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says how to get it, and that is bad input: nothing was started."""
+    """Without the library the command says how to install it, and starts nothing."""
     for name in [one for one in sys.modules if one.partition(".")[0] == "mcp" or one.endswith("mcp_server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)

@@ -64,7 +64,7 @@ def ended(event: dict[str, Any]) -> bool:
 def test_a_pause_longer_than_every_deadline_costs_nobody_his_turn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str
 ) -> None:
-    """Who finished meanwhile has finished, who can finish now does, and who hangs times out: once."""
+    """After a pause a finished turn has finished, a turn that can finish does, and a hanging turn times out once."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(PLAN)
     with run(plan, "--backend", backend) as one:

@@ -66,7 +66,7 @@ def event(**more: object) -> LifecycleEvent:
 
 # ------------------------------------------------------------------------------------------------------- pieces
 def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
-    """Escapes, bells, newlines and direction marks are written out; letters of every script stay."""
+    """Escapes, bells, newlines and direction marks are escaped; letters of every script stay."""
     assert printable(EVIL) == r"a\u001b[31mred\u0007\nb\u202e"
     assert printable("Grüße, 世界 …") == "Grüße, 世界 …"
 
@@ -86,7 +86,7 @@ def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
     ids=["event", "tree", "call", "ps", "receipt", "report"],
 )
 def test_every_text_is_made_printable(text: str) -> None:
-    """Whatever is rendered, each of its lines can be printed."""
+    """Every line of every rendered text is printable."""
     assert all(line.isprintable() for line in text.split("\n"))
     assert "\\u001b" in text
 
@@ -95,7 +95,7 @@ def test_every_text_is_made_printable(text: str) -> None:
     ("seconds", "text"), [(0.001, "0.00 s"), (9.5, "9.50 s"), (12.9, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
 )
 def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
-    """Short times have their hundredths, long ones their two largest units."""
+    """Short durations have hundredths of a second, long ones their two largest units."""
     assert duration(seconds) == text
 
 
@@ -106,7 +106,7 @@ def test_columns_are_aligned() -> None:
 
 # ------------------------------------------------------------------------------------------------------- events
 def test_an_event_is_one_line_with_its_reasons() -> None:
-    """A transition tells both states, why, by which abort and by whom."""
+    """A transition shows both states, the reason, the abort and the actor."""
     line = event_line(
         event(abort_id="abort-3", abort_reason="user_interrupt", actor="operator:me", reason="enough is enough")
     )
@@ -117,19 +117,19 @@ def test_an_event_is_one_line_with_its_reasons() -> None:
 
 
 def test_an_event_that_changes_nothing_says_so() -> None:
-    """A refusal names its state once, and that it is one."""
+    """A refusal shows its state once, and that it is a refusal."""
     assert "OperatorStop  in Stopped  (refused)" in event_line(event(outcome="refused", from_status=""))
 
 
 def test_a_tool_call_is_told_with_its_title() -> None:
-    """A call is not understood without its number and title."""
+    """A record of a call shows the call's number and title."""
     line = event_line(turn("tool_started", "TOOL_USE", number=1, title="sleep 60", call_id="x"))
     assert 'tool_started  c1 "sleep 60"  ' in line
     assert "title=" not in line
 
 
 def test_every_record_of_a_call_says_which() -> None:
-    """A result that names only the agent's id of a call, and a process of it, are told with its number and title."""
+    """Records that name only the agent's id of a call show its number and title."""
     calls = ToolCallIndex()
     records = [
         turn("tool_started", "TOOL_USE", number=2, call_id="call-7", title="make test"),
@@ -142,7 +142,7 @@ def test_every_record_of_a_call_says_which() -> None:
 
 
 def test_what_is_about_no_known_call_names_none() -> None:
-    """Calls of another turn, an unknown call and other records have no label."""
+    """Records of other turns and of unknown calls have no label."""
     calls = ToolCallIndex()
     calls.take(turn("tool_started", "TOOL_USE", number=1, call_id="x", title="t"))
     others = [
@@ -155,7 +155,7 @@ def test_what_is_about_no_known_call_names_none() -> None:
 
 
 def test_nothing_is_told_twice() -> None:
-    """One reason in two fields is one word, and a birth is not said to be one again."""
+    """A reason in two fields is printed once, and a birth is not marked as one."""
     twice = event_line(event(transition_reason="sibling_aborted", abort_reason="sibling_aborted"))
     assert "[sibling_aborted]" in twice
     born = event_line(event(event="Born", outcome="born", from_status="", to_status="OPEN"))
@@ -164,7 +164,7 @@ def test_nothing_is_told_twice() -> None:
 
 @pytest.mark.parametrize("name", ["lead", "lead/documentation", "a/very/long/line/of/delegations"])
 def test_an_id_is_apart_from_the_event(name: str) -> None:
-    """However long an id is, two blanks stand behind it."""
+    """Two blanks follow an id of any length."""
     assert f" {name}  " in event_line(event(entity_id=name))
 
 
@@ -175,7 +175,7 @@ def explained(*records: LifecycleEvent, entity_id: str = "lead", **more: Any) ->
 
 
 def test_why_begins_with_the_root() -> None:
-    """It is told from the root, who asked first, one line a record, and a missing cause is said."""
+    """A trace begins with the root and its actor, has one line per record, and names a missing cause."""
     records = (event(seq=1, actor="ann"), event(seq=2), event(seq=3))
     whole = why_text(explained(*records))
     torn = why_text(explained(*records, root=None, roots=0, missing=9))
@@ -186,7 +186,7 @@ def test_why_begins_with_the_root() -> None:
 
 
 def test_why_shows_branches_below_their_step() -> None:
-    """What belongs to a record without being its cause hangs below it, with its role."""
+    """Annotations are below their record, with their role."""
     edge = Annotation(role=RecordRole.EDGE, record=event(seq=2, event="AbortRecord"))
     rung = Annotation(
         role=RecordRole.STAGE, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5})
@@ -208,7 +208,7 @@ def test_why_shows_branches_below_their_step() -> None:
 
 # ------------------------------------------------------------------------------------------------- what there is
 def test_a_tree_is_drawn() -> None:
-    """Branches show what is below what, and a call stands with its title."""
+    """Branches show the levels of a tree, and a call has its title."""
     call = Node(id="lead:t1:c1", kind="tool", state="open", note="sleep 60")
     turn = Node(id="lead:t1", kind="turn", state="TOOL_USE", children=(call,))
     child = Node(id="lead/docs", kind="session", state="Stopped", note="completed")
@@ -223,7 +223,7 @@ def test_a_tree_is_drawn() -> None:
 
 
 def test_a_deep_tree_is_drawn() -> None:
-    """Depth costs no recursion."""
+    """A deep tree is drawn without recursion."""
     node = Node(id="x", kind="session", state="Running")
     for _ in range(3000):
         node = Node(id="x", kind="session", state="Running", children=(node,))
@@ -232,7 +232,7 @@ def test_a_deep_tree_is_drawn() -> None:
 
 
 def test_a_tree_as_json_is_its_nodes() -> None:
-    """Field by field what the nodes are, indented."""
+    """A tree as JSON has the nodes' fields, indented."""
     call = Node(id="lead:t1:c1", kind="tool", state="open", note="sleep 60")
     turn = Node(id="lead:t1", kind="turn", state="TOOL_USE", children=(call,))
     nodes = [Node(id="lead", kind="session", state="Running", children=(turn,)), call]
@@ -275,7 +275,7 @@ RECEIPT = Receipt(
 
 
 def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
-    """A dry run says whom it would end, in which order, by when, with which pids, over which edges, and its id."""
+    """A dry run shows what would end, in which order, by when, with which pids, over which edges, and the plan's id."""
     text = plan_text(PLAN)
     lines = [line.split() for line in text.splitlines()]
     assert "would end 2 within 18 s; nothing was done; plan 0" in text
@@ -288,7 +288,8 @@ def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
 
 
 def test_a_receipt_accounts_for_everything() -> None:
-    """Nodes with their rungs, processes with their fates, survivors, and whether the disk has answered."""
+    """A receipt shows nodes with their stages, processes with their ends, survivors, and whether the abort is
+    recorded."""
     text = receipt_text(RECEIPT)
     assert "session lead: ended on the rung terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
@@ -297,7 +298,7 @@ def test_a_receipt_accounts_for_everything() -> None:
 
 
 def test_what_had_ended_is_no_error() -> None:
-    """A plan and a receipt of what has ended say so in the same words, and who has the name now."""
+    """A plan and a receipt of an ended target use the same text, with the session that has its name now."""
     plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, id="0")
     gone = Receipt(abort_id="", target="t", scope=AbortScope.TOOL, reason="", already_ended=True)
     words = "abort of t, scope tool: it had already ended, nothing was done"
@@ -307,7 +308,7 @@ def test_what_had_ended_is_no_error() -> None:
 
 
 def test_json_is_the_record_itself() -> None:
-    """What programs read is the receipt with all its fields."""
+    """JSON of a receipt has all its fields."""
     assert json.loads(json_text(RECEIPT))["processes"][0]["ended_by"] == "terminate"
 
 
@@ -322,7 +323,7 @@ def test_a_report_names_line_and_field() -> None:
 
 
 def test_a_report_counts_as_people_do() -> None:
-    """One is singular, and an empty file is valid."""
+    """Counts use the singular for 1, and an empty file is valid."""
     one = report_text("f", Report(lines=1, entities=1, problems=[Problem(1, None, "not JSON")])).splitlines()[-1]
     assert one == "f: 1 problem in 1 line, 1 entity"
     assert report_text("f", Report(lines=0, entities=0, problems=[])) == "f: valid, but it holds no line"
@@ -369,7 +370,7 @@ BORN = event(event="Born", outcome="born", from_status="", to_status="Initializi
 
 
 def test_the_board_shows_open_calls_first() -> None:
-    """While calls are open a session is doing them; when the last one has ended it says what it said."""
+    """A session shows its open calls, else its last line of output."""
     one, two = (turn("tool_started", "TOOL_USE", number=n, title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, one, two)
     line = board.rows["lead"]
@@ -382,7 +383,7 @@ def test_the_board_shows_open_calls_first() -> None:
 
 
 def test_the_board_shows_trouble_and_not_the_good_end() -> None:
-    """Why a session was aborted stands there; that its work is done does not."""
+    """A session shows why it was aborted, but not that its work is done."""
     stopped = event(reason="enough")
     done = event(reason="no more work", transition_reason="completed")
     assert board_of(BORN, stopped).rows["lead"].doing() == "enough"
@@ -390,7 +391,7 @@ def test_the_board_shows_trouble_and_not_the_good_end() -> None:
 
 
 def test_the_board_shows_tasks_until_they_are_sessions() -> None:
-    """A task that nobody has claimed is shown by itself; once claimed it is its session, whatever becomes of it."""
+    """An unclaimed task has a row of its own; a claimed task is its session."""
     open_, claimed, other = (
         event(entity_type="task", entity_id=name, outcome=outcome, to_status=status)
         for name, outcome, status in [
@@ -406,7 +407,7 @@ def test_the_board_shows_tasks_until_they_are_sessions() -> None:
 
 
 def work(kind: str, entity: str, what: str, to: str, *, came: str = "x", **metadata: object) -> LifecycleEvent:
-    """A birth or a transition on the work side."""
+    """Return a birth or a transition of a workstream, task or run."""
     outcome = "born" if what == "Born" else "transition"
     fields = {"event": what, "outcome": outcome, "from_status": came, "to_status": to, "metadata": metadata}
     return event(entity_type=kind, entity_id=entity, **fields)
@@ -421,7 +422,7 @@ def doings(board: RunTable) -> dict[str, str]:
 
 
 def test_the_board_says_what_a_task_waits_for() -> None:
-    """Dependencies, subtasks and blockers that are not closed, a person, or nothing that can be named."""
+    """A task shows the dependencies, subtasks and blockers that are not closed, or the approval that it waits for."""
     board = board_of(
         of_task("a", "Born", "OPEN", name="a"),
         of_task("b", "Born", "OPEN", name="b", waiting_for=["a", "c"]),
@@ -450,7 +451,7 @@ def test_the_board_says_what_a_task_waits_for() -> None:
 
 
 def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
-    """Open again it stands by itself, and so it does when it has failed, with the reason."""
+    """A task that was taken back, or has failed, has a row of its own with the reason."""
     board = board_of(of_task("a", "Born", "OPEN", name="a"), of_task("a", "claimed", "CLAIMED", by="a"))
     assert doings(board) == {}
     board.take(of_task("a", "requeued", "OPEN"))
@@ -461,7 +462,7 @@ def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
 
 
 def test_the_board_says_at_which_attempt_a_session_is() -> None:
-    """From the second attempt of a run on; another run counts anew, and an error is told while nobody has the task."""
+    """A session shows its attempt from the second one of a run on."""
     board = board_of(
         born("a"),
         of_task("a", "Born", "OPEN", name="a"),
@@ -486,7 +487,7 @@ def test_the_board_says_at_which_attempt_a_session_is() -> None:
 
 
 def test_the_board_is_headed_by_its_workstream() -> None:
-    """Its state and how many of its tasks are closed, failed, or wait for a person; without one there is no heading."""
+    """The heading shows the workstream's state and counts of tasks; without a workstream there is none."""
     board = board_of(of_task("a", "Born", "PLANNED", name="a"), of_task("b", "Born", "OPEN", name="b"))
     assert drawn(board, 120)[0].split() == ["SESSION", "STATE", "AGE", "DOING"]
     board.take(work("workstream", "workstream:plan", "Born", "planned", tasks=2))
@@ -525,14 +526,14 @@ def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
 
 
 def test_children_stand_below_their_parent_indented() -> None:
-    """Whatever the order of births, a session is below its parent, two columns further in for each level."""
+    """A session is below its parent, indented by two columns per level, whatever the order of births."""
     board = board_of(*(born(name) for name in ("a", "b", "a/x", "b/y", "a/x/z", "a/w")))
     names = [line.split("Initializing")[0].rstrip() for line in drawn(board, 120)[1:]]
     assert names == ["a", "  a/x", "    a/x/z", "  a/w", "b", "  b/y"]
 
 
 def test_the_board_ends_the_call_that_ended() -> None:
-    """Of two open calls the one whose result came goes, not the older one."""
+    """Of two open calls the one whose result came is removed."""
     first, second = (turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, first, second, turn("tool_completed", "TOOL_USE", call_id="call-2"))
     assert board.rows["lead"].doing() == 't1:c1 "step 1"'

@@ -16,8 +16,8 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.integration.test_verification import git, repository
-from tests.support import DEADLINE_S, check_records
+from tests.integration.conftest import repository
+from tests.support import DEADLINE_S, check_records, git
 
 __all__ = ["repository"]
 
@@ -79,7 +79,7 @@ def called(where: Path, *words: str, status: int = 0) -> str:
 
 
 def run_to_its_end(where: Path, backend: str, *options: str) -> str:
-    """What it says on standard error."""
+    """Return the standard error of a run that ends by itself."""
     with running(where, backend, *options) as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
@@ -123,7 +123,7 @@ def cancelled(where: Path, pipe: Path, backend: str) -> None:
 
 
 def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
-    """The person sees the checkpoint, resumes it, and what was closed before is not done again."""
+    """``--resume`` continues a cancelled task from its checkpoint, and repeats no closed task."""
     cancelled(repository, written(repository, "worktree"), backend)
     (commit,) = checkpoints(books(repository))
     assert f"checkpoint {commit[:12]} (CANCELLED)" in called(repository, "ps", "--all")
@@ -138,7 +138,7 @@ def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
 
 
 def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
-    """kill -9 of the host in the middle: the next one, which is told nothing, goes on with the checkpoint, too."""
+    """After a kill -9 of a resumed run the next run continues from the checkpoint, too."""
     pipe = written(repository, "worktree", again=True)
     cancelled(repository, pipe, backend)
     with running(repository, backend, "--resume") as process:
@@ -152,7 +152,7 @@ def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
 
 @pytest.mark.parametrize(("backend", "rollback"), [("asyncio", True), ("trio", True), ("asyncio", False)])
 def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool) -> None:
-    """What an attempt had done when its host was killed is there for the next one; or taken back, and a copy has it."""
+    """The work of an attempt whose host was killed is kept for the next one, or rolled back with a copy."""
     pipe = written(directory, "directory", rollback=rollback)
     with running(directory, backend) as process:
         killed_when(pipe, process)
@@ -165,7 +165,7 @@ def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool)
 
 
 def test_nothing_to_resume_is_told(repository: Path) -> None:
-    """Nothing is started and nothing is written; nor where two options contradict each other."""
+    """Without anything to resume, or with contradicting options, nothing is started or written."""
     written(repository, "worktree")
     words = "--resume: nothing of this plan was cancelled, given up or interrupted"
     assert words in called(repository, "run", "../plan.yaml", "--resume", status=2)

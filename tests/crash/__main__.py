@@ -28,11 +28,11 @@ import anyio
 
 from supervisor import open_supervisor
 from supervisor.processes import shim
-from tests.crash.books import Books, Fault, acknowledgements
+from tests.crash.audit import Fault, JournalAudit, acknowledgements
 
 ROOT = Path(__file__).parent.parent.parent
-WARDENS_EVERY = 5
-BOOKS_EVERY = 3
+SHIMS_EVERY = 5
+AUDIT_EVERY = 3
 """Cycles after which the sessions are ended instead of continued, and the whole journal is checked."""
 CYCLES_PER_JOURNAL = 25
 """Cycles after which a new state directory is used: each check reads the whole journal."""
@@ -51,7 +51,7 @@ class Cycle(NamedTuple):
     faults: list[Fault]
 
 
-class Roll:
+class HeldPipe:
     """Pipe that every agent, tool and daemon holds: end of file means that all are gone."""
 
     def __init__(self, path: Path) -> None:
@@ -75,24 +75,24 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.workdir, self.state_dir = folder, folder / "sd"
-        self.roll = Roll(folder / "roll")
-        self.books = Books(self.state_dir, folder)
+        self.roll = HeldPipe(folder / "roll")
+        self.audit = JournalAudit(self.state_dir, folder)
 
     def cycle(self, number: int, chance: random.Random, *, last: bool) -> Cycle:
         with self._victim(number, chance) as victim:
             output = self._watch(victim, chance)
-            self._kill(victim, shims=number % WARDENS_EVERY == WARDENS_EVERY - 1)
+            self._kill(victim, shims=number % SHIMS_EVERY == SHIMS_EVERY - 1)
             assert victim.stdout is not None
             output += victim.stdout.read()
         acknowledged = acknowledgements(output)
-        self.books.promise(acknowledged)
+        self.audit.promise(acknowledged)
         faults = [] if self.roll.all_gone() else [Fault("left", f"processes after {GONE_S:g} s")]
         resumed = sum(one["ack"] == "resumed" for one in acknowledged)
-        if not last and number % BOOKS_EVERY:
+        if not last and number % AUDIT_EVERY:
             return Cycle(len(acknowledged), resumed, None, faults)
         began_s = time.perf_counter()
         recovered_s = anyio.run(self._recover) - began_s
-        return Cycle(len(acknowledged), resumed, recovered_s, faults + self.books.check())
+        return Cycle(len(acknowledged), resumed, recovered_s, faults + self.audit.check())
 
     @contextmanager
     def _victim(self, number: int, chance: random.Random) -> Iterator[subprocess.Popen[bytes]]:

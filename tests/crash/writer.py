@@ -22,7 +22,7 @@ from pathlib import Path
 
 import apsw
 
-from supervisor.journal.archive import compacting
+from supervisor.journal.archive import compact_pieces
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.history import History
 from supervisor.journal.integrity import check_all
@@ -61,7 +61,7 @@ def batch_after(seq: int, size: int) -> list[Append]:
 
 
 def compact(folder: Path, database: Database) -> None:
-    for _ in compacting(database, folder / "archive", Retention(keep_s=0.0, records_max=None), time.time()):
+    for _ in compact_pieces(database, folder / "archive", Retention(keep_s=0.0, records_max=None), time.time()):
         pass
 
 

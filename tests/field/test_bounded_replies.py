@@ -5,6 +5,7 @@ The agents are real programs, under the product's limit of bytes; the time in wh
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import pytest
 
 from supervisor.agents.mcp_stdio import McpError
 from supervisor.agents.protocols.acp import terminals as acp_terminals
+from supervisor.agents.protocols.acp.messages import TerminalCreate
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AgentConfig
 from supervisor.ports import Out, Send, Signal
@@ -193,13 +195,13 @@ async def test_a_signal_overtakes_unread_bytes() -> None:
 def test_output_that_is_kept_for_all_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The output of the terminal that exceeds the common limit loses its beginning; other terminals keep theirs."""
     monkeypatch.setattr(acp_terminals, "TERMINALS_BYTES_MAX", 10)
-    terminals = acp_terminals.Terminals(acp_terminals.ToolCalls())
-    for name in "ab":
-        terminals._known[name] = acp_terminals.Terminal(limit_bytes=None, implicit=False)
-    terminals.output("a", b"12345678")
-    terminals.output("b", b"abcdef")
-    assert [terminals._known[name].output()["output"] for name in "ab"] == ["12345678", "ef"]
-    assert [terminals._known[name].output()["truncated"] for name in "ab"] == [False, True]
+    terminals = acp_terminals.AcpTerminals(acp_terminals.ToolCallTable())
+    for name, written in (("a", b"12345678"), ("b", b"abcdef")):
+        terminals.create(1, name, TerminalCreate(command="cat"))
+        terminals.output(name, written)
+    replies = [out for name in "ab" for out in terminals.request(2, "terminal/output", name)]
+    results = [json.loads(out.data)["result"] for out in replies if isinstance(out, Send)]
+    assert results == [{"output": "12345678", "truncated": False}, {"output": "ef", "truncated": True}]
 
 
 class NoPast:

@@ -23,7 +23,7 @@ from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import Git
 from supervisor.workspaces.stale_locks import remove_stale_locks
-from supervisor.workspaces.steps import Advance, MakeWorktree, PutAway, RollBack, Step, StepFile
+from supervisor.workspaces.steps import Advance, MakeWorktree, RemoveWorktree, RollBack, Step, StepFile
 from tests.crash.git_steps import killed_at
 
 pytestmark = pytest.mark.one_backend
@@ -494,11 +494,11 @@ async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Pa
     """Neither its branch, nor an entry that git lists or keeps, nor a folder, is there after the next start."""
     git(repository, "checkout", "--quiet", "main")
     root, entries = repository.parent / "worktrees", repository / ".git" / "worktrees"
-    steps: list[Step] = [MakeWorktree("t", git(repository, "rev-parse", "main")), PutAway("t")]
+    steps: list[Step] = [MakeWorktree("t", git(repository, "rev-parse", "main")), RemoveWorktree("t")]
     for step in steps:
         record(repository, step)
         git(repository, "worktree", "add", "--quiet", "-b", "supervisor/t", str(root / "t"), "main")
-        if isinstance(step, PutAway):
+        if isinstance(step, RemoveWorktree):
             (root / ".gone-1").mkdir()
             (root / "t").rename(root / ".gone-1" / "gone")
         (entries / "t" / "gitdir").unlink()

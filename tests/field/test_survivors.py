@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,11 +85,11 @@ class Shim:
 TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)
 
 
-def test_a_shim_that_gives_no_reply_leaves_survivors_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
     """After a tool has stopped its agent's shim the receipt says that survivors are unknown."""
-    monkeypatch.setattr(tool_calls, "STRIKE_S", 0.01)
     shim: Any = Shim(None)
-    assert anyio.run(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS).may_live == (0,)
+    end = partial(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS, within_s=0.01)
+    assert anyio.run(end).may_live == (0,)
 
 
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:

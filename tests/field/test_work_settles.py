@@ -56,10 +56,10 @@ def in_main(scratch: Scratch) -> list[str]:
 
 def test_processes_below_a_lost_shim_are_unknown() -> None:
     """The processes of a turn are unknown, and not none, after the loss of the agent's shim."""
-    link = ProcessConnection.__new__(ProcessConnection)
-    link._agent_io = AgentIO()
-    link._is_unknown = True
-    assert anyio.run(link.processes_of_turn) is None
+    connection = ProcessConnection.__new__(ProcessConnection)
+    connection._agent_io = AgentIO()
+    connection._is_unknown = True  # no test can lose a shim between the end of a turn and the look at its processes
+    assert anyio.run(connection.processes_of_turn) is None
 
 
 def shows(scratch: Scratch, words: str) -> bool:

@@ -37,12 +37,12 @@ from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import (
     Append,
     Caller,
-    ChildAsked,
-    FileAsked,
+    ChildRequested,
+    FileRequested,
     JournalError,
     Origin,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     TerminalOpened,
     ToolOpened,
@@ -108,13 +108,13 @@ def answered(codec: Any, out: Out) -> list[Out]:
     match out:
         case Ready():
             return list(codec.prompt("do it"))
-        case PermissionAsked(request_id=request_id):
+        case PermissionNeeded(request_id=request_id):
             return list(codec.permission(request_id, None))
         case TerminalOpened(terminal_id=terminal_id):
             return [*codec.terminal_output(terminal_id, b"\xffout"), *codec.terminal_exited(terminal_id, 1)]
-        case FileAsked(request_id=request_id, text=text):
+        case FileRequested(request_id=request_id, text=text):
             return list(codec.file_answered(request_id, "a\nb\n", "" if text is None else "it is full"))
-        case ChildAsked(request_id=request_id):
+        case ChildRequested(request_id=request_id):
             return list(codec.child_ended(request_id, "completed", "done"))
         case _:
             return []
@@ -136,7 +136,7 @@ def plans() -> Iterator[Take]:
 
 
 # ---------------------------------------------------------------------------------------------------------- requests
-class Told(ByteStream):
+class RecordedConnection(ByteStream):
     """Connection whose whole input is there from the beginning."""
 
     def __init__(self, data: bytes, connection: socket.socket) -> None:
@@ -163,7 +163,7 @@ class Told(ByteStream):
         return None
 
 
-class Deaf:
+class RefusingSupervisor:
     """Supervisor that refuses everything."""
 
     outage = None
@@ -200,8 +200,9 @@ def request(data: bytes) -> None:
 async def _ask(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        told = Told(data, ours)
-        door = _Door(Deaf(), None, anyio.Event(), 1.0)
+        told = RecordedConnection(data, ours)
+        # The handler of one connection is private; a server with a listener would make a million inputs take hours.
+        door = _Door(RefusingSupervisor(), None, anyio.Event(), 1.0)
         await door.serve(told, _Place())
         door.reserve.close()
     lines = [json.loads(line) for line in bytes(told.heard).splitlines()]

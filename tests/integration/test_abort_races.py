@@ -15,7 +15,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownValue
 from supervisor.policies.abort_plan import NoSiblings, Receipt
 from supervisor.runtime.live_session import Outcome, SessionPhase
-from tests.support import FrozenJournal, Run, quick_settings, send_prompt, supervising, wait_for_record
+from tests.support import Run, quick_settings, send_prompt, start_call, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
@@ -50,12 +50,7 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "go")
         await begun.wait()
-        receipts: list[Receipt] = []
-
-        async def abort() -> None:
-            receipts.append(await run.sup.abort("s:t1:c1", TOOL, reason="no"))
-
-        group.start_soon(abort)
+        receipts = start_call(group, run.sup.abort, "s:t1:c1", TOOL, reason="no")
         await wait_for_record(run.sup, "tool_completed", "s:t1")
         let_go.set()
         assert (await asked.result()).outcome == "completed"
@@ -101,21 +96,12 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
     async def agent(turn: AgentTurn) -> str:
         return "done"
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at=freeze_at)
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at=freeze_at) as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "go")
         await disk.frozen.wait()
-        receipts: list[Receipt] = []
-
-        async def abort() -> None:
-            receipts.append(await session.abort(reason="no"))
-
-        group.start_soon(abort)
+        receipts = start_call(group, session.abort, reason="no")
         while session.state != "Stopped":
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
@@ -151,12 +137,8 @@ async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_pa
     """``now`` changes nothing when only the records of a session are still to be written; the second abort joins the
     first."""
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at="OperatorStop")
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at="OperatorStop") as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent=sleeper)
         send_prompt(group, session, "go")
         await wait_for_record(run.sup, "SessionStarted", "s")
@@ -188,12 +170,8 @@ async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
         except ToolAborted:
             seen.append("aborted")
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at="tool_started")
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at="tool_started") as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "go")
         await disk.frozen.wait()

@@ -11,11 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.aborts import executor, tool_calls
+from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused
 from supervisor.host.supervision import JANITOR
-from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
@@ -29,9 +29,9 @@ from tests.support import (
     HeldPipe,
     Run,
     agent_pids,
-    no_leaks,
     quick_settings,
     send_prompt,
+    start_call,
     states_of,
     supervising,
     wait_for_exit,
@@ -42,21 +42,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
-
-
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+def roll(tmp_path: Path, nothing_left: None) -> Iterator[HeldPipe]:
     roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
 @pytest.fixture
-def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
+def gate(tmp_path: Path, nothing_left: None) -> Iterator[Gate]:
     gate = Gate(tmp_path)
     yield gate
     gate.close()
@@ -175,7 +169,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
     assert (node.outcome, node.rung) == ("ended", "request")
-    assert node.how == f"{executor.NOT_ENDED}: no process of it was found"
+    assert node.how == f"{service.NOT_ENDED}: no process of it was found"
     [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
     assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]
@@ -214,18 +208,6 @@ async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: HeldPipe)
     [stop] = run.transitions("OperatorStop", "s/kid")
     assert (stop.abort_reason, stop.abort_id) == ("parent_aborted", receipt.abort_id)
     assert results_of(run, "s:t1") == ["aborted"]
-
-
-async def test_a_tool_abort_of_a_session_means_its_open_calls(tmp_path: Path, roll: HeldPipe) -> None:
-    """A TOOL abort of a session ends every open call, and nothing else."""
-    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
-        session = await run.sup.start_session("s", agent="scripted")
-        asked = send_prompt(group, session, f"@tools 2 {hold()}\n@say and on")
-        await roll.here(2)
-        receipt = await session.abort(TOOL, reason="enough")
-        assert (await asked.result()).outcome == "completed"
-        await roll.all_gone()
-    assert ends(receipt) == {"s:t1:c1": "ended", "s:t1:c2": "ended"}
 
 
 # ---------------------------------------------------------------------------------------------------- SESSION
@@ -273,36 +255,6 @@ async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Hel
     endings = [one.entity_id for one in run.transitions("Ended") if one.entity_id in everybody]
     assert endings.index("lead/a/aa") < endings.index("lead/a") < endings.index("lead") == len(endings) - 1
     assert {one.abort_id for one in run.transitions("OperatorStop") if one.entity_id in everybody} == {receipt.abort_id}
-
-
-async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll: HeldPipe) -> None:
-    """A SESSION abort of a child ends the child and its descendants; parent and siblings go on."""
-    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
-        await family(run, group, roll)
-        receipt = await run.sup.abort("lead/a", SESSION, reason="not that")
-        assert ends(receipt) == {"lead/a/aa": "ended", "lead/a": "ended"}
-        assert run.sup.state_of("lead/b") == "Running"
-        await run.sup.abort("lead/b", SESSION, reason="nor that")
-        (tmp_path / "go").touch()
-        result = await run.asked.result()
-        assert result.outcome == "completed"
-        assert sorted(result.text.splitlines()[:2]) == ["a aborted: not that", "b aborted: nor that"]
-        assert result.text.endswith("c completed: c is done\nthe lead is done\n")
-
-
-async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: HeldPipe) -> None:
-    """A SESSION abort that names a call ends the session of the call."""
-    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
-        session = await run.sup.start_session("s", agent="scripted")
-        asked = send_prompt(group, session, f"@run {hold()}")
-        await roll.here(1)
-        receipt = await run.sup.abort("s:t1:c1", SESSION, reason="enough")
-        assert (await asked.result()).outcome == "aborted"
-        await roll.all_gone()
-    assert ends(receipt) == {"s": "ended"}
-    assert results_of(run, "s:t1") in (["aborted"], [])  # where the turn failed first, its record says so
-    [failed] = run.transitions("task_failed", "s:t1")
-    assert failed.abort_id == receipt.abort_id
 
 
 async def test_an_agent_that_ignores_signals_is_killed(tmp_path: Path, roll: HeldPipe) -> None:
@@ -420,49 +372,6 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
         assert (stop.abort_reason, stop.transition_reason) == ("sibling_aborted", "sibling_aborted")
 
 
-async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, roll: HeldPipe) -> None:
-    """With sibling_to_session the parent ends too, and the triggering session with it; the record names the policy
-    edge."""
-    policy = AbortPolicy(sibling_to_session=True, ladder=quick_settings().policy.ladder.value())
-    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
-        await family(run, group, roll, policy)
-        receipt = await run.sup.abort("lead/c", SIBLING, reason="all or none")
-        await roll.all_gone()
-        assert (await run.asked.result()).outcome == "aborted"
-    assert set(ends(receipt)) == {"lead/a/aa", "lead/a", "lead/b", "lead/c", "lead"}
-    assert edges_of(run) == [(None, None, "sibling"), ("sibling_to_session", receipt.abort_id, "session")]
-    assert crossing_of(run, "lead") == "sibling_to_session"
-
-
-async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Path, roll: HeldPipe) -> None:
-    """With tool_to_sibling the call and the siblings of its session end, the session goes on; the record names the
-    edge."""
-    policy = AbortPolicy(tool_to_sibling=True, ladder=quick_settings().policy.ladder.value())
-    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
-        await family(run, group, roll, policy)
-        receipt = await run.sup.abort("lead/b:t1:c1", TOOL, reason="poisoned")
-        await roll.all_gone()
-        result = await run.asked.result()
-        assert result.outcome == "completed"
-        assert "b completed: " in result.text
-    assert set(ends(receipt)) == {"lead/b:t1:c1", "lead/a/aa", "lead/a", "lead/c"}
-    assert edges_of(run) == [(None, None, "tool"), ("tool_to_sibling", receipt.abort_id, "sibling")]
-    assert crossing_of(run, "lead/c") == "tool_to_sibling"
-
-
-def edges_of(run: Run) -> list[tuple[str | None, str | None, str]]:
-    """Return policy edge, parent record and scope of every abort record."""
-    found = [one.metadata for one in run.events() if one.event == "AbortRecord"]
-    return [(one["policy_edge"], one["parent_record"], one["scope"]) for one in found]
-
-
-def crossing_of(run: Run, session_id: str) -> str:
-    """Return the policy edge in the record that caused a session's end."""
-    [stop] = run.transitions("OperatorStop", session_id)
-    [record] = [one for one in run.events() if one.seq == stop.cause_id]
-    return str(record.metadata["policy_edge"])
-
-
 # ---------------------------------------------------------------------------------------------------- what is refused
 async def test_an_abort_of_an_ended_target_is_answered(tmp_path: Path) -> None:
     """An abort of an ended session or call is answered ``already_ended``, and records nothing."""
@@ -488,17 +397,6 @@ async def test_a_call_id_has_one_spelling(tmp_path: Path, number: str) -> None:
             await run.sup.abort(f"s:t1:c{number}", TOOL)
 
 
-async def test_an_abort_of_an_unknown_target_is_an_error(tmp_path: Path) -> None:
-    """An id that nothing has had is refused, unlike one that has ended."""
-    async with supervising(tmp_path) as run:
-        session = await run.sup.start_session("s", agent="scripted")
-        for target in ("nobody", "nobody:t1:c1", "s/kid"):
-            with pytest.raises(UnknownTarget, match=target):
-                await run.sup.abort(target, SESSION)
-        with pytest.raises(ValueError, match="s is a root session and has no siblings"):
-            await session.abort(SIBLING)
-
-
 async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
     """A plan made before the session tree grew is refused, and nothing ends."""
     async with supervising(tmp_path) as run:
@@ -521,17 +419,11 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
         supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
         anyio.create_task_group() as group,
     ):
-        journal = run.sup.journal
-        assert isinstance(journal, FrozenJournal)
+        journal = run.disk
         await family(run, group, roll)
         durable = len(run.events())
         journal.freeze()
-        receipts: list[Receipt] = []
-
-        async def abort() -> None:
-            receipts.append(await run.sup.abort("lead", SESSION, reason="the disk hangs"))
-
-        group.start_soon(abort)
+        receipts = start_call(group, run.sup.abort, "lead", SESSION, reason="the disk hangs")
         await roll.all_gone()
         await wait_for_exit(*agent_pids(run.events(), "lead"))
         await run.sup.registry.sessions["lead"].reached(SessionPhase.FINISHED).wait()
@@ -550,21 +442,12 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
 async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str) -> None:
     """Whichever record the disk hangs at when the abort comes, the session ends and its prompt is answered."""
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at=event)
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at=event) as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@run sleep 1000")
         await disk.frozen.wait()
-        receipts: list[Receipt] = []
-
-        async def abort() -> None:
-            receipts.append(await session.abort(reason="no"))
-
-        group.start_soon(abort)
+        receipts = start_call(group, session.abort, reason="no")
         while session.state != "Stopped":
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
@@ -572,16 +455,13 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
     assert [ends(one) for one in receipts] == [{"s": "ended"}]
 
 
-async def test_a_receipt_does_not_wait_for_ever(
-    tmp_path: Path, roll: HeldPipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: HeldPipe) -> None:
     """A receipt whose records are not durable by its deadline is returned without ``recorded_at``."""
-    monkeypatch.setattr(executor, "SLACK_S", 0.2)
     settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
-            journal = run.sup.journal
-            assert isinstance(journal, FrozenJournal)
+            run.sup.aborts.slack_s = 0.4
+            journal = run.disk
             session = await run.sup.start_session("s", agent="scripted")
             asked = send_prompt(group, session, f"@run {hold()}")
             await roll.here(1)

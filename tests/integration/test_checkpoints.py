@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from supervisor.cli.run import _check_resumable as check_resumable
+from supervisor.cli.run import check_resumable
 from supervisor.control.error_messages import BadInput
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
@@ -30,21 +29,13 @@ from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.results import PlanResult
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.workspaces.git import GitWorkspaces
-from tests.integration.test_verification import AGENTS, BOUNDS, git, repository
-from tests.support import no_leaks, quick_settings
+from tests.integration.test_verification import AGENTS, BOUNDS
+from tests.support import git, quick_settings, start_call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
-__all__ = ["repository"]
-
 SEEN = "ls > seen.txt; git status --porcelain --untracked-files=no >> seen.txt"
 CANCELLED = {"checkpoint": {"save_on_states": ["CANCELLED"]}}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 @pytest.fixture
@@ -84,14 +75,9 @@ def in_place(prompt: str, **more: Any) -> Plan:
 
 async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, resume: bool = False) -> PlanResult:
     """Run the plan with a journal on disk; abort its session when a program opens *stop_at* for writing."""
-    results: list[PlanResult] = []
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
-
-            async def carry_out() -> None:
-                results.append(await run_plan(sup, plan, resume=resume))
-
-            group.start_soon(carry_out)
+            results = start_call(group, run_plan, sup, plan, resume=resume)
             if stop_at is not None:
                 async with await anyio.open_file(stop_at, "rb"):  # opens when the agent has opened the other end
                     await sup.abort("t", AbortScope.SESSION, reason="enough")

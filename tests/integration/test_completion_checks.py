@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,11 @@ from pydantic import ValidationError
 from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
 from supervisor.plans.completion_checks import CompletionCheck, ask_again, missing
 from supervisor.work.plan_runner import run_plan
-from tests.support import no_leaks, quick_settings, states_of, supervising
+from tests.support import quick_settings, states_of, supervising
 
 pytestmark = pytest.mark.anyio
 
 BOUNDS = quick_settings()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 def glob(path: str) -> CompletionCheck:

@@ -5,7 +5,6 @@ The agents are functions whose calls the test holds open, and processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,11 @@ import anyio
 import pytest
 
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.journal.memory import MemoryStore
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint
 from supervisor.runtime.journal_writer import Cause
 from tests.support import (
-    FrozenJournal,
     Run,
     data_of,
-    no_leaks,
     quick_settings,
     send_prompt,
     states_of,
@@ -29,12 +25,6 @@ from tests.support import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 class Worker:
@@ -332,9 +322,6 @@ async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Pa
     """A message that comes while the prompt is written to the disk keeps that prompt from being sent without the
     message."""
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at="WorktreeReady")
-
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -342,9 +329,8 @@ async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Pa
         await anyio.lowlevel.checkpoint()
         return "fine"
 
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at="WorktreeReady") as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "dig")
         await disk.frozen.wait()

@@ -15,7 +15,7 @@ from supervisor.plans import Plan
 from supervisor.ports import Merge
 from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.task_execution import TaskExecution
+from supervisor.work.task_execution import Phase, TaskExecution
 from tests.integration.test_task_commands import ME, QUICK, plan_of, task
 from tests.support import quick_settings, states_of, supervising, wait_for_record
 
@@ -247,7 +247,7 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
             await wait_for_record(run.sup, "execution_failed", "job:a")
-            runner.plan_run.executions["a"].ending = True
+            runner.plan_run.executions["a"].phase = Phase.ENDING
             with pytest.raises(Refused, match="about to end"):
                 await runner.commands.reset("a", by=ME)
             assert states_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,11 @@ from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
 from supervisor.processes.fork_server_client import ForkServerClient
-from tests.support import DEADLINE_S, no_leaks, quick_settings
+from tests.support import DEADLINE_S, quick_settings
+
+pytestmark = pytest.mark.usefixtures("hears_ctrl_c")
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(hears_ctrl_c: None) -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 @enable_ki_protection
@@ -120,6 +116,7 @@ def in_loop(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list
     ("how", "owner", "name", "done"),
     [
         (on_thread, sqlite, "open_database", ["open_database", "left"]),
+        # The steps of an end are private: no public call marks the moment at which Ctrl-C is to come.
         (in_loop, runtime, "_end", ["_end", "left"]),
         (in_loop, Supervisor, "_ended", ["_ended", "left"]),
         (in_loop, ForkServerClient, "close", ["close", "left"]),

@@ -24,7 +24,6 @@ from tests.support import (
     Run,
     agent_pids,
     data_of,
-    no_leaks,
     quick_settings,
     send_prompt,
     states_of,
@@ -39,14 +38,8 @@ ONE_STRIKE = quick_settings(max_total_errors=1, ladder={"request_s": 0.3})
 """Settings under which the first error ends a session, so that its result is about that one turn."""
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
-
-
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+def roll(tmp_path: Path, nothing_left: None) -> Iterator[HeldPipe]:
     roll = HeldPipe(tmp_path)
     yield roll
     roll.close()

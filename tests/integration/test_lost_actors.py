@@ -148,7 +148,7 @@ async def test_a_heartbeat_needs_the_janitor(tmp_path: Path) -> None:
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             await sup.heartbeat(timeout_s=5)
-            sup._system.kill(JANITOR)
-            await sup._system.join(JANITOR)
+            sup.registry.system.kill(JANITOR)
+            await sup.registry.system.join(JANITOR)
             with pytest.raises(ActorStopped):
                 await sup.heartbeat(timeout_s=5)

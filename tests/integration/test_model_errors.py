@@ -319,7 +319,7 @@ async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
     assert nodes["workstream:plan"]["used"] == used
     assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
-        (record,), last = reader.named("Used"), reader.last_seq
+        (record,), last = reader.events_named("Used"), reader.last_seq
     replayed = await anyio.to_thread.run_sync(stdout_of, "replay", tmp_path / "state", "--at", last, "--json")
     [stream, *_] = msgspec.json.decode(replayed)
     assert (stream["id"], stream["used"]) == ("workstream:plan", used)

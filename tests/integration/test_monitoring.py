@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from unittest.mock import patch
 
 import anyio
 import pytest
 
 from supervisor import AgentTurn
 from supervisor.embedding.runtime import Supervisor
-from supervisor.plans import Settings
+from supervisor.plans.monitoring import BudgetConfig, HandBackConfig
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
-from supervisor.sessions.session_monitor import MonitorSettings
-from tests.support import Run, send_prompt, supervising, wait_for_record
+from tests.support import Run, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
-
-
-def monitored(**rules: object) -> object:
-    """Give every session of the block these monitor settings."""
-    return patch.object(Settings, "monitor_settings", property(lambda self: MonitorSettings(**rules)))  # type: ignore[arg-type]
 
 
 def facts(run: Run, name: str, entity_id: str) -> list[dict[str, object]]:
@@ -151,12 +144,12 @@ async def test_the_hand_back_has_a_time_limit(tmp_path: Path) -> None:
             turn.used(input_tokens=5)
         await anyio.sleep_forever()
 
-    with monitored(hand_back=Budget(wall_s=0.05)):
-        async with supervising(tmp_path) as run:
-            session = await run.sup.start_session("s", agent=agent, budget=Budget(tokens=1))
-            result = await session.run("do it")
-            assert "handing back took too much" in result.error
-            assert "wall_s" in result.error
+    settings = quick_settings().model_copy(update={"hand_back": HandBackConfig(wall_s=0.05)})
+    async with supervising(tmp_path, settings=settings) as run:
+        session = await run.sup.start_session("s", agent=agent, budget=Budget(tokens=1))
+        result = await session.run("do it")
+        assert "handing back took too much" in result.error
+        assert "wall_s" in result.error
 
 
 async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
@@ -340,12 +333,12 @@ async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
             turn.used(input_tokens=6)
             await anyio.sleep_forever()
 
-    with monitored(turn=Budget(tokens=10)):
-        async with supervising(tmp_path) as run:
-            session = await run.sup.start_session("s", agent=agent)
-            assert [(await session.run("go")).ok for _ in range(3)] == [True] * 3
-            result = await session.run("more")
-            assert result.error.startswith("the budget of turn s:t4 is spent: tokens: limit 10, used 12")
+    settings = quick_settings().model_copy(update={"turn_budget": BudgetConfig(tokens=10)})
+    async with supervising(tmp_path, settings=settings) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        assert [(await session.run("go")).ok for _ in range(3)] == [True] * 3
+        result = await session.run("more")
+        assert result.error.startswith("the budget of turn s:t4 is spent: tokens: limit 10, used 12")
 
 
 # ---------------------------------------------------------------------------------------------------- circles

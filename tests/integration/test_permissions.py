@@ -442,7 +442,7 @@ async def test_an_operators_answer_cancels_the_programs(tmp_path: Path) -> None:
         ("maybe", "'maybe' is not one of allow, deny, ask"),
         (
             "{rules: [{then: allow}]}",
-            "the rule fits everything; give kind, title, tool or path, or write default instead",
+            "the rule matches every request; give kind, title, tool or path, or use default",
         ),
         ("{rules: [{then: perhaps, kind: read}]}", "'perhaps' is not one of allow, deny, ask"),
         ("{answer_within_s: 0}", "answer_within_s: 0 is"),

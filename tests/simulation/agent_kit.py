@@ -14,13 +14,13 @@ import anyio.abc
 import anyio.lowlevel
 
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Codec,
     Launch,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Signal,
@@ -188,9 +188,9 @@ class Talk:
 
     def _answer(self, out: Out) -> None:
         match out:
-            case PermissionAsked(request_id):
+            case PermissionNeeded(request_id):
                 self.do(self.codec.permission(request_id, "allow_once"))
-            case ChildAsked(request_id):
+            case ChildRequested(request_id):
                 self.do(self.codec.child_ended(request_id, "completed", "did it"))
             case TerminalOpened(terminal_id):
                 self._group.start_soon(self._terminal, terminal_id, out.argv)

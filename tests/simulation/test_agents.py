@@ -14,10 +14,10 @@ from trio.testing import MockClock
 
 from supervisor.agents.codecs import codec_for
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     ConversationNamed,
     Launch,
-    PermissionAsked,
+    PermissionNeeded,
     TerminalOpened,
     Text,
     ToolClosed,
@@ -81,7 +81,7 @@ async def test_acp_turns_without_faults(autojump_clock: MockClock) -> None:
             assert (await talk.exited(), talk.malformed) == (0, "")
             heard.update(type(out) for _, out in talk.said)
     assert heard[Usage] == 50
-    assert {TerminalOpened, PermissionAsked, ChildAsked, Text} <= set(heard)
+    assert {TerminalOpened, PermissionNeeded, ChildRequested, Text} <= set(heard)
 
 
 @virtual
@@ -156,9 +156,9 @@ async def test_agents_ask_at_odd_moments(autojump_clock: MockClock) -> None:
         async with with_agent(seed, shape=ASKING) as talk:
             await talk.ready()
             assert await talk.turn() == "end_turn"
-            said = [out for _, out in talk.said if isinstance(out, ToolOpened | ToolClosed | PermissionAsked)]
+            said = [out for _, out in talk.said if isinstance(out, ToolOpened | ToolClosed | PermissionNeeded)]
             first += sum(isinstance(one, ToolOpened) and one.title == "may I?" for one in said)
-            again += sum(isinstance(a, ToolClosed) and isinstance(b, PermissionAsked) for a, b in pairwise(said))
+            again += sum(isinstance(a, ToolClosed) and isinstance(b, PermissionNeeded) for a, b in pairwise(said))
     assert first > 10
     assert again > 10
 

@@ -173,7 +173,7 @@ def test_the_library_suite_can_be_run() -> None:
     assert {one for under in suite.scenarios.values() for one in under.policies} == set(suite.policies)
 
 
-MANUAL = (Path(__file__).parents[2] / "docs" / "failure-benchmarks.md").read_text(encoding="utf-8")
+MANUAL = (Path(__file__).parents[2] / "docs" / "how-to" / "failure-benchmarks.md").read_text(encoding="utf-8")
 
 
 def test_the_manual_says_what_is_measured() -> None:
@@ -202,7 +202,7 @@ def test_the_commands_of_the_manual_are_there() -> None:
     words = [shlex.split(line, comments=True)[3:] for line in text.splitlines()]
     for arguments in words:
         command.make_context("bench", arguments)
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[2] / "docs" / "how-to"
     assert all((docs / connection).exists() for connection in re.findall(r"\]\(([^)#:]+)\)", MANUAL))
 
 

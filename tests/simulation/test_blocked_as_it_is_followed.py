@@ -46,12 +46,12 @@ class Splitter(Foremen):
 
     def _free(self, now_s: float) -> None:
         """The workers of the second supervisor have slots by and by."""
-        if not self.busy or len(self.foremen) < 2 or not self.foremen[-1]._runner.begun.is_set():
+        if not self.busy or len(self.foremen) < 2 or not self.foremen[-1].runner.begun.is_set():
             return
         self.free_s = self.free_s or now_s + BUSY_S
         if now_s > self.free_s:
             self.busy = False
-            self.foremen[-1]._runner.plan_run.wake()
+            self.foremen[-1].runner.plan_run.wake()
 
 
 def test_it_has_no_agent_while_it_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,9 +87,9 @@ async def test_where_it_worked_stays_as_it_was() -> None:
         workspace.save("w0t0", NO_WORKSPACE, ""),
         workspace.roll_back("w0t0", NO_WORKSPACE, ""),
         workspace.merge("w0t0", ""),
-        workspace.put_away("w0t0", ""),
+        workspace.clean_up("w0t0", ""),
         workspace.prepare("w0t0-2", "/sim", root_id="w0t0-2"),
     ):
         with pytest.raises(SupervisorKilled):
             await asked
-    assert (places.left(), task_script.merged) == (["w0t0"], [])
+    assert (places.list_sessions(), task_script.merged) == (["w0t0"], [])

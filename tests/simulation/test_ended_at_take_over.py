@@ -35,7 +35,7 @@ class Ender(Foremen):
             host._group.start_soon(host._sup.stop)
 
     def _is_taken_further(self) -> bool:
-        runner = self.foremen[-1]._runner
+        runner = self.foremen[-1].runner
         return len(self.foremen) == 2 and runner.begun.is_set() and runner.plan_run.executions["w0t0"].lock.locked()
 
 

@@ -54,7 +54,7 @@ class Operator(Foremen):
             self.waited = True
 
     def _is_taken_further(self) -> bool:
-        runner = self.foremen[-1]._runner
+        runner = self.foremen[-1].runner
         return len(self.foremen) == 2 and runner.begun.is_set() and runner.plan_run.executions["w0t0"].lock.locked()
 
     async def _command(self, verbs: list[Verb], world: World) -> None:

@@ -199,7 +199,7 @@ def test_what_is_at_the_edge_is_no_mistake(tmp_path: Path, text: str) -> None:
 
 def test_the_manual_says_which_fields_a_seed_may_draw() -> None:
     """Those that take anything, and are checked for what it may be drawn as."""
-    manual = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    manual = (Path(__file__).parents[2] / "docs" / "explanation" / "simulation.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `load` \|(.*)", manual, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == {
         name for name, one in Load.model_fields.items() if one.annotation is Any

@@ -63,10 +63,10 @@ class Loser(Splitter):
         if self.split and not self.lost and run is not None and job is not None:
             self.lost = (run.state, job.state) == ("VALIDATING", "running")
             if self.lost:
-                runner = self.foremen[-1]._runner
-                claim = runner.load.cases["w0t0"].claim
+                runner = self.foremen[-1].runner
+                claim = runner.plan_run.executions["w0t0"].claim
                 assert claim is not None
-                runner._lost(claim.worker_id, ["w0t0"])
+                runner.plan_run.take_from_lost_worker(claim.worker_id, ["w0t0"])
 
 
 def test_it_needs_no_worker_to_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,9 @@ class Taker:
         execution, backlog = runner.plan_run.executions["w0t0"], runner.plan_run.backlog
         async with execution.lock:
             await anyio.sleep(1.0)
-            if backlog.holder("w0t0") is not None and execution.scope is None:
+            if backlog.holder("w0t0") is not None and execution.active is None:
                 self.has_taken = True
-                await runner._attempt_runner.take(execution, "somebody else is to have it")
+                await runner.scheduler.attempt_runner.take(execution, "somebody else is to have it")
 
 
 def test_its_slot_is_for_the_next_claim(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from supervisor.simulation.commands import cli, shrink_cli, soak_cli
 from supervisor.simulation.commands.options import ScenarioGroup
 from supervisor.simulation.commands.wanted import Runner
 from tests.verification.checkers import every_checker
-from tests.verification.commands import claims, disk, prove, sweep
+from tests.verification.commands import claims, disk, prove, sweep, walks
 
 __all__ = ["group"]
 
@@ -22,7 +22,7 @@ group = ScenarioGroup(
     params=cli.group.params,
     callback=cli.group.callback,
     invoke_without_command=True,
-    commands=[one.command for one in (soak_cli, shrink_cli, claims, disk, prove, sweep)],
+    commands=[one.command for one in (soak_cli, shrink_cli, claims, disk, prove, sweep, walks)],
     context_settings={"obj": Runner("python -m tests.verification", every_checker)},
 )
 

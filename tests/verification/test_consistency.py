@@ -83,12 +83,12 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
             group.start_soon(session.run, "work")
             await going.wait()
             await sup.journal_writer.flush()
-            sup._system.spawn(ToolCallActor(), "s:t1:c1", parent="s:t1")
+            sup.registry.system.spawn(ToolCallActor(), "s:t1:c1", parent="s:t1")
             rows = await sup.journal.entities()
             durable = {row.id: row for row in rows}
             args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)
             recount(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
-            sup._system.stop("s:t1:c1", "seen")
+            sup.registry.system.stop("s:t1:c1", "seen")
             held.set()
 
     assert simulate_main(main, named("quiet").draw(1)).error is None

@@ -353,7 +353,7 @@ def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool
     judged.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason if unmerged else "merged")
     judged.books.started()  # another supervisor
     judged.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes="workstream:w0")
-    places.put_away("w0t0")
+    places.clean_up("w0t0")
     if merges:
         task_script.merge()
         places.merged("w0t0")
@@ -372,7 +372,7 @@ def test_what_is_merged_already_is_not_merged_again() -> None:
     places.write("w0t0", task_script.begin("w0t0", 0.0), task_script)
     assert not places.has("w0t0")
     places.merged("w0t0")
-    places.put_away("w0t0")
+    places.clean_up("w0t0")
     assert places.has("w0t0")
     assert places.lacks(["w0t0#0", "another"]) == ("another",)
 

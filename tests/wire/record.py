@@ -38,10 +38,10 @@ import msgspec
 
 from supervisor.ports import (
     CloseInput,
-    FileAsked,
+    FileRequested,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Signal,
@@ -64,7 +64,7 @@ OTHERS = "00000000-0000-4000-9000-"
 
 
 class Recording:
-    """One conversation under way."""
+    """Conversation that is being recorded."""
 
     def __init__(self, asked: argparse.Namespace, folder: Path) -> None:
         self.entries = [WireEntry("do", "codec", [asked.adapter])]
@@ -107,12 +107,12 @@ class Recording:
                     self._process.send_signal(number)
                 case ToolOpened():
                     self._open.append(out.call_id)
-                case PermissionAsked(request_id, _, options):
+                case PermissionNeeded(request_id, _, options):
                     chosen = next((option for option, kind in options if kind == self._allow), None)
                     self._take(self._ask("permission", request_id, chosen))
                 case TerminalOpened():
                     self._run(out)
-                case FileAsked(request_id, path, content):
+                case FileRequested(request_id, path, content):
                     self._take(self._ask("file_answered", request_id, *self._file(Path(path), content)))
             print("   ", "" if isinstance(out, Send) else next(told_lines([out]))[:200].rstrip(), flush=True)
 
@@ -128,8 +128,8 @@ class Recording:
         self._take(self._ask("terminal_exited", asked.terminal_id, done.returncode))
 
     def _until(self, reached: Callable[[Out], bool] | None, heard: int = 0) -> None:
-        """Listen until something is told, after the first *heard* words, for which *reached*; without it, until nothing
-        has come for a while."""
+        """Listen until a report after number *heard* for which *reached* is true; without *reached*, until nothing has
+        come for a while."""
         ends = time.monotonic() + STEP_S
         while reached is None or not any(reached(one) for one in self._told[heard:]):
             if not self._selector.select(SILENT_S if reached is None else STEP_S) or time.monotonic() > ends:
@@ -175,7 +175,7 @@ class Recording:
             sys.exit(f"there is no step {name!r}")
 
     def kill(self) -> None:
-        """It and what is in its process group; what has left that is the agent's to end, or yours."""
+        """Kill the program and its process group; processes that left the group are not killed."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -191,7 +191,7 @@ class Recording:
 
 # ------------------------------------------------------------------------------------------------------------ neutral
 class Neutral:
-    """What a log may show of the machine that it was recorded on: nothing."""
+    """Replacement of everything in a log that identifies the machine on which it was recorded."""
 
     def __init__(self, hidden: Iterable[tuple[str, str]]) -> None:
         self._hidden = sorted(hidden, key=lambda one: -len(one[0]))
@@ -220,7 +220,7 @@ class Neutral:
         return value if len(value) <= TEXT_CHARS_MAX else value[:TEXT_CHARS_MAX] + "..."
 
     def _named(self, real: str) -> str:
-        """What we named keeps its name; a codec may make names of its own from the one that it was given."""
+        """Keep ids that we chose; a codec may derive ids from the one it was given."""
         return real if real.startswith(NEW_ID[:24]) else self._ids.setdefault(real, f"{OTHERS}{len(self._ids) + 1:012}")
 
 
@@ -232,14 +232,14 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def tell(log: Path) -> None:
-    """Write what the codec tells of a log, and in the log itself what it writes to the agent."""
+    """Write the codec's reports of a log, and its messages to the agent into the log."""
     entries, told = replay(read_log(log))
     log.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in entries))
     log.with_suffix(".told").write_text("".join(told_lines(told)))
 
 
 def written(entries: Iterable[WireEntry]) -> list[Any]:
-    """What a log says was written to the agent, as what it means where it is JSON."""
+    """Return the data written to the agent, decoded if it is JSON."""
     found: list[Any] = []
     for entry in entries:
         if entry.at == "in":

@@ -1,7 +1,7 @@
-"""Replays a recorded conversation through its codec: no agent, no process, no clock.
+"""Replay a recorded conversation through its codec, without agent, process or clock.
 
-The codec is asked what it was asked then, and fed what the agent said then. What it writes to the agent must be what
-was written then.
+The codec gets the calls and the agent's output of the recording. Its messages to the agent must equal the recorded
+ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOGS = Path(__file__).parent
 
 
 class WireEntry(msgspec.Struct, omit_defaults=True):
-    """One line of a log: ``at`` is ``in``, ``out`` or ``do``; ``args`` are those of a ``do``."""
+    """Line of a log: ``at`` is ``in``, ``out`` or ``do``; ``args`` are the arguments of a ``do``."""
 
     at: str
     data: str
@@ -30,21 +30,21 @@ class WireEntry(msgspec.Struct, omit_defaults=True):
 
 
 def logs() -> list[Path]:
-    """Every log there is, by name."""
+    """Return every log by name."""
     return sorted(LOGS.glob("*.jsonl"))
 
 
 def read_log(path: Path) -> list[WireEntry]:
-    """The entries of a log.
+    """Return the entries of a log.
 
     Raises:
-        msgspec.ValidationError: a line is none.
+        msgspec.ValidationError: a line is not an entry.
     """
     return [msgspec.json.decode(line, type=WireEntry) for line in path.read_bytes().splitlines()]
 
 
 class Replayed(NamedTuple):
-    """A log as it would be recorded today if the agent said the same, and what the codec tells of it."""
+    """Log as it would be recorded today with the same agent output, and the codec's reports."""
 
     entries: list[WireEntry]
     told: list[Out]
@@ -68,7 +68,7 @@ def replay(entries: Iterable[WireEntry]) -> Replayed:
 
 
 def codec_named(name: str) -> Codec:
-    """A new codec: of that adapter, or, as ``jsonl:gemini``, of that adapter with a mapping of ours."""
+    """Return a new codec of that adapter, or for ``jsonl:gemini`` of that adapter with the catalogue's mapping."""
     adapter, _, mapping = name.partition(":")
     return codec_for(adapter, mapping=mapping_named(mapping) if mapping else None)()
 
@@ -82,7 +82,7 @@ def _asked(codec: Codec, entry: WireEntry) -> Iterable[Out]:
 
 
 def told_lines(told: Iterable[Out]) -> Iterator[str]:
-    """Each word on a line of its own: its name, and its fields that are not as they are by default."""
+    """Return each report on a line: its name, and its fields that differ from the defaults."""
     for out in told:
         fields = {
             field.name: getattr(out, field.name)

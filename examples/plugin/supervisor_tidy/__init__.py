@@ -1,8 +1,8 @@
-"""A plug-in of the supervisor: it counts what happens, refuses work that is not tidy, and gives failures to others.
+"""Plug-in that counts transitions, refuses work with conflict marks, and gives failed tasks to another agent.
 
-Each function that is marked with ``hookimpl`` implements the hook of its name; it takes the arguments that it needs.
-All of them are called in one thread of this plug-in, one after the other, so nothing here needs a lock. A verifier is
-called in a thread of its own.
+Each function that is marked with ``hookimpl`` implements the hook of its name, and takes only the arguments that it
+needs. The hooks are called one at a time in one thread of this plug-in, so they need no lock. A verifier is called in a
+thread of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.plugins import FailedAttempt, Verification, Verifier, WorkItem, 
 __all__ = ["SEEN", "no_marks"]
 
 SEEN: Counter[str] = Counter()
-"""How often each transition was seen, for example ``task: DONE -> CLOSED``."""
+"""Number of times that each transition was seen, for example ``task: DONE -> CLOSED``."""
 
 
 @hookimpl
@@ -43,7 +43,7 @@ def supervisor_verifiers() -> Mapping[str, Verifier]:
 
 
 def no_marks(asked: Verification) -> str | None:
-    """Refuse work that holds the marks of a merge conflict; ``with: {suffix: .md}`` looks at other files than .py."""
+    """Refuse work that contains marks of a merge conflict, in .py files or those that ``with: {suffix: .md}`` names."""
     suffix = str(asked.options.get("suffix", ".py"))
     for path in sorted(Path(asked.directory).rglob(f"*{suffix}")):
         if any(line.startswith("<<<<<<< ") for line in path.read_text(errors="replace").splitlines()):
@@ -53,12 +53,12 @@ def no_marks(asked: Verification) -> str | None:
 
 @hookimpl
 def supervisor_priority(item: WorkItem) -> int | None:
-    """What others wait for comes first."""
+    """Raise the priority of tasks without dependencies by one."""
     return None if item.depends_on else item.priority + 1
 
 
 @hookimpl
 def supervisor_escalate(attempt: FailedAttempt) -> str | None:
-    """After two failures, another agent than the one that failed."""
+    """After two failures choose another agent than the failed one."""
     others = [name for name in attempt.agents if name != attempt.agent]
     return others[0] if others and attempt.attempt >= 2 else None

@@ -24,11 +24,11 @@ from supervisor.ports import (
     CloseInput,
     Codec,
     ConversationNamed,
-    FileAsked,
+    FileRequested,
     Launch,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Process,
     ProcessHost,
     Ready,
@@ -156,10 +156,10 @@ class ProbedAgent:
                     self._process.close_input()
                 case Signal(number):
                     self._process.signal(number)
-                case PermissionAsked(request_id=request_id, options=options):
+                case PermissionNeeded(request_id=request_id, options=options):
                     allowed = next((option for option, kind in options if kind == "allow_once"), None)
                     await self._take(self._codec.permission(request_id, allowed))
-                case FileAsked(request_id, path, text):
+                case FileRequested(request_id, path, text):
                     await self._take(self._codec.file_answered(request_id, *await self._file(path, text)))
                 case TerminalOpened() if self._group is not None:
                     self._group.start_soon(self._terminal, out)

@@ -111,7 +111,9 @@ class AgentTurn:
         said = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         for name, amount in said.items():
             if not 0 <= amount < COUNT_MAX:
-                raise ValueError(f"used: {name}: {amount!r} is no amount; give what was used since the last time")
+                raise ValueError(
+                    f"used: {name}: {amount!r} is not an amount; give a number of 0 or more, used since the last call"
+                )
         amounts = Amounts(input_tokens=int(input_tokens), output_tokens=int(output_tokens), cost_usd=float(cost_usd))
         self._connection.use(self.turn_id, amounts)
 
@@ -128,7 +130,7 @@ class AgentTurn:
             Exception: whatever *fn* raised.
         """
         if not isinstance(title, str):
-            raise TypeError(f"title: {title!r} is no str")
+            raise TypeError(f"title: {title!r} is not a str; give a text")
         value: T = await self._connection.call(title, fn, args)
         return value
 
@@ -160,7 +162,9 @@ class AgentTurn:
         """
         own = self._connection.session.assigned_task
         if own is None or own.split is None:
-            known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
+            known = (
+                "set may_split: true for the task in the plan; with access: configured, its agent must be trusted, too"
+            )
             raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
         answer: CommandResult = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
         return answer
@@ -174,7 +178,7 @@ class AgentTurn:
         """
         own = self._connection.session.assigned_task
         if own is None:
-            raise Refused(f"session {self.session_id!r} works on no task of a plan that could be blocked")
+            raise Refused(f"session {self.session_id!r} works on no task of a plan; only such a session can block")
         await own.block(own.name, on, by=f"agent of {own.name}", reason=reason)
         await anyio.sleep_forever()  # its session is being ended
         raise AssertionError("it was ended")

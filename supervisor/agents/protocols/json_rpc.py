@@ -120,14 +120,14 @@ class OutgoingRequests:
         self._waiting: dict[int, tuple[OnResult, OnError]] = {}
         self._count = 0
 
-    def ask(self, method: str, params: dict[str, Any], on_result: OnResult, on_error: OnError) -> Send:
+    def send(self, method: str, params: dict[str, Any], on_result: OnResult, on_error: OnError) -> Send:
         """Register a request under the next number, from 1, and return the message; one of the callbacks gets the
         response."""
         self._count += 1
         self._waiting[self._count] = (on_result, on_error)
         return self._writer.request(self._count, method, params)
 
-    def answered(self, rpc_id: RpcId | UnsetType, result: Raw | UnsetType, error: RpcError | None) -> list[Out]:
+    def on_response(self, rpc_id: RpcId | UnsetType, result: Raw | UnsetType, error: RpcError | None) -> list[Out]:
         """Pass a response to the callback of its request.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What must hold of every journal, checked from its records alone: ``supervisor validate`` and the simulator use it."""
+"""Invariants of every journal, checked from its records alone; ``supervisor validate`` and the simulator use them."""
 
 from supervisor.diagnostics.invariants.catalogue import INVARIANTS, WORLD, Violation
 from supervisor.diagnostics.invariants.checker import RecordChecker

@@ -1,7 +1,8 @@
-"""Aborts: whom each one may reach, over which recorded edge, that it is asked for once and has its effect.
+"""Invariants of aborts: their reach, the policy edges they cross, and that each is requested once and takes effect.
 
-The reach is reckoned on our own tree: SESSION is the target and all below it, SIBLING all below the target's parent
-but for the target and its own, TOOL what is below the call's session. A recorded edge adds to it; nothing else does.
+The reach is computed on the checker's own tree: SESSION covers the target and all below it; SIBLING all below the
+target's parent except the target and its descendants; TOOL all below the call's session that the call started. A
+recorded policy edge adds to the reach; nothing else does.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from supervisor.policies.abort_request import CAUSES_MAX
 __all__ = ["EDGES", "AbortInvariants"]
 
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
-"""The policy edges that an abort may cross."""
+"""Policy edges that an abort may cross."""
 RETURN_S: Final = 1.0
-"""How long the result of a call that has returned may be on its way to its turn; it waits for nothing."""
+"""Seconds that the result of a call that has returned may be on its way to its turn; it waits for nothing."""
 _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.value})
 
 
 class _Abort:
-    """One abort: its target's session and that one's parent when it was asked for, and the edges it has crossed."""
+    """Abort: the target's session and that session's parent at the time of the request, and the policy edges crossed so
+    far."""
 
     def __init__(self, record: LifecycleEvent, session: SessionShadow | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
@@ -36,14 +38,15 @@ class _Abort:
         self.edges: set[str] = set()
         self.records: dict[str, int] = {}
         self.scopes: dict[int, str] = {}
-        """Of the wish, and of each edge, by its record."""
+        """Scopes of the request and of each edge, by the number of the record."""
         self.target_told = False
         self.hits = 0
-        """What it has had an effect on: sessions, and calls that have the result of an abort."""
+        """Effects so far: ended sessions, and calls whose result is that of an abort."""
         self.branches: dict[tuple[str, str], SessionShadow | None] = {}
 
     def branch(self, shadow: EntityShadow, top: SessionShadow | None) -> SessionShadow | None:
-        """The child of *top* that *book* is, or is below; ``None`` if it is not below *top*. Each way is gone once."""
+        """Return the child of *top* that *shadow* is or is below; ``None`` if it is not below *top*. Results are
+        cached."""
         if top is None:
             return None
         path: list[str] = []
@@ -65,7 +68,7 @@ class _Abort:
         return found
 
     def reaches(self, shadow: EntityShadow) -> bool:
-        """True if the scope, or an edge that is on record, covers this session."""
+        """Return whether the scope, or a recorded policy edge, covers this session."""
         if "sibling_to_session" in self.edges and (shadow is self.above or self.branch(shadow, self.above)):
             return True
         if self.scope == AbortScope.SESSION:
@@ -78,7 +81,8 @@ class _Abort:
         return False
 
     def _was_asked_for_by_a_call(self, shadow: EntityShadow) -> bool:
-        """True if it is, or is below, a child session that the call started; of a session, that any call of it did."""
+        """Return whether the session is or is below a child session that the target call started (for a session as
+        target: that any of its calls started)."""
         child = self.branch(shadow, self.session)
         if child is None or self.session is None:
             return False
@@ -88,7 +92,7 @@ class _Abort:
 
 
 def _enclosing(session: SessionShadow, call: str) -> list[str]:
-    """That call, and those that it is made within."""
+    """Return that call and the calls that it is nested in."""
     turn_id, _, number = call.rpartition(":c")
     turn, found = session.live.get(turn_id), [call]
     within = turn.within if isinstance(turn, TurnShadow) else {}
@@ -99,14 +103,14 @@ def _enclosing(session: SessionShadow, call: str) -> list[str]:
 
 
 class AbortInvariants:
-    """Every abort on record."""
+    """Invariants of every recorded abort."""
 
     def __init__(self, shadows: dict[str, EntityShadow], roots: list[int], report: ReportViolation) -> None:
         self._shadows, self._roots, self._report = shadows, roots, report
         self._aborts: dict[str, _Abort] = {}
         self._joins: set[str] = set()
         self._causes: dict[str, set[str]] = {}
-        """The aborts that are causes of each session's end."""
+        """Aborts that are causes of each session's end."""
         self._lost_calls: set[str] = set()
         """Turns that had a call aborted."""
 
@@ -128,7 +132,7 @@ class AbortInvariants:
                 self._lost_calls.add(shadow.id)
 
     def _await_results(self, abort_id: str, abort: _Abort, shadow: EntityShadow) -> None:
-        """The calls that it names and that are open now, as far as is on record."""
+        """Note the open calls that the abort names."""
         turns = [shadow] if isinstance(shadow, TurnShadow) else list(shadow.live.values())
         for turn in turns:
             if isinstance(turn, TurnShadow):
@@ -161,7 +165,7 @@ class AbortInvariants:
 
     # ------------------------------------------------------------------ its effects
     def stopped(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """A session is told to end."""
+        """Check the stop of a session."""
         if record.abort_id is not None:
             self._reached(record, shadow, shadow)
             self._check_named(record, shadow)
@@ -170,7 +174,7 @@ class AbortInvariants:
             self.ended(record, shadow, step)
 
     def _check_named(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Who ends for a sibling's sake says so; nobody else does."""
+        """Check the reason of an end: only a session ended because of a sibling says so."""
         abort = self._aborts.get(str(record.abort_id))
         scope = abort.scopes.get(record.cause_id) if abort is not None and record.cause_id is not None else None
         if scope is None or record.from_status == record.to_status:
@@ -180,7 +184,8 @@ class AbortInvariants:
             self._report("honest_ends", shadow.id, f"ends as {record.transition_reason} by a {scope} abort")
 
     def ended(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """By a recovery: who asked before was never answered, the supervisor died first."""
+        """Note the end of a session by recovery: its earlier aborts could not be answered, since the supervisor had
+        died."""
         if record.actor == RECOVERY:
             for abort in self._aborts.values():
                 abort.target_told = abort.target_told or abort.session is shadow
@@ -193,7 +198,7 @@ class AbortInvariants:
         self._check_first(record, shadow)
 
     def _check_first(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """An end has each of its causes once, as many as are remembered."""
+        """Check that an end has each cause once, up to the number of causes that are remembered."""
         causes = self._causes.setdefault(shadow.id, set())
         if record.abort_id in causes and len(causes) <= CAUSES_MAX:
             self._report("once", shadow.id, f"{record.abort_id} is a cause of its end already")
@@ -240,7 +245,7 @@ class AbortInvariants:
             self._report("honest_ends", shadow.id, f"ends by {record.abort_id}, and goes back to another root")
 
     def _unknown(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """An abort of what is ending has no record of its own: only who joins an end may name it."""
+        """Check an abort without a record of its own: only an abort that joins an end may be named."""
         joins = record.cause_id is None and record.from_status == record.to_status
         joins = joins or (record.event == "AbortJoined" and record.cause_id is None)
         if joins or record.abort_id in self._joins:
@@ -250,10 +255,10 @@ class AbortInvariants:
 
     # ------------------------------------------------------------------ in the end
     def check_end(self) -> None:
-        """A call may have returned before its abort, whose child sessions were still there: those it has ended then.
+        """Check at the end that each abort took effect.
 
-        One that is aborted twice ends by the first, and the second one finds it so. Of an abort of all calls of a
-        session nobody can tell: there may have been none.
+        A call may have returned before its abort while its child sessions still lived: then the abort ended those. A
+        call that is aborted twice ends by the first abort. An abort of all calls of a session may have found none.
         """
         hit = {abort.target for abort in self._aborts.values() if abort.hits}
         for abort_id, abort in self._aborts.items():

@@ -1,8 +1,8 @@
-"""The laws by name, one sentence each, and what a breach of one looks like.
+"""The invariants by name, with one sentence each, and the value that reports a violation.
 
-The first twenty are the runtime's own, then two of time, one of a disk that is down, the kernel's, one of work that is
-saved, one of models that fail, then the fourteen of the specification of jobs, workstreams and workers. ``WORLD`` names
-those that records alone cannot show.
+The first twenty are the runtime's own, followed by two of time, one of an unwritable journal, one of model errors, the
+fourteen of the specification of jobs, workstreams and workers, and one of checkpoints. ``WORLD`` names those that
+records alone cannot show.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["INVARIANTS", "WORLD", "ReportViolation", "Violation"]
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """A law that a record breaks, and whose record it is. ``seq`` is ``None`` for what is missing at the end."""
+    """Violation of an invariant by a record of *entity_id*. ``seq`` is ``None`` for a record that is missing at the
+    end."""
 
     invariant: str
     entity_id: str
@@ -26,7 +27,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ReportViolation = Callable[[str, str, str], None]
-"""Report a breach: the law, the entity, and the words."""
+"""Report a violation: the invariant, the entity, and the text."""
 
 INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -34,45 +35,48 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         " runs below one that has ended.",
         "no_survivor": "When a session's last record is written, every process below it is dead and reaped (checked by"
         " the simulator's oracle).",
-        "bounded_kill": "An accepted abort ends every process of its reach within the ladder's deadline, whatever the"
-        " disk does (checked by the simulator's oracle).",
+        "bounded_kill": "An accepted abort ends every process in its reach within the budgets of its termination"
+        " stages, even if the journal cannot be written (checked by the simulator's oracle).",
         "recorded": "Everything that an abort reached has a terminal record.",
         "isolation": "An abort changes nothing outside its reach (a test runs seeds with and without one; the"
-        " simulator's oracle holds every end against what was asked, and every plan against what it spares).",
+        " simulator's oracle compares every end with the requests, and every plan with what it spares).",
         "tool_stays_tool": "A tool abort moves no session; its turn sees exactly one result, aborted or unknown, and"
         " goes on.",
         "no_level_crossed": "An abort ends nothing beyond its scope without a record that names the policy edge.",
-        "one_answer": "Each abort is answered once: what it names was told so, and ends.",
-        "once": "An abort, a request and a message check effect at most once; a request is answered once.",
-        "legal": "Every record is in its table, goes on from the entity's last one, and is what the table makes of it"
-        " again; numbers have no gap.",
+        "one_answer": "Each abort gets one reply: its target is told to end, and ends.",
+        "once": "An abort, a request and a message take effect at most once; a request gets one reply.",
+        "legal": "Every transition is in its table, continues the entity's last record, and gives the same step again;"
+        " numbers have no gap.",
         "final": "After its last record only refusals, facts and marked extensions name an entity.",
-        "intent_before_effect": "A turn, an agent, a start and a claim come after the record that wanted them.",
+        "intent_before_effect": "A turn, an agent, a start and a claim come after the record that intends them.",
         "durable": "The recovered journal is a gap-free prefix that holds everything acknowledged (checked by the"
         " simulator's oracle).",
         "one_holder": "A task has at most one live holder.",
         "nothing_lost": "Every task is settled, claimable, waiting for something named, or held by a live session.",
         "counted_right": "The error counters follow the specification, at a threshold the session stops before any"
         " new launch, restarts never exceed their intensity, and each failure is charged once.",
-        "honest_ends": "Success needs the agent's own word and no open call; every end goes back over older records to"
-        " exactly one root, where somebody is named.",
-        "quiescence": "In the end everything is terminal, at rest, or waiting for something named.",
+        "honest_ends": "Success needs the agent's own report and no open call; every end goes back over older records"
+        " to exactly one root, which names an actor.",
+        "quiescence": "At the end everything is terminal, at rest, or waiting for something named.",
         "bounded": "Mailboxes stay within capacity, and tasks, descriptors, timers and memory return to their baseline"
         " (checked by the simulator's oracle).",
-        "released": "What the dead held is free within the lease and a bound (checked by the simulator's oracle).",
+        "released": "Claims of a dead session or supervisor are released within the lease and a bound (checked by the"
+        " simulator's oracle).",
         "monotonic": "The monotonic time of an entity's records never goes back.",
-        "punctual": "A timer rings at its instant, and an end takes what its rungs check (checked by the simulator's"
-        " oracle, where time is virtual).",
-        "degraded": "While the journal's disk is down nothing new begins, whoever asks is told, ends come in their"
-        " time, and it is not given up before an end has waited for it (checked by the simulator's oracle).",
-        "one_budget": "An agent's tries after failures of its model and ours are counted together, at most one more"
-        " than the budget; what no retry mends is tried once, and given to nobody again (checked by the simulator's"
+        "punctual": "A timer fires at its time, and a termination takes the time of its stages (checked by the"
+        " simulator's oracle, where time is virtual).",
+        "degraded": "While the journal cannot be written nothing new begins, requests are refused, terminations take"
+        " their time, and the journal is not given up before an end has waited for it (checked by the simulator's"
         " oracle).",
+        "one_budget": "Retries after model errors, the agent's and ours, are counted together, at most one more than"
+        " the budget; an error that retries cannot solve is tried once and not reassigned (checked by the"
+        " simulator's oracle).",
         "single_active_state": "A job is in exactly one state at any time.",
         "monotonic_progress": "A job, workstream or worker does not leave a terminal state.",
         "worker_assignment": "Only running jobs have a worker.",
         "retry_limit": "A job's retry_count never exceeds its max_retries.",
-        "timestamp_ordering": "A job's created_at is no later than its started_at, that no later than completed_at.",
+        "timestamp_ordering": "A job's created_at is no later than its started_at, which is no later than its"
+        " completed_at.",
         "dependency_satisfaction": "A queued job has all its dependencies completed.",
         "task_state_consistency": "A workstream's state is consistent with those of its jobs.",
         "completion_requirement": "A workstream is completed only if all its jobs are.",
@@ -80,12 +84,12 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "archive_preservation": "A workstream that has ended is in the archive, with every record of it (checked by the"
         " simulator's oracle).",
         "capacity_limit": "A worker has no more tasks than its max_concurrent_tasks.",
-        "health_monitoring": "Only idle and busy workers send heartbeats, who does is not lost, and who does not is"
-        " (checked by the simulator's oracle).",
+        "health_monitoring": "Only idle and busy workers send heartbeats; a worker that sends them is not lost, a"
+        " worker that does not is (checked by the simulator's oracle).",
         "graceful_shutdown": "A worker completes its tasks before it shuts down.",
-        "resource_cleanup": "A worker that goes idle or shuts down holds nothing any more.",
-        "checkpoints": "A checkpoint on record is there, the run that goes on with it begins with it, and what is taken"
-        " back is not lost (checked by the simulator's oracle).",
+        "resource_cleanup": "A worker that goes idle or shuts down holds no task.",
+        "checkpoints": "A recorded checkpoint exists, the run that continues from it begins with it, and work that is"
+        " rolled back is not lost (checked by the simulator's oracle).",
     }
 )
 
@@ -105,4 +109,4 @@ WORLD: Final = frozenset(
         "health_monitoring",
     }
 )
-"""Those that leave no trace in a record: the simulator's oracle checks them."""
+"""Invariants that leave no trace in a record; the simulator's oracle checks them."""

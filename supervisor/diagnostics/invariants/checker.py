@@ -1,8 +1,25 @@
-"""The check of records as they are published: every law that records alone can show, record by record.
+"""Check a journal's records one by one against all invariants that records alone can show.
 
-It keeps its own books (tree, counters, claims, what has ended) and takes only one thing from the code under test: the
-tables, which say what is legal. A breach is reported once; the books then follow the record, so that one wrong record
-is one report and not a thousand. Each record costs the same, however long the log is.
+Theory of operation
+-------------------
+The checker keeps a shadow of every entity (:mod:`.shadow_state`): the tree, error counters, claims, open calls, ends.
+Shadows are updated from records only. Of the code under test the checker uses only the lifecycle tables, which define
+legality (:mod:`supervisor.diagnostics.event_replay`); counters, containment and the reach of aborts are computed again
+in a different way, so that a fault in the runtime does not hide itself.
+
+For each record, in this order:
+
+1. number: no gap, and the cause is older (``_check_numbering``);
+2. the entity's own sequence and time (``_check_sequence``), or the birth of the entity (``_on_first_record``);
+3. a transition is stepped again through the table and compared with the record (``_step_again``);
+4. the handlers of the event check their invariants (``_register_handlers``).
+
+A violation is reported once. The shadow then adopts the record, so that one wrong record is one report and not a
+thousand. An entity whose record could not be stepped is ``lost``: of its later records only the edges are checked. Each
+record costs the same time, however long the log is.
+
+For example, a ``task_completed`` of turn ``lead:t1`` without an earlier ``verify_requested`` violates ``honest_ends``:
+success needs the agent's own report.
 """
 
 from __future__ import annotations
@@ -31,33 +48,34 @@ OnStep = Callable[[LifecycleEvent, Step[Any, Any]], None]
 BirthHandler = Callable[[LifecycleEvent, Any], None]
 
 _ANONYMOUS_ACTORS: Final = frozenset({"", "supervisor"})
-"""Actors that stand for nobody."""
+"""Actors that name nobody."""
 _AT_REST: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"Initializing", "SessionComplete"}),
     "agent": frozenset({"idle", "dead"}),
     "turn": frozenset({"REAPED"}),
 }
-"""Where an entity that has not ended may be when nothing happens any more; of other kinds, anywhere."""
+"""States in which an entity that has not ended may be when nothing happens any more; other kinds may be in any
+state."""
 
 
 _TIMED: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"SessionExited", "SessionStable", "GraceExceeded", "BackoffElapsed"}),
 }
-"""What an entity's timers raise; they end with the state that wanted them, so they are never late. Of a turn, whose
-deadline lasts, nothing."""
+"""Events of an entity's own timers. The timers end with the state that started them, so their events are never late. A
+turn has none, because its deadline outlasts its states."""
 
 
 _SINGLE_ENTITY: Final = frozenset(
     {"legal", "final", "monotonic", "single_active_state", "monotonic_progress", "retry_limit"}
 )
-"""Laws that the log of one entity shows."""
+"""Invariants that the log of one entity can show."""
 
 
 class RecordChecker:
-    """Give it every record of a journal in order, from the first one; each is answered with what it breaks.
+    """Checker of a journal; pass every record in order, from the first, to :meth:`check`.
 
-    *on_step* is called with each transition and what the table makes of it again. ``shadows`` is what is known of every
-    entity so far. Without the *whole* of a journal, as in an archive, only the laws of each entity's own log count.
+    *on_step* is called with each transition and the table's step. ``shadows`` is the state of every entity so far. With
+    *whole* false, as for an archive, only the invariants of each entity's own log are checked.
     """
 
     def __init__(self, *, on_step: OnStep | None = None, whole: bool = True) -> None:
@@ -139,7 +157,7 @@ class RecordChecker:
 
     # ------------------------------------------------------------------ one record
     def check(self, record: LifecycleEvent) -> list[Violation]:
-        """What *record* breaks; mostly nothing."""
+        """Return the violations of *record*; usually none."""
         self._now, self._found = record, []
         self._check_numbering(record)
         shadow = self.shadows.get(record.entity_id)
@@ -159,7 +177,7 @@ class RecordChecker:
         return self._found
 
     def _check_numbering(self, record: LifecycleEvent) -> None:
-        """Numbers have no gap, causes are older, and where there is none somebody is named."""
+        """Check that numbers have no gap, that causes are older, and that a record without a cause names an actor."""
         seq, cause = record.seq, record.cause_id
         if seq != self._seq + 1:
             if self._whole:
@@ -181,14 +199,14 @@ class RecordChecker:
             self._entity_by_seq.append(record.entity_id)
 
     def _fill_gap(self, seq: int) -> None:
-        """Records that were never seen are roots of their own, and nobody's."""
+        """Fill in missing records, as roots of their own without an entity."""
         missing = range(len(self._roots), min(seq, len(self._roots) + 1_000_000))
         self._roots.extend(missing)
         self._entity_by_seq.extend("" for _ in missing)
 
     # ------------------------------------------------------------------ births
     def _on_first_record(self, record: LifecycleEvent) -> EntityShadow | None:
-        """The first record of an entity."""
+        """Create the shadow of an entity from its first record."""
         kind = KINDS.get(record.entity_type)
         if kind is None:
             known = ", ".join(KINDS)
@@ -215,7 +233,7 @@ class RecordChecker:
         self._report("legal", shadow.id, words)
 
     def _check_sequence(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """It goes on where it was."""
+        """Check that the record follows the entity's last record."""
         if record.entity_seq != shadow.entity_seq + 1:
             self._report("legal", shadow.id, f"record {record.entity_seq} of its log comes after {shadow.entity_seq}")
         if record.monotonic_s < shadow.at:
@@ -236,7 +254,7 @@ class RecordChecker:
                 )
 
     def _check_refusal(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """What was refused is indeed not in the table, and what was stale did come too late."""
+        """Check that a refused event is not in the table, and that a stale event did come too late."""
         kind = shadow.kind
         try:
             event = event_of(kind, record)
@@ -279,7 +297,7 @@ class RecordChecker:
                 self._tree.ended(record, shadow)
 
     def _step_again(self, record: LifecycleEvent, shadow: EntityShadow) -> Step[Any, Any] | None:
-        """The production table steps again; its word is compared with the record."""
+        """Step the event through the production table and compare the result with the record."""
         kind = shadow.kind
         if shadow.lost:
             self._check_edge(record, shadow)
@@ -304,7 +322,7 @@ class RecordChecker:
         shadow.state = shadow.kind.states.get(record.to_status, shadow.state)
 
     def _check_edge(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Its data is not known: the edge alone is looked at."""
+        """Check only the edge of an entity whose data is unknown."""
         if (record.from_status, record.event, record.to_status) not in shadow.kind.edges:
             words = f"{record.event} does not take it from {record.from_status} to {record.to_status}"
             self._report("legal", shadow.id, words)
@@ -323,7 +341,7 @@ class RecordChecker:
 
     # ------------------------------------------------------------------ the end
     def finish(self, *, quiescent: bool) -> list[Violation]:
-        """What is missing at the end of the records. *quiescent*: nothing is under way any more, or should be."""
+        """Return the violations by missing records. *quiescent*: nothing is in progress, or should be."""
         self._now, self._found = None, []
         if quiescent:
             for shadow in self.shadows.values():
@@ -334,7 +352,7 @@ class RecordChecker:
 
     @property
     def all_ended(self) -> bool:
-        """True if every session has its last record: nothing is under way, and nothing will be."""
+        """True if every session has its last record: nothing is in progress, and nothing will be."""
         return all(shadow.ended for shadow in self.shadows.values() if type(shadow) is SessionShadow)
 
     def _check_rest(self, shadow: EntityShadow) -> None:

@@ -1,7 +1,8 @@
-"""Containment: the tree by our own reckoning, from ids, births and adoptions, and who may still be there at an end.
+"""Invariants of containment: the tree computed from ids, births and adoptions, and what may be left below an ended
+entity.
 
-A session's parent is in its id (``lead/docs``), but for those whose id leaves the middle out (``lead/~/docs``): theirs
-is whose turn caused their birth, or the session that the id begins with. Turns and agents name their session.
+A session's parent is in its id (``lead/docs``). An id that leaves its middle out (``lead/~/docs``) has as parent the
+session whose turn caused the birth, or else the session that the id begins with. Turns and agents name their session.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Shadows = dict[str, EntityShadow]
 
 
 class ContainmentInvariants:
-    """Who is below whom."""
+    """Invariants of the entity tree."""
 
     def __init__(self, shadows: Shadows, entity_by_seq: list[str], report: ReportViolation) -> None:
         self._shadows, self._entity_by_seq, self._report = shadows, entity_by_seq, report
@@ -31,11 +32,11 @@ class ContainmentInvariants:
             self._join(shadow, parent_id)
 
     def turn_or_agent_born(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """A turn, or an agent."""
+        """Add a turn or an agent to its session."""
         self._join(shadow, str(record.metadata.get("session_id", "")))
 
     def _cause_of(self, record: LifecycleEvent) -> str:
-        """The entity whose record led to this one."""
+        """Return the entity whose record caused this record."""
         cause = record.cause_id
         return self._entity_by_seq[cause] if cause is not None and 0 < cause < record.seq else ""
 
@@ -64,7 +65,8 @@ class ContainmentInvariants:
 
     # ------------------------------------------------------------------ changes
     def adopted(self, record: LifecycleEvent, shadow: EntityShadow, _: Any) -> None:
-        """Its parent ends and it may live on: who is told to end all the same stays in that parent's reach."""
+        """Move a session whose parent ends to its new parent. A session that is told to end all the same stays in the
+        reach of the former parent."""
         new_parent_id, mode = record.metadata.get("parent"), record.metadata.get("mode")
         new_parent = self._shadows.get(str(new_parent_id)) if new_parent_id is not None else None
         former_parent, shadow.parent = shadow.parent, new_parent if isinstance(new_parent, SessionShadow) else None
@@ -77,9 +79,9 @@ class ContainmentInvariants:
             self._report("containment", shadow.id, f"adopted by {new_parent_id}, which does not live")
 
     def ended(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Whoever is still below it was left behind.
+        """Check that nothing is left below an ended entity.
 
-        What the ladder gave up (``abandon``) is reported and waited for by nobody; it was told to end all the same.
+        What a termination abandoned (stage ``abandon``) is reported and not waited for; it must have been told to end.
         """
         if shadow.parent is not None:
             shadow.parent.live.pop(shadow.id, None)

@@ -1,6 +1,7 @@
-"""Counting: a session's errors by a model of our own, what follows at a threshold, and how often it may start again.
+"""Invariants of error counters: a session's errors counted again, the reaction at a threshold, and the restart
+intensity.
 
-The two counters, their resets and the backoff are those of spec 003; limits are the session's own, as it was born.
+The two counters, their resets and the backoff are those of spec 003; the limits are the session's own, as at its birth.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from supervisor.lifecycles.types import Exit, LifecycleEvent, TransitionReason
 __all__ = ["ErrorCounterInvariants"]
 
 _GIVEN_UP = "restart limit exceeded"
-"""How the runtime begins to say so."""
+"""Beginning of the runtime's message."""
 ROUNDING_S = 1e-6
-"""Times are sums of floats."""
+"""Tolerance in seconds: times are sums of floats."""
 
 
 class ErrorCounterInvariants:
-    """The counters of every session."""
+    """Error counters of every session."""
 
     def __init__(self, report: ReportViolation) -> None:
         self._report = report
@@ -90,8 +91,8 @@ class ErrorCounterInvariants:
 
     # ------------------------------------------------------------------ before a new launch
     def tried_again(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """The backoff is over: was it long enough, and may it start again at all? The window ends where it began, no
-        later than now."""
+        """Check a restart after a backoff: the wait was long enough, and the intensity allows a restart. The window
+        ends where the backoff began, not at the present time."""
         if shadow.data is None:
             return
         limits = shadow.data.limits
@@ -108,7 +109,7 @@ class ErrorCounterInvariants:
             )
 
     def given_up(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """It was stopped for too many restarts: were they?"""
+        """Check that a session stopped for too many restarts had too many."""
         if shadow.data is None or not str(record.metadata.get("message")).startswith(_GIVEN_UP):
             return
         if len(shadow.crashes) <= shadow.data.limits.restarts_max:
@@ -125,6 +126,7 @@ class ErrorCounterInvariants:
 
 
 def _backoff_s(errors: int, limits: Any) -> float:
-    """``min(2000 * 2^(n-1), 60000)`` ms for n errors in a row, with the session's own figures (spec 003)."""
+    """Return ``min(2000 * 2^(n-1), 60000)`` ms for n errors in a row, with the session's own figures (spec 003), in
+    seconds."""
     doubled = limits.backoff_base_ms * 2 ** min(max(errors - 1, 0), 32)
     return float(min(doubled, limits.backoff_cap_ms)) / 1000

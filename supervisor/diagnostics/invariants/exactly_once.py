@@ -1,4 +1,4 @@
-"""What was promised once: requests are answered, messages are delivered, tasks are held by one, each a single time."""
+"""Invariants of requests, messages and claims: each takes effect once, and each request is answered."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["ExactlyOnceInvariants"]
 
 _HELD = frozenset({"CLAIMED", "IN_PROGRESS"})
 _WORKED = frozenset({"CLAIMED", "IN_PROGRESS", "DONE"})
-"""States of a task that somebody has taken."""
+"""States of a task that a session has taken."""
 
 
 class ExactlyOnceInvariants:
-    """Requests, messages, claims."""
+    """Requests, messages and claims."""
 
     def __init__(self, shadows: dict[str, EntityShadow], report: ReportViolation) -> None:
         self._shadows, self._report = shadows, report
@@ -32,7 +32,8 @@ class ExactlyOnceInvariants:
         shadow.unanswered[request_id] = None
 
     def check_replies(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """The answers that a step gives. A message that had a turn of its own is answered, too; nobody asked."""
+        """Check the replies of a step. A message that had a turn of its own is replied to as well; nobody requested
+        it."""
         for effect in step.effects:
             if type(effect) is not ReplyToRequest:
                 continue
@@ -62,7 +63,7 @@ class ExactlyOnceInvariants:
         shadow.offered = waiting if number is None else min(number, waiting)
 
     def message_heard(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Taken up within its turn, it is as if it had been in the prompt."""
+        """Count a message that was taken up within the turn as part of the prompt."""
         message_id = str(record.metadata.get("message_id"))
         if message_id in shadow.messages[shadow.offered :] and record.from_status != "Stopped":
             shadow.messages.remove(message_id)
@@ -70,7 +71,7 @@ class ExactlyOnceInvariants:
             shadow.offered += 1
 
     def session_exited(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """What was in a prompt that succeeded has been delivered."""
+        """Mark the messages of a successful prompt as delivered."""
         success = (record.metadata.get("verdict") or {}).get("exit") == Exit.SUCCESS.value
         if success and record.from_status in ("Running", "Interrupting"):
             shadow.delivered.update(shadow.messages[: shadow.offered])

@@ -1,6 +1,6 @@
-"""Honest ends: a success has the agent's own word, each call has one result, and each end one root where somebody is.
+"""Invariants of outcomes: a success has the agent's own report, each call has one result, and each end has one root.
 
-What wanted a turn, an agent or a start is on record before it (intent before effect); the same books tell.
+The record that intends a turn, an agent or a start comes before it (intent before effect); the same shadows show that.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from supervisor.lifecycles.types import AbortReason, Exit, LifecycleEvent
 __all__ = ["OutcomeInvariants"]
 
 _CANCELLED = "it was cancelled"
-"""The reason of an agent that ends with its scope."""
+"""Reason of an agent that ends with its scope."""
 
 _WORDED = frozenset({"acp", "claude", "codex", "scripted", "inprocess"})
-"""Adapters of agents that say when a turn is over."""
+"""Adapters of agents that report the end of a turn."""
 
 
 class OutcomeInvariants:
@@ -29,7 +29,7 @@ class OutcomeInvariants:
 
     # ------------------------------------------------------------------ intents
     def record_opened_turns(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """What a session's step wants: a turn to be born."""
+        """Note the turns that a session's step opens."""
         for effect in step.effects:
             if type(effect) is OpenTurn:
                 shadow.opened[effect.turn_id] = record.seq
@@ -53,7 +53,7 @@ class OutcomeInvariants:
         shadow.launch_seq = record.seq
 
     def started(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """An agent was launched, or is ready: it was born, and of this session."""
+        """Check that an agent that was launched or is ready was born and belongs to this session."""
         agent_id = record.metadata.get("agent_id")
         if agent_id:
             agent = self._shadows.get(agent_id)
@@ -61,7 +61,8 @@ class OutcomeInvariants:
                 self._report("intent_before_effect", shadow.id, f"{record.event} of {agent_id}, which it never had")
 
     def agent_ready(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Its name for the conversation is on record before its first prompt: so it can be loaded, whatever comes."""
+        """Check that the agent's id of the conversation is recorded before its first prompt, so that the conversation
+        can be resumed after a crash at any time."""
         session = shadow.parent
         if record.metadata.get("resume_id") is not None and session is not None and session.status == "Running":
             words = f"was given a prompt before {shadow.id}'s name for the conversation was on record"
@@ -98,7 +99,7 @@ class OutcomeInvariants:
             self._check_closed(shadow, "asks to be verified")
 
     def success_refused(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
-        """The table refuses a success while calls are open: it should not have been judged one."""
+        """Check a success that the table refuses because calls are open: it should not have been judged a success."""
         self._check_closed(shadow, "is said to have succeeded")
 
     def task_completed(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
@@ -116,7 +117,7 @@ class OutcomeInvariants:
 
     # ------------------------------------------------------------------ what the session makes of it
     def session_exited(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """What becomes of a session that works is the word of its turn."""
+        """Check that the exit of a working session follows from its turn."""
         if record.from_status != "Running":
             return
         cause = record.cause_id if record.cause_id is not None and 0 < record.cause_id < record.seq else 0
@@ -127,7 +128,8 @@ class OutcomeInvariants:
             self._report("honest_ends", shadow.id, "succeeds without the word of its turn")
 
     def agent_exited(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Whom we have ended, nobody else has; and we end nobody without a reason while its session goes on."""
+        """Check who ended the agent: a kill by us has a reason while the session continues, and is not blamed on
+        anything else."""
         ended_by, why = record.metadata.get("ended_by"), str(record.metadata.get("reason", ""))
         session = shadow.parent
         if ended_by not in ("terminate", "kill"):
@@ -142,8 +144,12 @@ class OutcomeInvariants:
             )
 
     def _check_silent(self, shadow: EntityShadow, session: SessionShadow) -> None:
-        """It was never idle again, so it gave no word; of a plain program its exit is one, of a plug-in's it may be.
-        One that is being ended says nothing between its word and its exit."""
+        """Check an agent that exited while working.
+
+        Such an agent was never idle again, so it reported no end of its turn. For a plain program the exit is the
+        report, for a plug-in's agent it may be. An agent that is being ended says nothing between its report and its
+        exit.
+        """
         if session.stopping:
             return
         turns = [one for one in session.live.values() if isinstance(one, TurnShadow)]

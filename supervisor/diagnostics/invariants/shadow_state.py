@@ -1,7 +1,7 @@
-"""What the checker has seen of each entity: its own books, kept from records alone.
+"""Shadow state of entities: what the checker knows of each entity from the records alone.
 
-A book is where the table says the entity is, what is alive below it, and the few numbers that its laws compare. Books
-of what has ended stay: something may still name them.
+A shadow holds the entity's state in its table, the entities that live below it, and the few numbers that the invariants
+compare. Shadows of ended entities stay, because later records may name them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["RECOVERY", "EntityShadow", "SessionShadow", "TaskShadow", "TurnShado
 
 
 RECOVERY: Final = "recovery"
-"""Who writes the records that a supervisor which died still owed."""
+"""Actor of the records that recovery writes for a supervisor that died."""
 
 
 class EntityShadow:
-    """An entity: ``state`` and ``data`` are the table's, ``status`` is the state as records spell it.
+    """Entity: ``state`` and ``data`` are the table's, ``status`` is the state as records spell it.
 
-    ``lost``: its data cannot be followed any more, since a record of it did not fold. ``parent`` and ``live`` are the
-    tree, ``former_parent`` a parent that it has left and by whose end it was told to end.
+    ``lost``: the data is unknown because a record could not be stepped. ``parent`` and ``live`` are the tree;
+    ``former_parent`` is a parent that the entity left and whose end told it to end.
     """
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
@@ -44,26 +44,26 @@ class EntityShadow:
 
 
 class SessionShadow(EntityShadow):
-    """A session: its counters by our own count, what its prompt intends, and who works for it."""
+    """Session: its own error counts, its intents, and its requests and messages."""
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.stopping = False
         self.started_by: str | None = None
-        """The tool call that asked for it."""
+        """Tool call that requested the session."""
         self.consecutive = self.total = 0
         self.charged = 0
-        """The last incarnation whose failure was counted."""
+        """Last incarnation whose failure was counted."""
         self.at_failure = 0.0
-        """When it failed last (monotonic seconds)."""
+        """Time of the last failure (monotonic seconds)."""
         self.prompted = 0
-        """The incarnation that was given its prompt last."""
+        """Last incarnation that got its prompt."""
         self.crashes: list[float] = []
-        """When it failed after that, within the window that counts (monotonic seconds)."""
+        """Times of failures after a prompt, within the window that counts (monotonic seconds)."""
         self.launch_seq = 0
-        """The record that wanted the launch under way."""
+        """Record that intends the current launch."""
         self.opened: dict[str, int] = {}
-        """Turns that are owed: by which record."""
+        """Turns that are intended but not born, and the records that intend them."""
         self.unanswered: dict[str, None] = {}
         self.messages: list[str] = []
         self.own: set[str] = set()
@@ -73,25 +73,25 @@ class SessionShadow(EntityShadow):
 
 
 class TurnShadow(EntityShadow):
-    """A turn: its open calls (the agent's names for them, and their numbers), and the agent's word."""
+    """Turn: its open calls (the agent's ids and our numbers), and the agent's report of success."""
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.open: dict[str, int] = {}
         self.numbers: set[int] = set()
         self.within: dict[int, int] = {}
-        """Of each call that was made within another one that one's number."""
+        """Number of the enclosing call of each nested call."""
         self.begun: dict[int, int] = {}
-        """The numbers of its calls by the records that began them."""
+        """Numbers of the calls by the records that began them."""
         self.aborted: dict[str, tuple[str, ...]] = {}
-        """Open calls that aborts name: by which ones."""
+        """Open calls that aborts name, with those aborts."""
         self.verified = 0
-        """The record of the agent's word that the work is done."""
+        """Record of the agent's report that the work is done."""
         self.completed = False
 
 
 class TaskShadow(EntityShadow):
-    """A task, and who holds it."""
+    """Task and its holder."""
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
@@ -102,5 +102,5 @@ _SHADOWS = {"session": SessionShadow, "turn": TurnShadow, "task": TaskShadow}
 
 
 def new_shadow(kind: EntityKind, record: LifecycleEvent) -> EntityShadow:
-    """A new book for the entity that *record* is the first one of."""
+    """Return a new shadow for the entity whose first record is *record*."""
     return _SHADOWS.get(record.entity_type, EntityShadow)(kind, record)

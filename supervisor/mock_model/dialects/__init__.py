@@ -1,4 +1,4 @@
-"""Dialects, a module for each: the content of a request, and the JSON and the events of its answers. Pure."""
+"""APIs of model providers, one module each: the content of requests, and the JSON and events of answers. Pure."""
 
 from __future__ import annotations
 

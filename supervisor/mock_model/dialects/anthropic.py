@@ -1,4 +1,4 @@
-"""Anthropic's Messages: ``POST /v1/messages``. The forms are those of its public API reference. Pure."""
+"""Anthropic's Messages API: ``POST /v1/messages``, as in its public reference. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: ``POST /v1/chat/completions``, which many other providers speak too. Pure."""
+"""OpenAI's chat completions: ``POST /v1/chat/completions``, which many other providers offer too. Pure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _chunk(request: ModelRequest, serial: str, delta: dict[str, Any], stop: str 
 
 
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
-    """Usage comes with the last chunk, asked for or not: clients that did not ask overlook it."""
+    """Return the stream. The last chunk has the usage even if not requested: clients that did not request it ignore
+    it."""
     calls = [{"index": index, **call} for index, call in enumerate(_calls(answer, serial))]
     deltas: list[dict[str, Any]] = [{"tool_calls": calls}] if calls else [{"content": one} for one in answer.pieces]
     return Streamed(

@@ -84,7 +84,7 @@ def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str,
 
 
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
-    """There is no opening; the last event has the reason and the usage."""
+    """Return the stream: no opening, and the last event has the reason and the usage."""
     groups = [_parts(answer, serial)] if answer.call else [[{"text": piece}] for piece in answer.pieces]
     last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(answer.spent)}
     return Streamed((), tuple((Event(_candidate(parts)),) for parts in groups), (Event(last),))

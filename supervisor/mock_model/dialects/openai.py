@@ -1,4 +1,4 @@
-"""What OpenAI's two dialects have in common: errors, and the list of models. Pure."""
+"""Errors and the list of models, which OpenAI's two APIs share. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.mock_model.dialects.sse import MODEL
 __all__ = ["CREATED", "failed", "models"]
 
 CREATED: Final = 1_735_689_600
-"""When everything was made: the same every time."""
+"""Creation time of everything, constant."""
 _KINDS: Final[dict[int, tuple[str, str | None, str]]] = {
     400: ("invalid_request_error", None, "Bad request"),
     401: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
@@ -36,7 +36,7 @@ _WHYS: Final[dict[str, tuple[str, str | None, str]]] = {
 
 
 def failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     usual = (
         "server_error" if fail.status >= 500 else "invalid_request_error",
         None,
@@ -49,6 +49,6 @@ def failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
 
 
 def models() -> dict[str, Any]:
-    """The list of models. ``models`` is what codex asks for; an empty list leaves it what it knows."""
+    """Return the list of models. codex reads ``models``; an empty list leaves it with its built-in list."""
     one = {"id": MODEL, "object": "model", "created": CREATED, "owned_by": "stub"}
     return {"object": "list", "data": [one], "models": []}

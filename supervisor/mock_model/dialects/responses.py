@@ -1,4 +1,4 @@
-"""OpenAI's responses: ``POST /v1/responses``. Tools may stand in namespaces; a call names both. Pure."""
+"""OpenAI's responses: ``POST /v1/responses``. Tools may be in namespaces; a call names both. Pure."""
 
 from __future__ import annotations
 

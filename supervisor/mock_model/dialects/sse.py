@@ -1,7 +1,7 @@
-"""What every dialect has: a reader of requests, and writers of answers, streams and failures. Pure.
+"""Interface of a provider's API: a reader of requests, and writers of answers, streams and errors. Pure.
 
-A stream is an opening, one group of events for each piece of the answer, and a closing, so that whoever sends it can
-pause, fall silent or cut it at any of these joints. ``serial`` makes the ids in an answer unlike those of any other.
+A stream is an opening, one group of events for each piece of the answer, and a closing, so that the sender can pause,
+stop or cut the stream between any two of these. ``serial`` makes the ids in an answer unique.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODEL = "stub-model"
 
 
 class Event(NamedTuple):
-    """A server-sent event: its data, as JSON unless it is text already, and its name, where the dialect gives one."""
+    """Server-sent event: its data, as JSON unless it is text, and its name, if the API has names."""
 
     data: dict[str, Any] | str
     name: str = ""
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """An answer as a stream of events."""
+    """Answer as a stream of events."""
 
     opening: tuple[Event, ...]
     pieces: tuple[tuple[Event, ...], ...]
@@ -55,7 +55,7 @@ class Dialect(NamedTuple):
 
 
 def needs_list(body: dict[str, Any], field: str, problem: str = "Field required") -> list[Any]:
-    """The list in *field*.
+    """Return the list in *field*.
 
     Raises:
         BadRequest: there is none.
@@ -67,7 +67,7 @@ def needs_list(body: dict[str, Any], field: str, problem: str = "Field required"
 
 
 def needs_word(body: dict[str, Any], field: str, problem: str = "Field required") -> str:
-    """The text in *field*.
+    """Return the text in *field*.
 
     Raises:
         BadRequest: there is none, or it is empty.

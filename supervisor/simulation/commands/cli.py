@@ -44,7 +44,7 @@ def group(
     trace: bool,
     as_json: bool,
 ) -> int:
-    """Run the supervisor in a simulated world, in virtual time: one seed is one run, to the bit.
+    """A seed always gives the same run, to the bit.
 
     Without a command, one run: `supervisor simulate --seed 1`. Exit status 1 if anything happened that must not.
     """

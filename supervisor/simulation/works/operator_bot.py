@@ -84,7 +84,7 @@ class OperatorBot:
         reloaded: Callable[[Plan], None],
         hearts: Hearts,
     ) -> None:
-        self._runner, self._control = runner, runner.commands
+        self.runner, self._control = runner, runner.commands
         self._reloaded, self._hearts = reloaded, hearts
         self._names = [one.task.id for one in every_task(plan.tasks)]
         self._plan, self._board, self._task_scripts, self._oracle = plan, world.board, world.task_scripts, world.oracle
@@ -122,8 +122,8 @@ class OperatorBot:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
         was lost on it."""
         planned = await self._control.planned()
-        journal_writer = self._runner.plan_run.sup.journal_writer
-        if self._runner.plan_run.running and journal_writer.clean and journal_writer.error is None:
+        journal_writer = self.runner.plan_run.sup.journal_writer
+        if self.runner.plan_run.running and journal_writer.clean and journal_writer.error is None:
             self._oracle.told(PlannedShown(planned, self._of("PLANNED")))
 
     def _task_script(self, name: str) -> TaskScript:
@@ -165,20 +165,20 @@ class OperatorBot:
     def _reload(self, chance: KeyedRandom, number: int) -> None:
         """The plan as somebody has changed its file: other workers, and one more task."""
         name = f"{self._plan.workstream}t{MORE + number}"
-        if not self._runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
+        if not self.runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
             return
         more = self._part(name)
         told = {"tasks": (*self._plan.tasks, more), "workers": draw_workers(chance)}
         plan = Plan.model_validate({**dict(self._plan), **told})
         with suppress(BadPlan):  # it is over
-            self._runner.check(plan)
+            self.runner.check(plan)
             self._plan, self._names = plan, [one.task.id for one in every_task(plan.tasks)]
             self._reloaded(plan)
-            self._runner.add(plan)
+            self.runner.add(plan)
 
     def _silence(self, chance: KeyedRandom) -> None:
         """For a while the signs of life of one worker do not come through."""
-        workers = sorted(self._runner.plan_run.worker_pool._workers) if self._runner.begun.is_set() else []
+        workers = self.runner.plan_run.worker_pool.ids if self.runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
         worker_id = chance.choice(workers, "whose")

@@ -147,7 +147,7 @@ class Places:
         key = self._key(session_id)
         return self._trees.get(key, self._branches.get(key, ()))
 
-    def put_away(self, session_id: str) -> Released:
+    def clean_up(self, session_id: str) -> Released:
         """Nobody works there any more."""
         if not self.worktrees or session_id not in self._trees:
             return Released()
@@ -155,7 +155,7 @@ class Places:
         left = self._branches[session_id] = self._trees.pop(session_id)
         return Released(branch="" if set(left) <= set(self._target) else f"supervisor/{session_id}")
 
-    def left(self) -> list[str]:
+    def list_sessions(self) -> list[str]:
         """The places that were never put away, and are not kept."""
         return sorted(self._trees.keys() - self._kept) if self.worktrees else []
 

@@ -39,37 +39,37 @@ class SimulatedWorkspace(DirectoryWorkspace):
         self._places.prepare(session_id)
         return f"{directory}/{session_id}"
 
-    async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
-        await self._takes("begin", place.owner)
-        self._places.begin(session_id, place)
+    async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
+        await self._takes("begin", spec.owner)
+        self._places.begin(session_id, spec)
 
-    async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        if not (self._places.worktrees or place.files):
+    async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
+        if not (self._places.worktrees or spec.files):
             return ""
         await self._takes("save", session_id)
-        return self._places.save(session_id, place)
+        return self._places.save(session_id, spec)
 
-    async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
+    async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
         await self._takes("roll back", session_id)
-        return self._places.roll_back(session_id, place)
+        return self._places.roll_back(session_id, spec)
 
-    async def accept(self, place: WorkspaceSpec) -> None:
+    async def accept(self, spec: WorkspaceSpec) -> None:
         self._check_alive()
-        self._places.accept(place)
+        self._places.accept(spec)
 
-    async def forget(self, place: WorkspaceSpec) -> None:
-        if self._places.worktrees or place.files:
-            await self._takes("forget", place.owner)
-            self._places.forget(place)
+    async def forget(self, spec: WorkspaceSpec) -> None:
+        if self._places.worktrees or spec.files:
+            await self._takes("forget", spec.owner)
+            self._places.forget(spec)
 
-    async def left(self) -> list[str]:
-        return self._places.left()
+    async def list_sessions(self) -> list[str]:
+        return self._places.list_sessions()
 
-    async def put_away(self, session_id: str, message: str) -> Released:
+    async def clean_up(self, session_id: str, message: str) -> Released:
         if self._places.worktrees:
             await self._takes("put away", session_id)
         self._check_alive()
-        return self._places.put_away(session_id)
+        return self._places.clean_up(session_id)
 
     async def _takes(self, *what: str) -> None:
         await self._pass(self._chance.between(0.01, 0.5, *what))
@@ -98,7 +98,7 @@ class SimulatedWorkspace(DirectoryWorkspace):
 
 
 class SimulatedFiles:
-    """``supervisor.ports.Files`` without a disk: the files that were written in this run, in memory."""
+    """``supervisor.ports.AgentFiles`` without a disk: the files that were written in this run, in memory."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The catalogue of agents: every file of it is sound, and a plan names an agent by it."""
+"""The catalogue of agents: every file is valid, and a plan can name an agent of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ------------------------------------------------------------------------------------------------------ the files
 @pytest.mark.parametrize("path", sorted((HERE / "known").glob("*.toml")), ids=lambda path: path.stem)
 def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
-    """A file is sound, is called as the agent that it is about, and no other agent has one of its names."""
+    """Every file is valid and has the name of its agent, and no two agents share a name or alias."""
     one = read_data(path, KnownAgent)
     assert one.name == path.stem
     others = [name for other in catalogue().values() if other.name != one.name for name in (other.name, *other.also)]
@@ -55,13 +55,13 @@ def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((HERE / "mappings").glob("*.toml")), ids=lambda path: path.stem)
 def test_each_mapping_is_that_of_an_agent(path: Path) -> None:
-    """A mapping is sound, and an agent of that name is had by it."""
+    """Every mapping is valid and used by the agent of that name."""
     assert known_agent(path.stem).variant("jsonl").mapping == read_data(path, LineMapping)
 
 
 @pytest.mark.parametrize("name", catalogue())
 def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
-    """It says which package and version, and leaves the registry to the client."""
+    """A file names package and version, and no registry."""
     install = known_agent(name).install
     assert install is not None
     assert "://" not in install.command
@@ -70,26 +70,26 @@ def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalogue())
 def test_only_the_jsonl_adapter_has_a_mapping(name: str) -> None:
-    """Each way has what its adapter needs, and no two ways are by the same adapter."""
+    """A variant has a mapping exactly if its adapter is jsonl, and no two variants share an adapter."""
     ways = known_agent(name).ways
     assert [variant.mapping is not None for variant in ways] == [variant.adapter == "jsonl" for variant in ways]
     assert len({variant.adapter for variant in ways}) == len(ways)
 
 
 def test_an_agent_is_found_by_another_name_of_its() -> None:
-    """``claude-code`` is claude."""
+    """An agent is found by its alias."""
     assert known_agent("claude-code") is known_agent("claude")
 
 
 def test_an_unknown_agent_is_told_with_the_nearest() -> None:
-    """A slip of the pen is answered with what was meant."""
+    """An unknown name is an error with the nearest name."""
     with pytest.raises(UnknownAgent, match=r"'gemni' is not in the catalogue of agents; did you mean 'gemini'\?"):
         known_agent("gemni")
 
 
 # ------------------------------------------------------------------------------------------------------ in a plan
 def test_a_plan_names_an_agent_of_the_catalogue(tmp_path: Path, programs: Path) -> None:
-    """Adapter, command, environment and quirks come from the catalogue."""
+    """Adapter, command, environment and quirks of a known agent come from the catalogue."""
     agent = plan_of(tmp_path, "{known: gemini}").agents["w"]
     assert (agent.adapter, agent.command) == ("acp", known_agent("gemini").ways[0].command)
     assert agent.env == known_agent("gemini").env
@@ -98,7 +98,7 @@ def test_a_plan_names_an_agent_of_the_catalogue(tmp_path: Path, programs: Path) 
 
 
 def test_what_a_plan_says_of_a_known_agent_goes_first(tmp_path: Path, programs: Path) -> None:
-    """Another way, more arguments, variables and other quirks are the plan's to choose."""
+    """A plan may choose another adapter, more arguments and variables, and other quirks."""
     words = "{known: qwen, adapter: jsonl, arguments: [--model, m], env: {A: b}, inherit_env: [C], quirks: {}}"
     agent = plan_of(tmp_path, words).agents["w"]
     assert agent.adapter == "jsonl"
@@ -111,14 +111,14 @@ def test_what_a_plan_says_of_a_known_agent_goes_first(tmp_path: Path, programs: 
 
 
 def test_another_agent_takes_the_part_of_one_in_a_plan(tmp_path: Path, programs: Path) -> None:
-    """`--agent w=gemini:jsonl`: the program is another one, what the plan says of its part stays."""
+    """`--agent w=gemini:jsonl` replaces the program, and keeps the other keys of the plan's agent."""
     agent = plan_of(tmp_path, "{adapter: command, command: [git], network: true}", w="gemini:jsonl").agents["w"]
     assert (agent.known, agent.adapter, agent.network) == ("gemini", "jsonl", True)
     assert agent.command == known_agent("gemini").variant("jsonl").command
 
 
 def test_permissions_stay_when_another_agent_takes_the_part(tmp_path: Path, programs: Path) -> None:
-    """What the plan denies is denied to the other agent too; that the first one may act unasked says nothing of it."""
+    """The plan's permissions hold for the replacement, but its ``unguarded`` does not."""
     entry = "{adapter: command, command: [git], permissions: deny, unguarded: true}"
     assert plan_of(tmp_path, entry, w="gemini").agents["w"].permissions.default == "deny"
     with pytest.raises(BadPlan, match=r"agents\.w\.permissions: 'deny' cannot work: adapter: jsonl"):
@@ -126,7 +126,7 @@ def test_permissions_stay_when_another_agent_takes_the_part(tmp_path: Path, prog
 
 
 def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) -> None:
-    """Outside of a file the same words mean the same."""
+    """An AgentConfig built in Python uses the catalogue as a plan file does."""
     agent = AgentConfig(known="opencode")
     assert profile_of("w", agent, tmp_path).command == ("opencode", "acp")
 
@@ -135,7 +135,11 @@ def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) ->
     ("agent", "instead", "words"),
     [
         ("{known: gemni}", {}, "agents.w.known: 'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
-        ("{known: pi, adapter: acp}", {}, "agents.w.adapter: pi is not known to speak to 'acp'; it does to: jsonl"),
+        (
+            "{known: pi, adapter: acp}",
+            {},
+            "agents.w.adapter: pi has no variant with the adapter 'acp'; use one of: jsonl",
+        ),
         ("{known: 7}", {}, "agents.w.known: 7 is read as a number; quote it to make it text: '7'"),
         (
             "{known: pi, quirks: {neds_kill: true}}",
@@ -143,30 +147,30 @@ def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) ->
             "agents.w.quirks.neds_kill: unknown key; did you mean 'needs_kill'?",
         ),
         ("{command: [git]}", {}, "agents.w.adapter: missing; give one of command, acp, "),
-        ("{adapter: jsonl, command: [git]}", {}, "agents.w.mapping: missing; give the path of a file"),
+        ("{adapter: jsonl, command: [git]}", {}, "agents.w.mapping: missing; give the path of a mapping"),
         ("{adapter: jsonl, command: [git], mapping: no.toml}", {}, "agents.w.mapping: no.toml: cannot be read"),
         ("{adapter: acp, command: [git], mapping: no.toml}", {}, "agents.w.mapping: adapter 'acp' has none"),
-        ("{adapter: scripted, arguments: [a]}", {}, "agents.w.arguments: the scripted agent has none"),
+        ("{adapter: scripted, arguments: [a]}", {}, "agents.w.arguments: the scripted agent takes none"),
         ("{adapter: scripted}", {"w": "clawde"}, "agents.w.known: 'clawde' is not in the catalogue"),
         ("{adapter: scripted}", {"x": "pi"}, "--agent x=pi: 'x' is not an agent of this plan; the agents are w"),
         (
             "{adapter: command, command: [git], quirks: {exit_status_lies: true}}",
             {},
-            "agents.w.adapter: 'command' goes by the exit status, and this agent's lies",
+            "agents.w.adapter: 'command' relies on the exit status, which this agent does not set",
         ),
     ],
 )
 def test_a_plan_that_is_wrong_about_agents_is_refused(
     tmp_path: Path, programs: Path, agent: str, instead: dict[str, str], words: str
 ) -> None:
-    """The field, the value and the fix are named."""
+    """An invalid agent is an error with the field, the value and the fix."""
     assert words in refusal(tmp_path, agent, **instead)
 
 
 def test_an_agent_that_is_not_installed_is_told_with_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version that was tried is part of it."""
+    """A missing program is an error with the command that installs the tried version."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert re.search(
         r"no program 'pi' on PATH; install it \(`npm install .+@0\.73\.1`\)", refusal(tmp_path, "{known: pi}")
@@ -175,7 +179,7 @@ def test_an_agent_that_is_not_installed_is_told_with_how_to_install_it(
 
 # ------------------------------------------------------------------------------------------------------ a mapping
 def test_a_plan_has_a_mapping_of_its_own(tmp_path: Path) -> None:
-    """It is found beside the plan, and the adapter gets it."""
+    """A mapping file is found relative to the plan, and reaches the adapter."""
     (tmp_path / "mine.toml").write_text(MAPPING)
     agent = plan_of(tmp_path, "{adapter: jsonl, command: [git], mapping: mine.toml}").agents["w"]
     assert profile_of("w", agent, tmp_path).mapping == read_data(tmp_path / "mine.toml", LineMapping)
@@ -184,33 +188,33 @@ def test_a_plan_has_a_mapping_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rules = [", "is no TOML: "),
+        ("rules = [", "is not TOML: "),
         ("rules = 3", "rules: 3: input should be a valid tuple"),
-        ("rules = [{}]", "rules[0]: says: missing; say what a line means"),
+        ("rules = [{}]", "rules[0]: says: missing; name the fact that the rule reports"),
         ('rules = [{says = "speak"}]', "rules[0]: says: 'speak' is not one of session, text"),
         ('rules = [{says = "text", when = {a = 1}}]', "rules[0].text: missing"),
         ('rules = [{says = "text", when = {}, text = "a"}]', "rules[0].when: "),
-        ('rules = [{says = "text", when = {"a..b" = 1}, text = "a"}]', "'a..b' is no path"),
+        ('rules = [{says = "text", when = {"a..b" = 1}, text = "a"}]', "'a..b' is not a path"),
         (
             'rules = [{says = "text", when = {a = {b = 1}}, text = "a"}]',
-            "rules[0].when.a: {'b': 1} is no value to look",
+            "rules[0].when.a: {'b': 1} is not a value to match",
         ),
         (
             'rules = [{says = "text", when = {a = 1}, where = {b = 1}, text = "a"}]',
-            "where: is about the items of a list",
+            "where: needs each, the path of the list",
         ),
         (f'prompt = "stdout"\n{MAPPING}', "prompt: 'stdout': input should be 'argument' or 'stdin'"),
-        (f'prompt_arguments = ["-p"]\n{MAPPING}', "prompt_arguments: none of them says {prompt}"),
-        (f'prompt = "stdin"\nprompt_arguments = "{{prompt}}"\n{MAPPING}', "and the prompt goes to standard input"),
-        (f'resume_arguments = ["-r"]\n{MAPPING}', "resume_arguments: none of them says {id}"),
-        (f'new_arguments = "{{id}}"\n{MAPPING}', "a name is of no use without resume_arguments"),
-        ('rules = [{when = {a = 1}, says = "end", stop = "error"}]', "without it no turn can ever succeed"),
+        (f'prompt_arguments = ["-p"]\n{MAPPING}', "prompt_arguments: none contains {prompt}"),
+        (f'prompt = "stdin"\nprompt_arguments = "{{prompt}}"\n{MAPPING}', 'but prompt = "stdin"'),
+        (f'resume_arguments = ["-r"]\n{MAPPING}', "resume_arguments: none contains {id}"),
+        (f'new_arguments = "{{id}}"\n{MAPPING}', "new_arguments: need resume_arguments, too"),
+        ('rules = [{when = {a = 1}, says = "end", stop = "error"}]', "without it no turn can succeed"),
         (f"extra = 1\n{MAPPING}", "extra: unknown key"),
-        (f'prompt_arguments = "{{prompt}}\\u0000"\n{MAPPING}', "holds a NUL character"),
+        (f'prompt_arguments = "{{prompt}}\\u0000"\n{MAPPING}', "contains a NUL character"),
     ],
 )
 def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    """The file, the field and the fix are named."""
+    """An invalid mapping is an error with the file, the field and the fix."""
     path = tmp_path / "m.toml"
     path.write_text(text)
     with pytest.raises(BadData) as refused:

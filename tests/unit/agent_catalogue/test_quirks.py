@@ -1,4 +1,4 @@
-"""What is known of an agent beside its protocol is gone by: where a cancel leaves its tool running, it ends too."""
+"""Quirks: an agent that leaves its tool running after a cancel is ended, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def interrupted(folder: Path, script: str, quirks: Quirks) -> tuple[list[int], list[str | None], int]:
-    """The processes, names of the conversation, and errors of a session that is interrupted by a message."""
+    """Return the processes, conversation ids and errors of a session that is interrupted by a message."""
     memory = folder / "memory"
     memory.mkdir()
     agents = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_MEMORY": str(memory)}, quirks=quirks)}
@@ -35,7 +35,7 @@ async def interrupted(folder: Path, script: str, quirks: Quirks) -> tuple[list[i
 
 
 async def test_a_cancel_that_leaves_tools_ends_the_agent(tmp_path: Path) -> None:
-    """The turn had a call: another process goes on with the same conversation, and nobody is charged for it."""
+    """After a turn with a call another process resumes the conversation, and no error is counted."""
     pids, names, errors = await interrupted(tmp_path, "@run true\n@hang", Quirks(cancel_leaves_tool=True))
     assert len(set(pids)) == 2
     assert (len(names), len(set(names)), None in names) == (2, 1, False)
@@ -46,6 +46,6 @@ async def test_a_cancel_that_leaves_tools_ends_the_agent(tmp_path: Path) -> None
     ("script", "quirks"), [("@run true\n@hang", Quirks()), ("@hang", Quirks(cancel_leaves_tool=True))]
 )
 async def test_another_cancel_leaves_the_agent_alone(tmp_path: Path, script: str, quirks: Quirks) -> None:
-    """One whose tools end with a cancel, or that had none, goes on as the same process."""
+    """An agent without the quirk, or without a call, continues in the same process."""
     pids, _, errors = await interrupted(tmp_path, script, quirks)
     assert (len(set(pids)), errors) == (1, 0)

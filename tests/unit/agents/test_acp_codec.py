@@ -1,4 +1,4 @@
-"""The ACP adapter, driven by bytes alone: every message of the flow, and every way to break it."""
+"""The ACP codec, driven by bytes alone: every message of the protocol, and every way to break it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Compaction,
     Malformed,
+    MessageAccepted,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
-    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -40,12 +40,12 @@ LOADS = {**HELLO, "agentCapabilities": {"loadSession": True}}
 
 
 def said(*messages: Any) -> bytes:
-    """What an agent writes to say *messages*."""
+    """Return the bytes that an agent writes to send *messages*."""
     return b"".join(json.dumps({"jsonrpc": "2.0", **one}).encode() + b"\n" for one in messages)
 
 
 def sent(outs: list[Out]) -> list[dict[str, Any]]:
-    """The messages among *outs* that go to the agent; each is one compact line."""
+    """Return the messages among *outs* that go to the agent; each is one compact line."""
     messages = []
     for out in outs:
         if isinstance(out, Send):
@@ -58,12 +58,12 @@ def sent(outs: list[Out]) -> list[dict[str, Any]]:
 
 
 def told(outs: list[Out]) -> list[Out]:
-    """What among *outs* is for us."""
+    """Return the reports among *outs*."""
     return [out for out in outs if not isinstance(out, Send)]
 
 
 class Conversation:
-    """A codec, and the agent's half of the conversation."""
+    """Codec, and the agent's half of the conversation."""
 
     def __init__(self, hello: dict[str, Any] = HELLO, *, silent: bool = True) -> None:
         self.codec = AcpCodec(silent=silent)
@@ -97,7 +97,7 @@ def update(what: str, /, session: str = "s", **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def talk() -> Conversation:
-    """A conversation with a session and a prompt under way."""
+    """Return a conversation with a session and a prompt in progress."""
     conversation = Conversation()
     conversation.prompt()
     return conversation
@@ -105,7 +105,7 @@ def talk() -> Conversation:
 
 # ------------------------------------------------------------------------------------------------ opening
 def test_start_says_who_we_are_and_what_we_offer() -> None:
-    """``initialize`` names version 1, files, terminals and child sessions."""
+    """``initialize`` names protocol version 1, files, terminals and child sessions."""
     (hello,) = sent(AcpCodec().start("/work"))
     assert (hello["id"], hello["method"]) == (1, "initialize")
     assert hello["params"]["protocolVersion"] == 1
@@ -118,7 +118,7 @@ def test_start_says_who_we_are_and_what_we_offer() -> None:
 
 
 def test_the_answer_to_initialize_opens_a_session_in_the_directory() -> None:
-    """``session/new`` follows with the working directory and no tool servers."""
+    """After ``initialize`` comes ``session/new`` with the working directory and no tool servers."""
     codec = AcpCodec()
     codec.start("/work")
     outs = codec.feed(said({"id": 1, "result": HELLO}))
@@ -127,20 +127,20 @@ def test_the_answer_to_initialize_opens_a_session_in_the_directory() -> None:
 
 
 def test_the_answer_to_session_new_makes_it_ready() -> None:
-    """Ready carries the agent's name and version, and the session's id where the agent can load it again."""
+    """Ready carries the agent's name and version, and the session's id if the agent can load the session again."""
     assert Conversation().ready == [Ready(None, "robot 2.1")]
     assert Conversation(LOADS).ready == [Ready("s", "robot 2.1")]
 
 
 def loading(hello: dict[str, Any] = HELLO) -> tuple[AcpCodec, list[Out]]:
-    """A codec that is to load the session ``old``, and what it makes of the answer to ``initialize``."""
+    """Return a codec that is to load the session ``old``, and its reaction to the response to ``initialize``."""
     codec = AcpCodec()
     codec.start("/work", "old")
     return codec, codec.feed(said({"id": 1, "result": hello}))
 
 
 def test_a_session_is_loaded_by_its_id() -> None:
-    """``session/load`` takes the place of ``session/new``; the session keeps its id."""
+    """``session/load`` replaces ``session/new``, and the session keeps its id."""
     codec, outs = loading(LOADS)
     params = {"sessionId": "old", "cwd": "/work", "mcpServers": []}
     assert sent(outs) == [{"id": 2, "method": "session/load", "params": params}]
@@ -149,7 +149,7 @@ def test_a_session_is_loaded_by_its_id() -> None:
 
 
 def test_what_is_replayed_while_a_session_loads_is_no_news() -> None:
-    """Updates of the session before the answer to ``session/load`` tell of the past; those after it are heard."""
+    """Updates before the response to ``session/load`` are ignored, updates after it are reported."""
     codec, _ = loading(LOADS)
     chunk = update("agent_message_chunk", session="old", content={"type": "text", "text": "long ago"})
     call = update("tool_call", session="old", toolCallId="c", title="make", status="pending")
@@ -158,7 +158,7 @@ def test_what_is_replayed_while_a_session_loads_is_no_news() -> None:
 
 
 def test_a_session_that_cannot_be_loaded_is_begun_anew() -> None:
-    """An error of ``session/load`` is told in the log, and ``session/new`` follows."""
+    """After an error of ``session/load`` the log has the reason, and ``session/new`` follows."""
     codec, _ = loading(LOADS)
     outs = codec.feed(said({"id": 2, "error": {"code": -32602, "message": "no such session"}}))
     (why,) = told(outs)
@@ -169,14 +169,14 @@ def test_a_session_that_cannot_be_loaded_is_begun_anew() -> None:
 
 
 def test_an_agent_that_loads_nothing_any_more_begins_anew() -> None:
-    """Without the capability nobody is asked to load."""
+    """Without the capability, ``session/load`` is not sent."""
     _, outs = loading(HELLO)
     assert [one["method"] for one in sent(outs)] == ["session/new"]
     assert any(isinstance(out, Text) for out in outs)
 
 
 def test_who_has_to_log_in_first_is_told_so_at_a_load() -> None:
-    """Authentication is no reason to lose the conversation: the launch fails."""
+    """A load that needs authentication fails the launch instead of starting a new conversation."""
     codec, _ = loading(LOADS)
     (end,) = codec.feed(said({"id": 2, "error": {"code": -32000, "message": "log in"}}))
     assert isinstance(end, Malformed)
@@ -191,7 +191,7 @@ def test_who_has_to_log_in_first_is_told_so_at_a_load() -> None:
     ],
 )
 def test_an_agent_may_say_little_about_itself(hello: dict[str, Any], info: str) -> None:
-    """Name, version and capabilities are optional."""
+    """Name, version and capabilities in the response to ``initialize`` are optional."""
     assert Conversation(hello).ready == [Ready(None, info)]
 
 
@@ -209,7 +209,7 @@ def test_an_agent_may_say_little_about_itself(hello: dict[str, Any], info: str) 
     ],
 )
 def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
-    """Another protocol version says what to install; a missing or wrong field is named."""
+    """Another protocol version is an error that says what to install; a missing or wrong field is named."""
     codec = AcpCodec()
     codec.start("/work")
     assert codec.feed(said({"id": 1, "result": result})) == [Malformed(why)]
@@ -232,7 +232,7 @@ def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
     ],
 )
 def test_a_refused_opening_is_named(step: int, error: dict[str, Any], why: str) -> None:
-    """An error to ``initialize`` or ``session/new`` ends the conversation with the agent's own words."""
+    """An error to ``initialize`` or ``session/new`` ends the conversation with the agent's own text."""
     codec = AcpCodec()
     codec.start("/work")
     if step == 2:
@@ -249,7 +249,7 @@ def test_a_prompt_is_one_request() -> None:
 
 
 def test_a_prompt_out_of_turn_is_a_mistake_of_ours(talk: Conversation) -> None:
-    """A prompt before the session, or during a turn, cannot be said in ACP: it raises."""
+    """A prompt before the session is open, or during a turn, raises RuntimeError."""
     with pytest.raises(RuntimeError, match="before the session is open"):
         AcpCodec().prompt("early")
     with pytest.raises(RuntimeError, match="during a turn"):
@@ -274,7 +274,7 @@ def test_a_prompt_out_of_turn_is_a_mistake_of_ours(talk: Conversation) -> None:
     ],
 )
 def test_the_answer_to_a_prompt_ends_the_turn(talk: Conversation, answer: dict[str, Any], ended: TurnEnded) -> None:
-    """Each stop reason has one word of ours; an unknown one and an error are errors, never success."""
+    """Each stop reason has one translation; an unknown reason and an error never count as success."""
     assert talk.answer(**answer) == [ended]
 
 
@@ -288,13 +288,14 @@ def test_the_answer_to_a_prompt_ends_the_turn(talk: Conversation, answer: dict[s
     ],
 )
 def test_whatever_answers_a_cancel_is_a_cancel(talk: Conversation, answer: dict[str, Any]) -> None:
-    """Agents answer it with errors and with ``end_turn``: nobody can know what they would have come to."""
+    """After a cancel the turn is cancelled, whether the agent responds with an error or with ``end_turn``."""
     talk.codec.interrupt()
     assert talk.answer(**answer) == [TurnEnded("cancelled")]
 
 
 def test_what_a_cancel_has_cut_off_did_not_complete(talk: Conversation) -> None:
-    """Gemini calls a command completed that the cancel has killed; what was completed before stays so."""
+    """A call that gemini reports as completed after a cancel has failed; a call completed before the cancel stays
+    completed."""
     talk.update("tool_call", toolCallId="a", title="a")
     assert talk.update("tool_call_update", toolCallId="a", status="completed") == [ToolClosed("a", "completed")]
     talk.update("tool_call", toolCallId="b", title="b")
@@ -303,7 +304,7 @@ def test_what_a_cancel_has_cut_off_did_not_complete(talk: Conversation) -> None:
 
 
 def test_an_end_without_an_answer_of_the_model_is_none() -> None:
-    """Gemini ends a turn well whose model's answers were all cut off; it counts no token then."""
+    """A successful end without tokens, as from gemini when every answer of its model was cut off, is a failure."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update("agent_message_chunk", content={"type": "text", "text": "half an ans"})
@@ -314,7 +315,7 @@ def test_an_end_without_an_answer_of_the_model_is_none() -> None:
 
 
 def test_an_end_after_nothing_is_none() -> None:
-    """Vibe ends a turn well whose model was cut off before a word: it has told of nothing then."""
+    """A successful end without any report, as from vibe when its model was cut off, is a failure."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update("available_commands_update", availableCommands=[])
@@ -333,7 +334,7 @@ def test_an_end_after_nothing_is_none() -> None:
     ],
 )
 def test_an_end_after_anything_is_believed(update: tuple[str, dict[str, Any]], usage: dict[str, Any]) -> None:
-    """A word, a thought, a call, or a token that was used."""
+    """A successful end after a text, a thought, a call or a token is a success."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update(update[0], **update[1])
@@ -341,7 +342,7 @@ def test_an_end_after_anything_is_believed(update: tuple[str, dict[str, Any]], u
 
 
 def test_a_command_of_the_agent_needs_no_model() -> None:
-    """What begins with a slash is for the agent itself: no token is no failure then."""
+    """A prompt that begins with a slash succeeds without a token, because the agent handles it itself."""
     talk = Conversation(silent=False)
     talk.prompt("/memory show")
     nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}, "model_usage": []}}
@@ -383,7 +384,7 @@ def test_a_command_of_the_agent_needs_no_model() -> None:
 def test_an_error_says_what_was_the_matter_with_the_model(
     talk: Conversation, error: dict[str, Any], problem: ModelProblem | None, status: int | None
 ) -> None:
-    """Each agent says it in a way of its own: as the code, in the data, or in a sentence."""
+    """The model's problem is found in the error's code, in its data, or in its text."""
     (ended,) = talk.answer(error=error)
     assert isinstance(ended, TurnEnded)
     assert (ended.stop, ended.problem, ended.status) == ("error", problem, status)
@@ -404,7 +405,7 @@ def test_an_error_says_what_was_the_matter_with_the_model(
 def test_an_agent_may_say_in_words_that_its_model_failed(
     talk: Conversation, stop: str, said: str, problem: ModelProblem | None
 ) -> None:
-    """Vibe refuses with such words, qwen ends well with them; who only speaks of errors has none."""
+    """A last text in the form of vibe's or qwen's errors is a failure; a text that only mentions errors is not."""
     talk.update("agent_message_chunk", content={"type": "text", "text": said})
     (ended,) = talk.answer(result={"stopReason": stop})
     assert isinstance(ended, TurnEnded)
@@ -415,25 +416,25 @@ QUEUES = {**HELLO, "agentCapabilities": {"_meta": {"claudeCode": {"promptQueuein
 
 
 def test_an_agent_that_queues_prompts_is_told_within_the_turn() -> None:
-    """The text is a prompt of its own, and the turn lasts until both are answered."""
+    """A steering message is a prompt of its own, and the turn lasts until both prompts are answered."""
     talk = Conversation(QUEUES)
     talk.prompt()
     steered = talk.codec.steer("and mind the gap")
     assert steered is not None
     (message,) = sent(steered)
     assert message["params"]["prompt"] == [{"type": "text", "text": "and mind the gap"}]
-    assert talk.answer(result={"stopReason": "end_turn"}) == [SteeringAccepted()]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [MessageAccepted()]
     assert talk.feed({"id": message["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("end_turn")]
 
 
 def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anything() -> None:
-    """Claude's bridge ends the first prompt well, and with no token, as soon as it turns to the queued one."""
+    """A first prompt that ends without tokens because a queued prompt takes over is no failure."""
     talk = Conversation(QUEUES, silent=False)
     talk.prompt()
     steered = talk.codec.steer("more")
     assert steered is not None
     assert talk.answer(result={"stopReason": "end_turn", "usage": {"inputTokens": 0, "outputTokens": 0}}) == [
-        SteeringAccepted()
+        MessageAccepted()
     ]
     talk.update("agent_message_chunk", content={"type": "text", "text": "done"})
     answer = {"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}
@@ -441,17 +442,17 @@ def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anythin
 
 
 def test_the_first_failure_among_queued_prompts_is_the_turns() -> None:
-    """What went wrong is not forgotten because something else went well."""
+    """A turn with a failed prompt fails, even if a later prompt of the turn succeeds."""
     talk = Conversation(QUEUES)
     talk.prompt()
     steered = talk.codec.steer("more")
     assert steered is not None
-    assert talk.answer(result={"stopReason": "max_tokens"}) == [SteeringAccepted()]
+    assert talk.answer(result={"stopReason": "max_tokens"}) == [MessageAccepted()]
     assert talk.feed({"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("max_tokens")]
 
 
 def test_who_cannot_be_told_within_a_turn_says_so(talk: Conversation) -> None:
-    """``None``: the agent does not queue, or is being cancelled, or has no turn. Nor can a call be ended alone."""
+    """``steer`` and ``end_call`` return ``None`` if the agent lacks the feature, is being cancelled, or has no turn."""
     assert talk.codec.steer("now") is None
     assert talk.codec.end_call("c") is None
     queueing = Conversation(QUEUES)
@@ -462,7 +463,7 @@ def test_who_cannot_be_told_within_a_turn_says_so(talk: Conversation) -> None:
 
 
 def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
-    """After a turn the session takes another prompt, under a new request id."""
+    """After a turn the session takes another prompt under a new request id."""
     first = talk.prompt_id
     talk.answer(result={"stopReason": "end_turn"})
     talk.prompt("more")
@@ -505,7 +506,7 @@ def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
     ],
 )
 def test_an_update_has_one_meaning(talk: Conversation, kind: str, fields: dict[str, Any], outs: list[Out]) -> None:
-    """Text, tools and usage are told; what the supervisor decides nothing by is ignored."""
+    """Texts, tools and usage are reported; updates that the supervisor does not use are ignored."""
     assert talk.update(kind, **fields) == outs
 
 
@@ -513,7 +514,7 @@ def test_an_update_has_one_meaning(talk: Conversation, kind: str, fields: dict[s
     ("status", "outcome"), [("completed", "completed"), ("failed", "failed"), ("cancelled", "failed")]
 )
 def test_a_tool_call_opens_once_and_closes_once(talk: Conversation, status: str, outcome: str) -> None:
-    """Repeated, late and contradicting updates of a call change nothing."""
+    """Repeated, late and contradictory updates of a call change nothing."""
     assert talk.update("tool_call", toolCallId="c", title="ls", status="pending") == [ToolOpened("c", "ls")]
     assert talk.update("tool_call_update", toolCallId="c", status="in_progress") == []
     assert talk.update("tool_call_update", toolCallId="c", status=status) == [ToolClosed("c", outcome)]
@@ -522,12 +523,13 @@ def test_a_tool_call_opens_once_and_closes_once(talk: Conversation, status: str,
 
 
 def test_an_update_of_another_session_is_not_ours(talk: Conversation) -> None:
-    """Agents may keep sessions of their own; only the one we opened counts."""
+    """Updates of a session that we did not open are ignored."""
     assert talk.feed(update("tool_call", session="other", toolCallId="c", title="ls")) == []
 
 
 def test_compaction_begins_and_ends_once(talk: Conversation) -> None:
-    """Repeated updates of one compaction are one compaction; a failed one says so; an end alone is none."""
+    """Repeated updates of one compaction are one compaction, a failed one is reported as failed, and an end alone is
+    ignored."""
     assert talk.update("compaction_update", compactionId="k", status="in_progress") == [Compaction(True)]
     assert talk.update("compaction_update", compactionId="k", status="in_progress", summary=None) == []
     assert talk.update("compaction_update", compactionId="k", status="completed") == [Compaction(False)]
@@ -537,7 +539,7 @@ def test_compaction_begins_and_ends_once(talk: Conversation) -> None:
 
 
 def test_a_compaction_does_not_outlive_its_turn(talk: Conversation) -> None:
-    """One that the last turn left open cannot end in the next."""
+    """A compaction that one turn left open does not end in the next turn."""
     talk.update("compaction_update", compactionId="k", status="in_progress")
     talk.answer(result={"stopReason": "cancelled"})
     talk.prompt()
@@ -549,19 +551,19 @@ CANCEL = {"method": "session/cancel", "params": {"sessionId": "s"}}
 
 
 def test_an_interrupt_asks_the_agent_to_cancel(talk: Conversation) -> None:
-    """``session/cancel`` is a notification; the turn goes on until the agent answers."""
+    """``session/cancel`` is a notification, and the turn continues until the agent responds."""
     outs = talk.codec.interrupt()
     assert told(outs) == []
     assert sent(outs) == [CANCEL]
 
 
 def test_an_interrupt_without_a_turn_says_nothing() -> None:
-    """There is nothing to cancel before a prompt."""
+    """Without a prompt an interrupt sends nothing."""
     assert Conversation().codec.interrupt() == []
 
 
 def test_a_cancelled_turn_closes_what_it_left_open(talk: Conversation) -> None:
-    """The client closes the unfinished calls, oldest first, before the turn ends; late updates of them are ignored."""
+    """Open calls close, oldest first, before a cancelled turn ends; later updates of these calls are ignored."""
     talk.update("tool_call", toolCallId="a", title="a")
     talk.update("tool_call", toolCallId="b", title="b")
     talk.update("tool_call_update", toolCallId="a", status="completed")
@@ -573,13 +575,13 @@ def test_a_cancelled_turn_closes_what_it_left_open(talk: Conversation) -> None:
 
 
 def test_a_turn_that_ends_with_an_open_call_leaves_it_open(talk: Conversation) -> None:
-    """``end_turn`` with an open call is a claim that the runtime must see through: the codec does not tidy it up."""
+    """``end_turn`` with an open call leaves the call open, because the runtime has to judge that claim."""
     talk.update("tool_call", toolCallId="a", title="a")
     assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
 
 
 def test_a_call_does_not_outlive_its_turn(talk: Conversation) -> None:
-    """A call of the last turn neither closes in the next one nor attracts its commands."""
+    """A call of the last turn neither closes in the next turn nor gets its commands."""
     talk.update("tool_call", toolCallId="a", title="a")
     talk.answer(result={"stopReason": "end_turn"})
     talk.prompt()
@@ -596,7 +598,7 @@ OPTIONS = [
 
 
 def test_only_a_newline_ends_a_line_of_a_file(talk: Conversation) -> None:
-    """A form feed, or what else Unicode takes for the end of a line, stands within one."""
+    """Only a newline ends a line of a file, not a form feed or another line separator of Unicode."""
     talk.request(7, "fs/read_text_file", path="/work/a", line=2, limit=1)
     outs = talk.codec.file_answered("file-1", "a\fa\u2028a\rb\r\nsecond\fline\nthird\n")
     assert sent(outs) == [{"id": 7, "result": {"content": "second\fline\n"}}]
@@ -613,11 +615,11 @@ def ask(talk: Conversation, rpc_id: Any = 7, title: str | None = "rm -r /") -> l
     [("no", {"outcome": "selected", "optionId": "no"}), (None, {"outcome": "cancelled"})],
 )
 def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, option: str | None, outcome: Any) -> None:
-    """The answer goes to the agent's own request id, whatever its type."""
+    """The response carries the agent's own request id, whatever the type of the id."""
     offered = (("yes", "allow_once"), ("no", "reject_once"))
     opened, asked = ask(talk, rpc_id)
     assert opened == ToolOpened("c", "rm -r /")
-    assert asked == PermissionAsked("permission-1", "rm -r /", offered)
+    assert asked == PermissionNeeded("permission-1", "rm -r /", offered)
     answer = talk.codec.permission("permission-1", option)
     assert sent(answer) == [{"id": rpc_id, "result": {"outcome": outcome}}]
 
@@ -626,22 +628,22 @@ def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, opt
 def test_a_request_opens_the_call_that_it_is_the_first_word_about(
     talk: Conversation, option: str, closed: list[Out]
 ) -> None:
-    """Gemini tells of a call by asking for it, and tells nothing more of one that it may not make."""
+    """A permission request for an unknown call opens the call, and a refusal closes it."""
     assert told(ask(talk))[0] == ToolOpened("c", "rm -r /")
     assert told(talk.codec.permission("permission-1", option)) == closed
 
 
 def test_a_refused_request_leaves_a_call_to_the_agent_that_told_of_it_before(talk: Conversation) -> None:
-    """Who has opened a call by itself closes it by itself."""
+    """A refusal leaves a call open that the agent opened itself."""
     talk.update("tool_call", toolCallId="c", title="rm")
     (asked,) = ask(talk)
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert told(talk.codec.permission("permission-1", "no")) == []
     assert talk.update("tool_call_update", toolCallId="c", status="failed") == [ToolClosed("c", "failed")]
 
 
 def test_a_call_that_was_only_asked_for_does_not_stay_open(talk: Conversation) -> None:
-    """Some agents say nothing of it but that they wanted it: at the end of the turn nobody knows what came of it."""
+    """A call that was granted and never reported again ends with the turn, with outcome unknown."""
     ask(talk)
     talk.codec.permission("permission-1", "yes")
     ended = talk.answer(result={"stopReason": "end_turn"})
@@ -649,7 +651,7 @@ def test_a_call_that_was_only_asked_for_does_not_stay_open(talk: Conversation) -
 
 
 def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
-    """The tool's name, its arguments (else the call's content), and the files that it names."""
+    """A permission request reports the tool's name, the arguments or else the content, and the files."""
     call = {
         "toolCallId": "c",
         "title": "Write",
@@ -659,13 +661,13 @@ def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
         "_meta": {"claudeCode": {"toolName": "Write"}},
     }
     asked = talk.request(7, "session/request_permission", toolCall=call, options=OPTIONS)[1]
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert (asked.tool, asked.tool_kind, asked.paths) == ("Write", "edit", ("/work/a",))
     assert json.loads(asked.detail) == {"path": "/work/a"}
 
 
 def test_a_request_that_the_agent_withdraws_is_answered_so(talk: Conversation) -> None:
-    """``$/cancel_request``: the agent hears that it is over, its call is closed, and who answers comes too late."""
+    """``$/cancel_request`` closes the request and its call, and a later answer has no effect."""
     ask(talk)
     withdrawn = talk.feed({"method": "$/cancel_request", "params": {"requestId": 7}})
     assert sent(withdrawn) == [{"id": 7, "error": {"code": -32800, "message": "withdrawn"}}]
@@ -674,14 +676,14 @@ def test_a_request_that_the_agent_withdraws_is_answered_so(talk: Conversation) -
 
 
 def test_a_permission_without_title_shows_its_call(talk: Conversation) -> None:
-    """The title is optional in ACP: the call's id stands in for it."""
+    """A permission request without a title shows the call's id."""
     _, asked = ask(talk, title=None)
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert asked.title == "c"
 
 
 def test_a_permission_shows_what_it_is_about(talk: Conversation) -> None:
-    """Its arguments are there to be judged by, or else its content, and the files that it names."""
+    """A permission request shows the arguments, or else the content, and the files of its call."""
     for told, detail in (
         ({"rawInput": {"command": "rm -r /"}}, '{"command":"rm -r /"}'),
         ({"content": [{"type": "diff", "path": "a", "newText": "x"}]}, '[{"type":"diff","path":"a","newText":"x"}]'),
@@ -689,7 +691,7 @@ def test_a_permission_shows_what_it_is_about(talk: Conversation) -> None:
     ):
         call = {"toolCallId": "c", "locations": [{"path": "/w/a"}, {"path": "b", "line": 3}], **told}
         asked = talk.request(1, "session/request_permission", toolCall=call, options=OPTIONS)[-1]
-        assert isinstance(asked, PermissionAsked)
+        assert isinstance(asked, PermissionNeeded)
         assert (asked.detail.replace(": ", ":").replace(", ", ","), asked.paths) == (detail, ("/w/a", "b"))
 
 
@@ -698,19 +700,19 @@ STEERS = {**HELLO, "agentCapabilities": {"_meta": {"supervisor": {"steer": True}
 
 
 def test_an_agent_that_offers_it_is_told_within_its_turn() -> None:
-    """Its answer says that it has taken the message up; an error says nothing."""
+    """A success of the steering extension reports that the message was taken up, an error reports nothing."""
     talk = Conversation(STEERS)
     assert [one.steers for one in talk.ready if isinstance(one, Ready)] == [True]
     talk.prompt()
     first, second = (sent(list(talk.codec.steer(text) or ()))[0] for text in ("come", "go"))
     assert first["method"] == "_supervisor/session/steer"
     assert first["params"] == {"sessionId": "s", "prompt": [{"type": "text", "text": "come"}]}
-    assert talk.feed({"id": first["id"], "result": {}}) == [SteeringAccepted()]
+    assert talk.feed({"id": first["id"], "result": {}}) == [MessageAccepted()]
     assert talk.feed({"id": second["id"], "error": {"code": -32800, "message": "over"}}) == []
 
 
 def test_nobody_is_told_within_a_turn_that_is_not_there(talk: Conversation) -> None:
-    """Who does not offer it, works on no prompt, or is being cancelled cannot be told."""
+    """``steer`` returns ``None`` without the extension, without a prompt, and during a cancel."""
     assert talk.codec.steer("come") is None
     steers = Conversation(STEERS)
     assert steers.codec.steer("come") is None
@@ -720,7 +722,7 @@ def test_nobody_is_told_within_a_turn_that_is_not_there(talk: Conversation) -> N
 
 
 def test_a_permission_is_answered_once(talk: Conversation) -> None:
-    """A second answer, and one to a request that does not exist, say nothing."""
+    """A second answer, and an answer to an unknown request, send nothing."""
     ask(talk)
     assert len(talk.codec.permission("permission-1", "yes")) == 1
     assert talk.codec.permission("permission-1", "yes") == []
@@ -728,15 +730,15 @@ def test_a_permission_is_answered_once(talk: Conversation) -> None:
 
 
 def test_an_option_that_was_not_offered_is_refused(talk: Conversation) -> None:
-    """The error lists the offered options, and the request can still be answered."""
+    """An option that was not offered raises an error that lists the options, and the request stays open."""
     ask(talk)
-    with pytest.raises(ValueError, match=r"'maybe' was not offered; choose of: yes, no"):
+    with pytest.raises(ValueError, match=r"'maybe' was not offered; use one of: yes, no"):
         talk.codec.permission("permission-1", "maybe")
     assert len(talk.codec.permission("permission-1", "yes")) == 1
 
 
 def test_an_interrupt_answers_every_open_permission(talk: Conversation) -> None:
-    """All are answered ``cancelled``, once, and so are those that the agent asks for afterwards."""
+    """An interrupt answers all open requests ``cancelled`` once, and later requests of the turn as well."""
     cancelled = {"outcome": {"outcome": "cancelled"}}
     ask(talk, 7)
     ask(talk, 8)
@@ -750,14 +752,14 @@ def test_an_interrupt_answers_every_open_permission(talk: Conversation) -> None:
 
 # ------------------------------------------------------------------------------------------------ terminals
 def open_terminal(talk: Conversation, **params: Any) -> str:
-    """A command for the call ``c``; the id of its terminal."""
+    """Start a command for the call ``c``, and return the id of its terminal."""
     talk.update("tool_call", toolCallId="c", title="ls")
     (answer,) = sent(talk.request(1, "terminal/create", **{"command": "ls", **params}))
     return str(answer["result"]["terminalId"])
 
 
 def test_a_terminal_is_opened_and_answered_at_once(talk: Conversation) -> None:
-    """The command, its directory and its environment are told as they were asked for."""
+    """The command, its directory and its environment are reported as requested."""
     talk.update("tool_call", toolCallId="c", title="ls")
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": ""}]
     meta = {"toolCallId": "c"}
@@ -780,7 +782,7 @@ def test_a_terminal_is_opened_and_answered_at_once(talk: Conversation) -> None:
     ],
 )
 def test_a_terminal_serves_a_call(talk: Conversation, calls: list[str], meta: Any, serves: str) -> None:
-    """The call it names if that is open, else the only one without a terminal, else one of its own."""
+    """A command serves the open call that it names, else the only call without a terminal, else a call of its own."""
     for call in calls:
         talk.update("tool_call", toolCallId=call, title=call)
     (*before, opened) = told(talk.request(1, "terminal/create", command="ls", args=["-l"], _meta=meta))
@@ -790,7 +792,7 @@ def test_a_terminal_serves_a_call(talk: Conversation, calls: list[str], meta: An
 
 
 def test_a_call_that_has_a_terminal_gets_no_second_one_by_guess(talk: Conversation) -> None:
-    """Of two calls, the one without a terminal is served; when both have one, the next command has its own call."""
+    """Of two calls the one without a terminal is served; if both have one, the next command gets a call of its own."""
     served = []
     for call in ("a", "b"):
         talk.update("tool_call", toolCallId=call, title=call)
@@ -801,7 +803,7 @@ def test_a_call_that_has_a_terminal_gets_no_second_one_by_guess(talk: Conversati
 
 @pytest.mark.parametrize(("status", "outcome"), [(0, "completed"), (1, "failed"), (-9, "failed"), (None, "failed")])
 def test_a_call_of_its_own_ends_with_its_command(talk: Conversation, status: int | None, outcome: str) -> None:
-    """What the agent never announced as a call is closed by its exit, once."""
+    """A call that was opened for a command closes once, at the exit of the command."""
     talk.request(1, "terminal/create", command="ls")
     (closed,) = talk.codec.terminal_exited("terminal-1", status)
     assert isinstance(closed, ToolClosed)
@@ -810,7 +812,7 @@ def test_a_call_of_its_own_ends_with_its_command(talk: Conversation, status: int
 
 
 def test_a_call_of_its_own_is_closed_by_a_cancel_once(talk: Conversation) -> None:
-    """The exit that follows a cancelled turn closes nothing a second time."""
+    """The exit of a command after a cancelled turn does not close its call a second time."""
     talk.request(1, "terminal/create", command="ls")
     talk.codec.interrupt()
     ended = talk.answer(result={"stopReason": "cancelled"})
@@ -820,7 +822,7 @@ def test_a_call_of_its_own_is_closed_by_a_cancel_once(talk: Conversation) -> Non
 
 
 def test_an_announced_call_is_closed_by_the_agent_only(talk: Conversation) -> None:
-    """The exit of its command does not close a call that the agent opened."""
+    """The exit of a command does not close a call that the agent opened."""
     terminal = open_terminal(talk)
     assert talk.codec.terminal_exited(terminal, 0) == []
     (closed,) = talk.update("tool_call_update", toolCallId="c", status="completed")
@@ -834,7 +836,7 @@ def output_of(talk: Conversation, terminal: str) -> Any:
 
 
 def test_output_is_answered_at_any_time(talk: Conversation) -> None:
-    """While it runs there is no exit status; afterwards there is."""
+    """``terminal/output`` has no exit status while the command runs, and has one afterwards."""
     terminal = open_terminal(talk)
     assert output_of(talk, terminal) == {"output": "", "truncated": False}
     talk.codec.terminal_output(terminal, b"sch\xc3")
@@ -860,7 +862,7 @@ def test_output_is_answered_at_any_time(talk: Conversation) -> None:
 def test_output_is_cut_at_the_front_between_characters(
     talk: Conversation, limit: int, data: bytes, kept: str, truncated: bool
 ) -> None:
-    """What is kept is valid and never longer than the limit, however it arrived."""
+    """Kept output is valid UTF-8 and within its limit, however it arrived."""
     terminal = open_terminal(talk, outputByteLimit=limit)
     for at in range(len(data)):
         talk.codec.terminal_output(terminal, data[at : at + 1])
@@ -869,7 +871,7 @@ def test_output_is_cut_at_the_front_between_characters(
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, 1024 * 1024), (10**12, 8 * 1024 * 1024)])
 def test_output_has_a_limit_of_ours(talk: Conversation, limit: int | None, kept: int) -> None:
-    """1 MiB where the agent sets none, and 8 MiB whatever it sets."""
+    """The limit of kept output is 1 MiB by default, and 8 MiB at most."""
     terminal = open_terminal(talk, outputByteLimit=limit)
     talk.codec.terminal_output(terminal, b"x" * (kept + 1))
     answer = output_of(talk, terminal)
@@ -887,7 +889,7 @@ def test_output_has_a_limit_of_ours(talk: Conversation, limit: int | None, kept:
     ],
 )
 def test_waiting_for_the_exit_is_answered_at_the_exit(talk: Conversation, status: int | None, answer: Any) -> None:
-    """Everyone who waits is answered when it ends, and who asks later at once."""
+    """Requests that wait for the exit are answered at the exit, later requests at once."""
     terminal = open_terminal(talk)
     assert talk.request(3, "terminal/wait_for_exit", terminalId=terminal) == []
     assert talk.request("four", "terminal/wait_for_exit", terminalId=terminal) == []
@@ -899,7 +901,7 @@ def test_waiting_for_the_exit_is_answered_at_the_exit(talk: Conversation, status
 
 @pytest.mark.parametrize("method", ["terminal/kill", "terminal/release"])
 def test_kill_and_release_end_a_running_command(talk: Conversation, method: str) -> None:
-    """Both are answered, and end the command if it runs."""
+    """``terminal/kill`` and ``terminal/release`` are answered, and end a running command."""
     terminal = open_terminal(talk)
     outs = talk.request(3, method, terminalId=terminal)
     assert told(outs) == [TerminalKilled(terminal)]
@@ -908,14 +910,14 @@ def test_kill_and_release_end_a_running_command(talk: Conversation, method: str)
 
 @pytest.mark.parametrize("method", ["terminal/kill", "terminal/release"])
 def test_kill_and_release_of_an_ended_command_kill_nothing(talk: Conversation, method: str) -> None:
-    """A command that has ended is not killed again."""
+    """``terminal/kill`` and ``terminal/release`` do not kill a command that has ended."""
     terminal = open_terminal(talk)
     talk.codec.terminal_exited(terminal, 0)
     assert told(talk.request(3, method, terminalId=terminal)) == []
 
 
 def test_who_waits_for_a_released_command_is_still_answered(talk: Conversation) -> None:
-    """A release does not lose the answer that is owed at the exit."""
+    """A release keeps the requests that wait for the exit."""
     terminal = open_terminal(talk)
     talk.request(3, "terminal/wait_for_exit", terminalId=terminal)
     talk.request(4, "terminal/release", terminalId=terminal)
@@ -927,7 +929,7 @@ def test_who_waits_for_a_released_command_is_still_answered(talk: Conversation) 
 @pytest.mark.parametrize("method", ["output", "wait_for_exit", "kill", "release"])
 @pytest.mark.parametrize("running", [True, False])
 def test_a_terminal_that_is_not_there_is_an_error_to_the_agent(talk: Conversation, method: str, running: bool) -> None:
-    """A released or unknown terminal is refused with its name, and the conversation goes on."""
+    """A released or unknown terminal is an error to the agent, and the conversation continues."""
     terminal = open_terminal(talk)
     if not running:
         talk.codec.terminal_exited(terminal, 0)
@@ -939,35 +941,35 @@ def test_a_terminal_that_is_not_there_is_an_error_to_the_agent(talk: Conversatio
 
 
 def test_news_of_an_unknown_terminal_mean_nothing(talk: Conversation) -> None:
-    """The host may speak of a command that was released and has ended."""
+    """Output and exit of a command that was released and has ended are ignored."""
     assert talk.codec.terminal_output("terminal-9", b"x") == []
     assert talk.codec.terminal_exited("terminal-9", 0) == []
 
 
 # ------------------------------------------------------------------------------------------------ child sessions
 def test_a_child_session_is_asked_for_and_answered(talk: Conversation) -> None:
-    """The request names the child, its prompt, its agent and the call it serves; its answer is the child's end."""
+    """A request for a child names the child, its prompt, its agent and its call, and is answered at the child's end."""
     talk.update("tool_call", toolCallId="c", title="agent scout")
     run = {"name": "scout", "prompt": "look", "agent": "fast", "_meta": {"toolCallId": "c"}}
     outs = talk.request(5, "_supervisor/session/run", **run)
-    assert outs == [ChildAsked("child-1", "scout", "look", "fast", "c")]
+    assert outs == [ChildRequested("child-1", "scout", "look", "fast", "c")]
     answer = talk.codec.child_ended("child-1", "completed", "found it")
     assert sent(answer) == [{"id": 5, "result": {"outcome": "completed", "text": "found it"}}]
     assert talk.codec.child_ended("child-1", "completed", "found it") == []
 
 
 def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
-    """Without a call, or with one that is not open, the child belongs to the turn."""
+    """Without an open call the child belongs to the turn."""
     for meta in (None, {"toolCallId": "unknown"}):
         (asked,) = talk.request(5, "_supervisor/session/run", name="scout", prompt="look", _meta=meta)
-        assert isinstance(asked, ChildAsked)
+        assert isinstance(asked, ChildRequested)
         assert (asked.agent, asked.call_id) == (None, None)
 
 
 # ------------------------------------------------------------------------------------------------ what is not for us
 @pytest.mark.parametrize("method", ["session/elicitation", "_vendor/thing"])
 def test_an_unknown_request_is_refused_by_name(talk: Conversation, method: str) -> None:
-    """The agent gets JSON-RPC's own answer, and the turn goes on."""
+    """An unknown method gets JSON-RPC's error, and the turn continues."""
     (answer,) = sent(talk.request(5, method))
     assert answer == {"id": 5, "error": {"code": -32601, "message": f"method not found: {method}"}}
 
@@ -984,18 +986,18 @@ def test_an_unknown_request_is_refused_by_name(talk: Conversation, method: str) 
     ],
 )
 def test_unknown_notifications_and_answers_are_ignored(talk: Conversation, message: dict[str, Any]) -> None:
-    """What nobody asked for changes nothing."""
+    """Unknown notifications, and responses to no request, change nothing."""
     assert talk.feed(message) == []
 
 
 def test_a_second_answer_to_the_same_request_is_ignored(talk: Conversation) -> None:
-    """A turn ends once."""
+    """A second response to a prompt does not end the turn again."""
     assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
     assert talk.answer(result={"stopReason": "end_turn"}) == []
 
 
 def test_blank_lines_are_no_messages(talk: Conversation) -> None:
-    """Empty lines and carriage returns between messages are harmless."""
+    """Empty lines and carriage returns between messages are ignored."""
     chunk = said(update("agent_message_chunk", content={"type": "text", "text": "hi"})).replace(b"\n", b"\r\n")
     assert talk.codec.feed(b"\n\r\n" + chunk + b"  \n") == [Text("message", "hi")]
 
@@ -1052,7 +1054,7 @@ TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
     ],
 )
 def test_what_breaks_the_protocol_is_named_and_ends_the_conversation(talk: Conversation, line: str, why: str) -> None:
-    """One error names the message and the field; nothing after it is read, in the same chunk or later."""
+    """The error names the message and the field, and nothing after it is read, in the same chunk or later."""
     more = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
     (broken,) = talk.codec.feed(line.encode() + b"\n" + more)
     assert isinstance(broken, Malformed)
@@ -1069,7 +1071,7 @@ def test_what_breaks_the_protocol_is_named_and_ends_the_conversation(talk: Conve
     ],
 )
 def test_a_line_that_is_no_text_is_named(data: bytes, why: str) -> None:
-    """What the framing finds wrong ends the conversation too."""
+    """An error of the framing ends the conversation, too."""
     codec = AcpCodec(line_bytes_max=64)
     codec.start("/work")
     (broken,) = codec.feed(data)
@@ -1079,14 +1081,14 @@ def test_a_line_that_is_no_text_is_named(data: bytes, why: str) -> None:
 
 
 def test_an_output_that_ends_in_half_a_message_is_named(talk: Conversation) -> None:
-    """The end of the output inside a line is an error; at a line's end it waits for the exit."""
+    """The end of the output within a line is an error, the end after a line is not."""
     assert talk.codec.feed(b"") == []
     assert talk.codec.feed(b'{"jsonrpc"') == []
     assert talk.codec.feed(b"") == [Malformed("the agent's output ended in the middle of a message")]
 
 
 def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conversation) -> None:
-    """Every command to a broken agent is silent, and its exit does not end the turn a second time."""
+    """After a protocol error commands send nothing, and the exit does not end the turn a second time."""
     terminal = open_terminal(talk)
     ask(talk)
     talk.request(1, "_supervisor/session/run", name="x", prompt="y")
@@ -1102,7 +1104,7 @@ def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conver
 
 # ------------------------------------------------------------------------------------------------ the end
 def test_close_closes_the_session_where_the_agent_offers_it() -> None:
-    """``session/close`` goes first, the end of the input after it; the answer means nothing to us."""
+    """``session/close`` is sent before the end of the input, and its response is ignored."""
     talk = Conversation()
     outs = talk.codec.close()
     assert sent(outs) == [{"id": 3, "method": "session/close", "params": {"sessionId": "s"}}]
@@ -1114,7 +1116,7 @@ def test_close_closes_the_session_where_the_agent_offers_it() -> None:
     "capabilities", [None, {}, {"sessionCapabilities": {}}, {"sessionCapabilities": {"close": None}}]
 )
 def test_close_without_that_offer_is_the_end_of_the_input(capabilities: Any) -> None:
-    """An agent that did not offer ``session/close`` is not asked for it."""
+    """Without the capability only the input is closed."""
     talk = Conversation({"protocolVersion": 1, "agentCapabilities": capabilities})
     assert talk.codec.close() == [CloseInput()]
 
@@ -1129,7 +1131,7 @@ def test_close_without_that_offer_is_the_end_of_the_input(capabilities: Any) -> 
     ],
 )
 def test_an_exit_has_words(status: int | None, words: str) -> None:
-    """During a turn it is the turn's error, before the session is open it is an error of the agent."""
+    """An exit is an error of the turn during a turn, and an error of the agent before the session is open."""
     talk = Conversation()
     talk.prompt()
     assert talk.codec.exited(status) == [TurnEnded("error", f"the agent {words} in the middle of a turn")]
@@ -1140,13 +1142,13 @@ def test_an_exit_has_words(status: int | None, words: str) -> None:
 
 
 def test_an_exit_between_turns_is_no_error(talk: Conversation) -> None:
-    """An idle agent may end; whether it should have is not for the protocol to say."""
+    """The exit of an idle agent reports nothing."""
     talk.answer(result={"stopReason": "end_turn"})
     assert talk.codec.exited(0) == []
 
 
 def test_an_exit_inside_a_message_says_so(talk: Conversation) -> None:
-    """If the end of the output was never seen, the exit tells of the half message."""
+    """An exit within a message is reported with the incomplete message."""
     talk.codec.feed(b'{"jsonrpc"')
     ended = TurnEnded("error", "the agent exited with status 1 in the middle of a turn, after half a message")
     assert talk.codec.exited(1) == [ended]
@@ -1160,7 +1162,7 @@ def use(talk: Conversation, **fields: Any) -> Usage:
 
 
 def test_cost_is_a_total_of_the_conversation(talk: Conversation) -> None:
-    """Each update adds what the total has risen by, also over turns; one that falls, or another currency, nothing."""
+    """Each update adds the rise of the total cost, over turns too; a falling total and another currency add nothing."""
     costs = [(0.5, "USD"), (0.75, "USD"), (0.25, "USD"), (9.0, "EUR"), (0.75, "USD"), (-1.0, "USD"), (1e300, "USD")]
     added = [use(talk, cost={"amount": amount, "currency": currency}).cost_usd for amount, currency in costs]
     assert added == [0.5, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -1170,7 +1172,7 @@ def test_cost_is_a_total_of_the_conversation(talk: Conversation) -> None:
 
 
 def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
-    """The total that is told while a conversation is loaded adds nothing, and what comes later adds to it."""
+    """The total reported while a conversation is loaded adds nothing, later totals add their rise."""
     talk = Conversation(LOADS)
     talk.codec = AcpCodec()
     talk.codec.start("/work", "old")
@@ -1184,7 +1186,7 @@ def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
 
 
 def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
-    """What an update's ``_meta`` has told is not counted again by the answer; the next turn counts from nothing."""
+    """Tokens reported by an update are not counted again with the response, and the next turn counts from zero."""
     first = use(talk, _meta={"usage": {"inputTokens": 10, "outputTokens": 2}})
     assert (first.input_tokens, first.output_tokens) == (10, 2)
     usage = {"inputTokens": 15, "outputTokens": 5, "totalTokens": 20}
@@ -1196,7 +1198,7 @@ def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
 
 
 def test_a_total_counts_what_has_no_name_of_its_own(talk: Conversation) -> None:
-    """Tokens that a cache was read with are in the total only: they came in."""
+    """Tokens that are only in the total, such as cache reads, count as input."""
     usage = {"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 85, "totalTokens": 100}
     (_, used) = talk.answer(result={"stopReason": "end_turn", "usage": usage})
     assert isinstance(used, Usage)
@@ -1207,13 +1209,13 @@ def test_a_total_counts_what_has_no_name_of_its_own(talk: Conversation) -> None:
     "usage", [None, 5, "many", [], {}, {"inputTokens": "5"}, {"inputTokens": -5}, {"totalTokens": True}, {"x": 10**30}]
 )
 def test_a_draft_that_is_not_understood_ends_nothing(talk: Conversation, usage: Any) -> None:
-    """The shape of ``usage`` may change: what is not what we know is read over."""
+    """A ``usage`` of an unknown shape is ignored."""
     assert talk.answer(result={"stopReason": "end_turn", "usage": usage, "_meta": 5}) == [TurnEnded("end_turn")]
 
 
 # ------------------------------------------------------------------------------------------------ what calls do
 def closed(talk: Conversation, call: str, *updates: dict[str, Any]) -> tuple[str, str]:
-    """The digests of a call's arguments and result."""
+    """Return the digests of a call's arguments and result."""
     found: list[Out] = []
     for one in ({"title": "t", "kind": "other"}, *updates, {"status": "completed"}):
         found += talk.update("tool_call_update", toolCallId=call, **one)
@@ -1223,7 +1225,7 @@ def closed(talk: Conversation, call: str, *updates: dict[str, Any]) -> tuple[str
 
 
 def test_equal_calls_have_equal_digests(talk: Conversation) -> None:
-    """The last that was told of the arguments, and of the result, counts; how often it was told does not."""
+    """The digests depend on the last reported arguments and result, not on the number of reports."""
     read, text = {"rawInput": {"path": "a.py"}}, {"rawOutput": "text"}
     same = closed(talk, "1", read, text)
     assert all(same)
@@ -1236,12 +1238,12 @@ def test_equal_calls_have_equal_digests(talk: Conversation) -> None:
 
 @pytest.mark.parametrize("nothing", [{}, {"rawInput": {}, "rawOutput": None}, {"content": []}])
 def test_what_is_not_told_has_no_digest(talk: Conversation, nothing: dict[str, Any]) -> None:
-    """Nothing, and what stands for nothing."""
+    """Missing and empty arguments and results have no digest."""
     assert closed(talk, "1", nothing) == ("", "")
 
 
 def test_the_content_of_an_edit_is_what_it_does(talk: Conversation) -> None:
-    """Of an edit that tells no arguments the difference that it makes counts as them."""
+    """The content of an edit without arguments counts as its arguments."""
     diff = {"kind": "edit", "content": [{"type": "diff", "path": "/a", "oldText": "x", "newText": "y"}]}
     asked, answered = closed(talk, "1", diff)
     assert asked
@@ -1249,7 +1251,7 @@ def test_the_content_of_an_edit_is_what_it_does(talk: Conversation) -> None:
 
 
 def test_a_command_of_ours_is_known_by_what_it_writes(talk: Conversation) -> None:
-    """The name of its terminal, another one each time, is no result: its words and its exit status are."""
+    """The digest of a command that we run covers its output and exit status, not the name of its terminal."""
     found = []
     for number, (output, status) in enumerate([(b"same", 0), (b"same", 0), (b"other", 0), (b"same", 1)], 1):
         talk.request(number, "terminal/create", command="make", args=["test"])

@@ -1,4 +1,4 @@
-"""How a conversation with an ACP agent begins: versions, logins, sessions of the past, and what a plan wishes for."""
+"""Handshake with an ACP agent: versions, logins, resumed sessions, and the settings of a plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAYS = [{"id": "key", "name": "An API key"}, {"id": "browser"}]
 
 
 class Talk:
-    """A codec that wishes for something, and the agent's half of its opening."""
+    """Codec with settings of a plan, and the agent's half of the handshake."""
 
     def __init__(self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **wishes: Any) -> None:
         self.codec = AcpCodec(wishes=AgentOptions(**wishes))
@@ -39,7 +39,7 @@ class Talk:
         self.answer(result={**hello, "agentInfo": {"name": "robot"}})
 
     def answer(self, **answer: Any) -> Talk:
-        """Answer the last request."""
+        """Respond to the last request."""
         message = {"jsonrpc": "2.0", "id": self.asked[-1]["id"], **answer}
         self._hear(self.codec.feed(json.dumps(message).encode() + b"\n"))
         return self
@@ -64,7 +64,7 @@ class Talk:
 
 # ------------------------------------------------------------------------------------------------ the login
 def test_who_is_not_let_in_logs_in_as_the_plan_says() -> None:
-    """``authenticate`` with the method of the plan, and ``session/new`` once more."""
+    """A request that needs authentication is followed by ``authenticate`` with the plan's method, and sent again."""
     talk = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN)
     assert talk.asked[-1]["method"] == "authenticate"
     assert talk.asked[-1]["params"] == {"methodId": "key"}
@@ -74,7 +74,7 @@ def test_who_is_not_let_in_logs_in_as_the_plan_says() -> None:
 
 
 def test_who_is_let_in_does_not_log_in() -> None:
-    """The method of a plan is for who is asked for it."""
+    """The plan's login method is used only if the agent requires a login."""
     talk = Talk(ways=WAYS, auth="key").opened()
     assert talk.methods == ["initialize", "session/new"]
 
@@ -83,24 +83,27 @@ def test_who_is_let_in_does_not_log_in() -> None:
     ("auth", "said"),
     [
         ("", "(`auth:` of the plan's agent may be 'key' (An API key), 'browser' (browser))"),
-        ("kee", "(it knows no 'kee'; `auth:` of the plan's agent may be 'key' (An API key), 'browser' (browser))"),
+        (
+            "kee",
+            "(it does not offer 'kee'; `auth:` of the plan's agent may be 'key' (An API key), 'browser' (browser))",
+        ),
     ],
 )
 def test_a_login_that_the_plan_does_not_know_names_the_ways(auth: str, said: str) -> None:
-    """The error says how one can log in, in the agent's own words."""
+    """A login without a valid method is an error that lists the agent's methods."""
     talk = Talk(ways=WAYS, auth=auth).answer(**NEEDS_LOGIN)
     assert talk.why == (
         "the agent needs authentication: Authentication required: log in with the agent's own program,"
-        f" then start it again, or have it log in by itself {said}"
+        f" then start it again, or let the supervisor log in {said}"
     )
 
 
 def test_a_refused_login_is_named() -> None:
-    """So is one that did not help: nobody is asked for ever."""
+    """A refused login, and a login that does not help, end the handshake with an error."""
     refused = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(error={"code": 1, "message": "no such key"})
     assert refused.why == "the agent refused to log in by 'key': no such key (code 1)"
     in_vain = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(result={}).answer(**NEEDS_LOGIN)
-    assert in_vain.why == "the agent needs authentication, also after a login by 'key': Authentication required"
+    assert in_vain.why == "the agent still needs authentication after a login by 'key': Authentication required"
 
 
 # ------------------------------------------------------------------------------------------------ the past
@@ -108,7 +111,7 @@ RESUMES = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
 
 
 def test_a_session_is_resumed_rather_than_loaded() -> None:
-    """Where an agent can do both: resuming tells nothing again."""
+    """An agent that can do both resumes a session instead of loading it."""
     talk = Talk(resume="old", capabilities=RESUMES)
     assert talk.asked[-1]["method"] == "session/resume"
     assert talk.asked[-1]["params"] == {"sessionId": "old", "cwd": "/work", "mcpServers": []}
@@ -116,18 +119,18 @@ def test_a_session_is_resumed_rather_than_loaded() -> None:
 
 
 def test_a_session_that_can_only_be_resumed_has_an_id_to_keep() -> None:
-    """The id of a new session is for the next process, where there is a way to go on."""
+    """Ready has the session's id if the agent can only resume sessions."""
     assert Talk(capabilities={"sessionCapabilities": {"resume": {}}}).opened().told == [Ready("s", "robot")]
 
 
 def test_a_session_of_the_past_logs_in_too() -> None:
-    """A conversation is not lost because nobody has logged in."""
+    """A login is tried for a resumed session, which is not lost by it."""
     talk = Talk(resume="old", capabilities=RESUMES, ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(result={})
     assert talk.answer(result=None).told == [Ready("old", "robot")]
 
 
 def test_a_lost_session_is_told_of_once() -> None:
-    """What is wished for holds in the new one."""
+    """A lost session is logged once, and the new session gets the settings."""
     talk = Talk(resume="old", capabilities=RESUMES, mode="yolo").answer(error={"code": 1, "message": "unknown"})
     talk.opened(modes=MODES).answer(result={})
     assert [type(out) for out in talk.told] == [Text, Ready]
@@ -136,7 +139,7 @@ def test_a_lost_session_is_told_of_once() -> None:
 
 # ------------------------------------------------------------------------------------------------ wishes
 def test_a_mode_is_set_before_the_first_prompt() -> None:
-    """Nobody is ready in the wrong mode."""
+    """Ready comes after the mode is set."""
     talk = Talk(mode="yolo").opened(modes=MODES)
     assert talk.asked[-1]["params"] == {"sessionId": "s", "modeId": "yolo"}
     assert talk.told == []
@@ -144,13 +147,13 @@ def test_a_mode_is_set_before_the_first_prompt() -> None:
 
 
 def test_what_is_so_already_is_not_set() -> None:
-    """Neither the mode, nor the model, nor another setting."""
+    """A mode, model or option that is already set is not sent."""
     talk = Talk(mode="ask", model="small", options={"effort": "low"})
     assert talk.opened(modes=MODES, models=MODELS, configOptions=OPTIONS[1:]).told == [Ready(None, "robot")]
 
 
 def test_a_model_is_chosen_among_models_or_among_options() -> None:
-    """Older agents have a list of models, newer ones a setting of that category."""
+    """The model is chosen from the list of models, or from the option of that category."""
     older = Talk(model="large").opened(models=MODELS)
     assert older.asked[-1]["method"] == "session/set_model"
     assert older.asked[-1]["params"] == {"sessionId": "s", "modelId": "large"}
@@ -161,7 +164,7 @@ def test_a_model_is_chosen_among_models_or_among_options() -> None:
 
 
 def test_a_setting_is_looked_up_in_what_the_last_one_left() -> None:
-    """A model may bring settings of its own: they are known once it is chosen."""
+    """Options are looked up in the list that the last change returned."""
     larger = [{**OPTIONS[0], "options": [{"value": "small"}, {"value": "large"}]}]
     talk = Talk(model="large", options={"effort": "high"}).opened(configOptions=larger)
     talk.answer(result={"configOptions": OPTIONS})
@@ -170,7 +173,7 @@ def test_a_setting_is_looked_up_in_what_the_last_one_left() -> None:
 
 
 def test_a_mode_may_be_a_setting_too() -> None:
-    """Agents that have no ``modes`` have a setting of that category."""
+    """Without ``modes`` the mode is set by the option of that category."""
     offered = [{"id": "x", "category": "mode", "currentValue": "build", "options": [{"value": "plan"}]}]
     talk = Talk(mode="plan").opened(configOptions=offered)
     assert talk.asked[-1]["params"] == {"sessionId": "s", "configId": "x", "value": "plan"}
@@ -179,31 +182,31 @@ def test_a_mode_may_be_a_setting_too() -> None:
 @pytest.mark.parametrize(
     ("wishes", "offered", "why"),
     [
-        ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent knows no 'yoyo'; choose of: ask, yolo"),
-        ({"mode": "yolo"}, {}, "mode: the agent robot offers no choice of it; leave it out"),
-        ({"model": "huge"}, {"models": MODELS}, "model: the agent knows no 'huge'; choose of: small, large"),
-        ({"model": "huge"}, {}, "model: the agent robot offers no choice of it; leave it out"),
+        ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent does not offer 'yoyo'; use one of: ask, yolo"),
+        ({"mode": "yolo"}, {}, "mode: the agent robot does not let clients choose it; remove it"),
+        ({"model": "huge"}, {"models": MODELS}, "model: the agent does not offer 'huge'; use one of: small, large"),
+        ({"model": "huge"}, {}, "model: the agent robot does not let clients choose it; remove it"),
         (
             {"options": {"speed": "1"}},
             {"configOptions": OPTIONS},
-            "options: the agent knows no 'speed'; choose of: m, effort",
+            "options: the agent does not offer 'speed'; use one of: m, effort",
         ),
         (
             {"options": {"effort": "max"}},
             {"configOptions": OPTIONS},
-            "options: effort: the agent knows no 'max'; choose of: low, high",
+            "options: effort: the agent does not offer 'max'; use one of: low, high",
         ),
     ],
 )
 def test_a_wish_that_cannot_be_is_answered_with_what_there_is(wishes: Any, offered: Any, why: str) -> None:
-    """Agents answer an unknown name in many ways, some with a success: it is not sent."""
+    """A value that the agent does not offer is an error that lists the values, and is not sent."""
     talk = Talk(**wishes).opened(**offered)
     assert talk.why == why
     assert talk.methods == ["initialize", "session/new"]
 
 
 def test_a_refused_wish_is_named() -> None:
-    """The agent's own words say why."""
+    """A refused setting is an error with the agent's own text."""
     talk = Talk(mode="yolo").opened(modes=MODES).answer(error={"code": -32603, "message": "not as root"})
     assert talk.why == "the agent refused to go into the mode 'yolo': not as root (code -32603)"
 
@@ -214,7 +217,7 @@ SEARCH = McpServer(name="search", url="https://tools.example/mcp", headers={"X-T
 
 
 def test_servers_of_tools_are_given_to_the_session() -> None:
-    """A program needs no capability; an address is given to who can reach it."""
+    """A tool server with a command is always passed on, one with an address if the agent supports its transport."""
     talk = Talk(capabilities={"mcpCapabilities": {"http": True}}, mcp_servers=(FILES, SEARCH))
     assert talk.asked[-1]["params"]["mcpServers"] == [
         {"name": "files", "command": "mcp-files", "args": ["--root", "."], "env": [{"name": "A", "value": "b"}]},
@@ -228,13 +231,14 @@ def test_servers_of_tools_are_given_to_the_session() -> None:
 
 
 def test_a_server_that_the_agent_cannot_reach_is_named() -> None:
-    """No session is opened without the tools that it was to have."""
+    """A tool server with an unsupported transport is an error, and no session is opened."""
     talk = Talk(mcp_servers=(SEARCH,))
-    assert talk.why == "mcp_servers: search: the agent robot takes none over http; give a command, or another transport"
+    expected = "the agent robot does not support the transport http; give a command, or another transport"
+    assert talk.why == f"mcp_servers: search: {expected}"
 
 
 def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:
-    """The scripted agent and plain programs take none."""
+    """The scripted agent and plain programs get no settings."""
     wishes = AgentOptions(mode="yolo")
     acp = codec_for("acp", wishes=wishes)()
     acp.start("/work")
@@ -245,7 +249,7 @@ def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:
 
 
 def test_a_turn_ends_once_the_agent_is_gone() -> None:
-    """An agent that dies during its opening was never ready; one that dies in a turn ends it."""
+    """An exit during the handshake is an error of the agent, an exit during a turn ends the turn."""
     talk = Talk()
     assert talk.codec.exited(1) == [Malformed("the agent exited with status 1 before it was ready")]
     ready = Talk().opened()

@@ -1,4 +1,4 @@
-"""What an ACP agent asks for is bounded: where its commands run, how many there are, how many calls and children."""
+"""Limits on an ACP agent's requests: directories of commands, and the number of terminals, calls and children."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def agents(tmp_path: Path) -> dict[str, AgentConfig]:
 async def test_a_command_runs_within_the_directory_of_its_session(
     tmp_path: Path, agents: dict[str, AgentConfig]
 ) -> None:
-    """Below it is fine; elsewhere, also over a link, the agent is told why it was not run, and the turn goes on."""
+    """A command below the session's directory runs; one elsewhere, also over a link, is refused, and the turn
+    continues."""
     (tmp_path / "below").mkdir()
     (tmp_path / "link").symlink_to("/")
     async with supervising(tmp_path, agents=agents) as run:
@@ -81,7 +82,7 @@ async def test_a_command_runs_within_the_directory_of_its_session(
 
 @pytest.mark.anyio
 async def test_too_many_open_calls_end_the_conversation(tmp_path: Path, agents: dict[str, AgentConfig]) -> None:
-    """Each is a scope of ours: the turn fails with how many there were and how many there may be."""
+    """Too many open calls fail the turn with their number and the limit."""
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
         result = await session.run(f"calls {OPEN_CALLS_MAX + 1}")
@@ -110,7 +111,7 @@ def error_of(outs: list[Any]) -> str:
 
 
 def test_terminals_that_are_never_released_are_bounded() -> None:
-    """One more is an error to the agent, until it has let one go."""
+    """A terminal beyond the limit is an error to the agent until it releases one."""
     codec = talking()
     opened = [
         one
@@ -126,7 +127,7 @@ def test_terminals_that_are_never_released_are_bounded() -> None:
 
 
 def test_requests_that_wait_for_one_command_are_bounded() -> None:
-    """One more is answered with an error; those that wait are answered all the same."""
+    """A waiting request beyond the limit is an error, and the others are answered."""
     codec = talking()
     (opened,) = [one for one in asked(codec, 0, "terminal/create", command="ls") if isinstance(one, TerminalOpened)]
     for number in range(WAITING_MAX):
@@ -137,16 +138,16 @@ def test_requests_that_wait_for_one_command_are_bounded() -> None:
 
 
 def test_a_request_with_an_endless_name_breaks_the_protocol() -> None:
-    """Its name is kept until it is answered."""
+    """A request id beyond its limit is an error, because it would be kept until the response."""
     (broken,) = asked(talking(), "n" * 257, "terminal/create", command="ls")
     assert isinstance(broken, Malformed)
 
 
 def test_calls_that_are_over_are_remembered_up_to_a_bound() -> None:
-    """A late word opens none of them again, for the last twenty thousand."""
+    """A late update opens none of the last 20,000 closed calls again."""
     calls = ToolCallTable()
     for number in range(CLOSED_MAX + 10):
-        calls.opened(f"c{number}", "t", "k")
-        calls.closed(f"c{number}", "completed")
-    assert calls.opened(f"c{CLOSED_MAX + 9}", "t", "k") == []
+        calls.open(f"c{number}", "t", "k")
+        calls.close(f"c{number}", "completed")
+    assert calls.open(f"c{CLOSED_MAX + 9}", "t", "k") == []
     assert len(calls._closed) == CLOSED_MAX

@@ -1,4 +1,4 @@
-"""The adapter for Claude Code, word by word: what it writes, what it believes, and what it does not."""
+"""The codec for Claude Code, message by message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.ports import (
     McpServer,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Text,
@@ -30,7 +30,7 @@ NEW = "12345678-1234-4234-8234-123456789abc"
 
 
 class Told:
-    """A codec with a prompt under way, and what it has written."""
+    """Codec with a prompt in progress, and the messages that it has written."""
 
     def __init__(self, wishes: AgentOptions | None = None) -> None:
         self.codec = ClaudeCodec(wishes=wishes or AgentOptions())
@@ -44,7 +44,7 @@ class Told:
         return [one for one in outs if not isinstance(one, Send)]
 
     def answer(self, **failed: Any) -> list[Out]:
-        """Answer the last control request."""
+        """Respond to the last control request."""
         response = {"subtype": "success", "request_id": self.sent[-1]["request_id"], **failed}
         return self.says("control_response", response=response)
 
@@ -76,14 +76,14 @@ class Told:
 
 
 def test_the_conversation_has_the_name_that_we_chose() -> None:
-    """It is on the command line, and known before the first prompt: so it can be loaded whatever comes."""
+    """The conversation's id is on the command line, and known before the first prompt."""
     told = Told()
     assert told.argv[-2:] == ("--session-id", NEW)
     assert told.opened == [Ready(NEW, "claude", steers=True)]
 
 
 def test_a_conversation_is_loaded_by_its_name() -> None:
-    """The name stays; messages are named by the new one, so that none is taken for an old one."""
+    """A resumed conversation keeps its id, and messages get uuids of the new process."""
     codec = ClaudeCodec()
     assert codec.argv(("claude",), "work", NEW, "before")[-2:] == ("--resume", "before")
     codec.start("/work", "before")
@@ -95,7 +95,7 @@ def test_a_conversation_is_loaded_by_its_name() -> None:
 
 
 def test_wishes_are_said() -> None:
-    """A model and a mode on the command line, tool servers within: their variables are nobody's to read there."""
+    """Model and mode are on the command line, tool servers in a message, where their variables are not public."""
     told = Told(AgentOptions(model="m", mode="plan", mcp_servers=(McpServer(name="s", command=("serve", "-x")),)))
     assert told.argv[-6:-2] == ("--model", "m", "--permission-mode", "plan")
     assert told.opened == []
@@ -104,7 +104,7 @@ def test_wishes_are_said() -> None:
 
 
 def test_what_a_sub_agent_does_is_within_its_call() -> None:
-    """Its calls have it as their parent; what it says is no answer; what it leaves open ends with it."""
+    """A sub-agent's calls are nested in its call and end with it, and its text is no answer."""
     told = Told().prompt()
     assert told.calls("a", "Agent") == [ToolOpened("a", "Agent", "agent")]
     assert told.calls("b", parent="a") == [ToolOpened("b", "make", "execute", "a")]
@@ -114,7 +114,7 @@ def test_what_a_sub_agent_does_is_within_its_call() -> None:
 
 
 def test_a_message_within_the_turn_keeps_it_open_until_it_is_heard() -> None:
-    """A result that comes before the model has heard it is not the end; one that comes after it is."""
+    """A result before the model has read a message does not end the turn, a result after it does."""
     told = Told().prompt()
     assert told.does(told.codec.steer("hurry")) == []
     uuid = told.sent[-1]["uuid"]
@@ -124,7 +124,7 @@ def test_a_message_within_the_turn_keeps_it_open_until_it_is_heard() -> None:
 
 
 def test_an_interrupt_takes_back_what_was_not_heard() -> None:
-    """A message that waits would begin a turn of its own; a request that waits is refused; then it is interrupted."""
+    """An interrupt cancels unread messages and refuses waiting requests."""
     told = Told().prompt()
     told.asks()
     told.does(told.codec.steer("hurry"))
@@ -156,21 +156,21 @@ def test_an_interrupt_takes_back_what_was_not_heard() -> None:
     ],
 )
 def test_a_result_that_speaks_of_an_error_is_no_success(result: dict[str, Any], ended: tuple[str, str]) -> None:
-    """Whatever its subtype says."""
+    """A result with an error is no success, whatever its subtype."""
     (told,) = Told().prompt().says("result", **result)
     assert isinstance(told, TurnEnded)
     assert (told.stop, told.error) == ended
 
 
 def test_a_turn_that_it_began_by_itself_is_not_ours() -> None:
-    """A task that ran on behind may wake it up: the result of that says nothing about our prompt."""
+    """The result of a turn that the program began by itself does not end ours."""
     told = Told().prompt()
     assert told.says("result", subtype="success", origin={"kind": "task-notification"}) == []
     assert told.says("result", subtype="success") == [TurnEnded("end_turn")]
 
 
 def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
-    """It can be stopped as a task; before it is one that is kept in mind, and a refusal is told."""
+    """A command is ended as soon as it runs as a task, and a refusal is reported."""
     told = Told().prompt()
     told.calls("c")
     before = len(told.sent)
@@ -182,7 +182,7 @@ def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
 
 
 def test_a_call_that_waits_for_leave_is_ended_by_a_refusal() -> None:
-    """The turn goes on: it is not interrupted."""
+    """A call that waits for permission is ended by a refusal, without an interrupt."""
     told = Told().prompt()
     told.asks("c")
     told.does(told.codec.end_call("c"))
@@ -191,7 +191,7 @@ def test_a_call_that_waits_for_leave_is_ended_by_a_refusal() -> None:
 
 
 def test_a_call_that_is_no_task_cannot_be_ended_alone() -> None:
-    """A file that is read has no name to stop it by; nor has a call that is over."""
+    """A call that never runs as a task, or has ended, cannot be ended alone."""
     told = Told().prompt()
     told.calls("c", "Read")
     assert told.codec.end_call("c") is None
@@ -199,11 +199,11 @@ def test_a_call_that_is_no_task_cannot_be_ended_alone() -> None:
 
 
 def test_leave_that_is_given_for_good_is_given_for_the_conversation() -> None:
-    """What the agent suggests to keep in a file of settings is kept nowhere."""
+    """A permanent permission holds for the conversation, and no settings file is changed."""
     told = Told().prompt()
     opened, asked = told.asks()
     assert opened == ToolOpened("c", "make", "execute")
-    assert isinstance(asked, PermissionAsked)
+    assert isinstance(asked, PermissionNeeded)
     assert (asked.tool, asked.detail, asked.tool_kind) == ("Bash", "make", "execute")
     told.does(told.codec.permission("p", "allow_always"))
     answer = told.sent[-1]["response"]["response"]
@@ -212,15 +212,15 @@ def test_leave_that_is_given_for_good_is_given_for_the_conversation() -> None:
 
 
 def test_an_option_that_was_not_offered_is_refused() -> None:
-    """The error names those that were."""
+    """An option that was not offered raises an error that lists the options."""
     told = Told().prompt()
     told.asks()
-    with pytest.raises(ValueError, match=r"'maybe' was not offered; choose of: allow, allow_always, deny$"):
+    with pytest.raises(ValueError, match=r"'maybe' was not offered; use one of: allow, allow_always, deny$"):
         told.codec.permission("p", "maybe")
 
 
 def test_a_request_that_was_taken_back_gets_no_answer() -> None:
-    """The agent has answered it by itself."""
+    """A request that the agent has taken back gets no response."""
     told = Told().prompt()
     told.asks()
     told.says("control_cancel_request", request_id="p")
@@ -228,14 +228,14 @@ def test_a_request_that_was_taken_back_gets_no_answer() -> None:
 
 
 def test_a_question_to_a_person_is_answered_at_once() -> None:
-    """Nobody is there: the agent is told so, and asks for no permission."""
+    """A question to a person is answered that nobody is there, and no permission is requested."""
     told = Told().prompt()
-    assert not any(isinstance(out, PermissionAsked) for out in told.asks(tool="AskUserQuestion"))
+    assert not any(isinstance(out, PermissionNeeded) for out in told.asks(tool="AskUserQuestion"))
     assert told.sent[-1]["response"]["response"]["behavior"] == "deny"
 
 
 def test_what_its_model_does_to_it_is_told() -> None:
-    """A request that it makes again: why, which try, and when."""
+    """A repeated model request is reported with its reason, its number and the delay."""
     told = Told().prompt()
     retry = {"attempt": 2, "retry_delay_ms": 1500, "error_status": 529, "error": "overloaded"}
     assert told.says("system/api_retry", **retry) == [
@@ -247,7 +247,7 @@ def test_what_its_model_does_to_it_is_told() -> None:
 
 
 def test_the_model_s_last_word_says_why_a_turn_failed() -> None:
-    """The name that the program has for it; what it says then is no answer."""
+    """An error as the model's last message is the reason of the failed turn, and no answer."""
     told = Told().prompt()
     assert told.says("assistant", message={"content": "no credit"}, error="billing_error") == [
         Text("log", "no credit\n")
@@ -257,7 +257,7 @@ def test_the_model_s_last_word_says_why_a_turn_failed() -> None:
 
 
 def test_compaction_begins_and_ends_once() -> None:
-    """However it ends; one that fails says why, and the turn goes on."""
+    """A compaction begins and ends once; a failed one logs its reason, and the turn continues."""
     told = Told().prompt()
     assert told.says("system/status", status="compacting") == [Compaction(True)]
     assert told.says("system/status", status="compacting") == []
@@ -267,7 +267,7 @@ def test_compaction_begins_and_ends_once() -> None:
 
 
 def test_what_it_uses_is_counted_once() -> None:
-    """Parts of one answer repeat its use; the totals at the end add what was not told, and the cost."""
+    """Repeated usage counts once, and the totals at the end add only what was not reported, and the cost."""
     told = Told().prompt()
     tokens = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 5}
     said = {"message": {"id": "m", "content": [], "usage": tokens}}

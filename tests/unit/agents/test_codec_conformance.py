@@ -1,4 +1,4 @@
-"""What every adapter promises, whatever protocol it speaks: the one suite that each name of the catalogue passes."""
+"""Conformance suite that every codec passes, whatever its protocol."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ HANDSHAKE: Mapping[str, Messages] = {
     "command": (),
     "jsonl": (),
 }
-"""What an agent of a conversation answers before it is ready; a plain command says nothing."""
+"""Messages of an agent before it is ready; a plain command sends none."""
 
 BEGUN: Mapping[str, Messages] = {"codex": ({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}},)}
-"""What it says once it has the prompt."""
+"""Messages of an agent after the prompt."""
 
 ids = st.sampled_from(["c", "d", "terminal-1", "terminal-2"])
 texts = st.sampled_from(["", "text", "schön", "\N{GRINNING FACE}"])
@@ -56,13 +56,13 @@ values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
 
 
 def update(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A ``session/update`` of this kind."""
+    """Return a ``session/update`` of this kind."""
     body = st.fixed_dictionaries({"sessionUpdate": st.just(kind), **fields})
     return st.builds(lambda one: {"method": "session/update", "params": {"sessionId": "s", "update": one}}, body)
 
 
 def request(method: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A request of the agent, under any kind of id."""
+    """Return a request of the agent, with any kind of id."""
     params = st.fixed_dictionaries({"sessionId": st.just("s"), **fields})
     rpc_id = st.integers(-(2**63), 2**63 - 1) | texts | st.none()
     return st.builds(lambda one, rpc: {"id": rpc, "method": method, "params": one}, params, rpc_id)
@@ -88,7 +88,7 @@ proper = st.one_of(
 
 
 def spoilt(message: dict[str, Any], value: Any, at: int) -> dict[str, Any]:
-    """*message* with one field, anywhere in it, replaced by *value*."""
+    """Return *message* with one field, anywhere in it, replaced by *value*."""
     keys = list(message)
     key = keys[at % len(keys)]
     inner = message[key]
@@ -96,7 +96,7 @@ def spoilt(message: dict[str, Any], value: Any, at: int) -> dict[str, Any]:
 
 
 def of_codex(method: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A notification of codex about its thread, or one of a sub-agent."""
+    """Return a notification of codex about its thread, or a sub-agent's."""
     params = st.fixed_dictionaries({"threadId": st.sampled_from(["s", "sub"]), "turnId": st.just("u"), **fields})
     return params.map(lambda one: {"method": method, "params": one})
 
@@ -127,14 +127,14 @@ proper_codex = st.one_of(
 
 
 def of_claude(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A message of Claude Code's of that type, or ``system/`` and what it is about."""
+    """Return a message of Claude Code with that type, or of type ``system`` with that subtype."""
     name, _, subtype = kind.partition("/")
     named = {"type": name, "subtype": subtype} if subtype else {"type": name}
     return st.fixed_dictionaries(fields).map(lambda one: {**named, **one})
 
 
 def claude_said(kind: str, *blocks: st.SearchStrategy[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A message with parts, of the agent or of one of its sub-agents."""
+    """Return a message with parts, of the agent or of one of its sub-agents."""
     content = st.lists(st.one_of(*blocks), max_size=3) | texts
     message = st.fixed_dictionaries({"id": ids, "content": content, "usage": claude_tokens})
     return of_claude(kind, message=message, parent_tool_use_id=st.none() | ids, **fields)
@@ -198,7 +198,7 @@ def line(message: dict[str, Any]) -> bytes:
 
 
 def streams(name: str) -> st.SearchStrategy[bytes]:
-    """Proper conversations that end well, in noise, in a message with one wrong field, or in half a message."""
+    """Draw conversations that end well, in noise, in a message with one wrong field, or in half a message."""
     one = PROPER[name]
     conversations = st.lists(one.map(line), max_size=12).map(b"".join)
     endings = st.one_of(
@@ -211,12 +211,12 @@ def streams(name: str) -> st.SearchStrategy[bytes]:
 
 
 def made(name: str) -> MakeCodec:
-    """What makes a codec of that name; one that has to be told what lines mean knows an agent's."""
+    """Return the factory of a codec; ``jsonl`` gets the mapping of an agent."""
     return codec_for(name, mapping=known_agent("pi").variant("jsonl").mapping)
 
 
 def opened(name: str) -> Codec:
-    """A codec with a prompt under way."""
+    """Return a codec with a prompt in progress."""
     codec = made(name)()
     codec.argv(["agent"], "work")
     codec.start("/work")
@@ -229,7 +229,7 @@ def opened(name: str) -> Codec:
 
 
 def joined(outs: Iterable[Out]) -> list[Out]:
-    """*outs* with neighbouring texts of a kind made one: how text is cut up means nothing."""
+    """Return *outs* with adjacent texts of a kind joined, because the division of texts has no meaning."""
     result: list[Out] = []
     for kind, group in itertools.groupby(outs, lambda out: (type(out), out.kind if isinstance(out, Text) else None)):
         if kind[0] is Text:
@@ -241,13 +241,13 @@ def joined(outs: Iterable[Out]) -> list[Out]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_makes_a_new_codec_each_time(name: str) -> None:
-    """A codec is one conversation: two of the same name share nothing."""
+    """Two codecs of the same name share nothing."""
     make = made(name)
     assert make() is not make()
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    """The error says what there is."""
+    """An unknown adapter is an error that lists the known ones."""
     with pytest.raises(
         ValueError, match=r"^adapter: unknown name 'acpp'; use one of: acp, claude, codex, command, scripted, jsonl$"
     ):
@@ -256,7 +256,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_becomes_ready_once(name: str) -> None:
-    """Exactly one Ready comes out of an opening that goes well."""
+    """A successful handshake reports exactly one Ready."""
     codec = made(name)()
     outs = [*codec.start("/work")]
     for message in HANDSHAKE[name]:
@@ -267,7 +267,7 @@ def test_it_becomes_ready_once(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_an_exit_during_a_turn_ends_it(name: str, status: int | None) -> None:
-    """The last word on the turn is a single TurnEnded; only a plain program may exit with success."""
+    """An exit during a turn reports one TurnEnded, and only a plain program may exit with success."""
     codec = opened(name)
     (ended,) = codec.exited(status)
     assert isinstance(ended, TurnEnded)
@@ -277,7 +277,7 @@ def test_an_exit_during_a_turn_ends_it(name: str, status: int | None) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_interrupt_does_something(name: str) -> None:
-    """It is said in the protocol, or by a signal; it never ends the turn by itself."""
+    """An interrupt sends a message or a signal, and never ends the turn by itself."""
     outs = [*opened(name).interrupt()]
     assert outs
     assert all(isinstance(out, Send | Signal) for out in outs)
@@ -285,13 +285,13 @@ def test_an_interrupt_does_something(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_nobody_knows_cannot_be_ended(name: str) -> None:
-    """What cannot be asked for is said at once, with nothing sent."""
+    """Ending an unknown call returns ``None`` and sends nothing."""
     assert opened(name).end_call("nothing") is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_after_prompt_and_close_the_input_is_closed(name: str) -> None:
-    """Every agent comes to the end of its input: with its only prompt, or when it is asked to end."""
+    """Every agent's input is closed, with its only prompt or by ``close``."""
     codec = made(name)()
     outs = [*codec.start("/work")]
     if codec.one_shot:
@@ -304,7 +304,7 @@ def test_after_prompt_and_close_the_input_is_closed(name: str) -> None:
 @settings(max_examples=150, deadline=None)
 @given(chosen=st.data(), cuts=st.lists(st.integers(0, 1500), max_size=8))
 def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, chosen: st.DataObject, cuts: list[int]) -> None:
-    """No bytes make a codec raise, and how they were cut up changes nothing of what it answers."""
+    """No bytes make a codec raise, and the division into chunks changes nothing."""
     data = chosen.draw(streams(name))
     whole, pieces = opened(name), opened(name)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -318,7 +318,7 @@ def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, chosen: st.
 @settings(max_examples=150, deadline=None)
 @given(chosen=st.data())
 def test_a_call_within_another_begins_and_ends_within_it(name: str, chosen: st.DataObject) -> None:
-    """The call that one is made within is open when it opens; and where that one closes, this one has."""
+    """A nested call opens while its enclosing call is open, and closes before it."""
     data, codec, within = chosen.draw(streams(name)), opened(name), dict[str, str]()
     for out in [*(codec.feed(data) if data else ()), *codec.feed(b""), *codec.exited(1)]:
         match out:
@@ -336,7 +336,7 @@ def test_a_call_within_another_begins_and_ends_within_it(name: str, chosen: st.D
 @settings(max_examples=150, deadline=None)
 @given(chosen=st.data())
 def test_every_conversation_is_well_formed(name: str, chosen: st.DataObject) -> None:
-    """A call opens once and closes at most once after that; at most one error, and it is the last word."""
+    """A call opens once and closes at most once, and there is at most one error, which comes last."""
     data = chosen.draw(streams(name))
     codec = opened(name)
     outs = [*(codec.feed(data) if data else ()), *codec.feed(b""), *codec.exited(1)]

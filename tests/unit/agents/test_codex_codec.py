@@ -1,4 +1,4 @@
-"""The codex adapter, driven by bytes alone: what no recorded conversation shows, and every way to break it."""
+"""The codex codec, driven by bytes alone: what no recorded conversation shows, and every way to break the protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.ports import (
     Malformed,
     ModelErrorReported,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     Text,
@@ -30,29 +30,29 @@ COMMAND = {"type": "commandExecution", "id": "c", "command": "make", "cwd": "/wo
 
 
 def said(*messages: Any) -> bytes:
-    """What codex writes to say *messages*."""
+    """Return the bytes that codex writes to send *messages*."""
     return b"".join(json.dumps(one).encode() + b"\n" for one in messages)
 
 
 def sent(outs: list[Out] | None) -> list[dict[str, Any]]:
-    """The messages among *outs* that go to codex; each is one line, and none says which JSON-RPC it is."""
+    """Return the messages among *outs* that go to codex; each is one line without the ``jsonrpc`` member."""
     messages = [json.loads(out.data) for out in outs or () if isinstance(out, Send)]
     assert all("jsonrpc" not in one for one in messages)
     return messages
 
 
 def asked(outs: list[Out] | None) -> list[str]:
-    """What codex is asked for."""
+    """Return the requests to codex among *outs*."""
     return [one["method"] for one in sent(outs)]
 
 
 def told(outs: list[Out]) -> list[Out]:
-    """What among *outs* is for us."""
+    """Return the reports among *outs*."""
     return [out for out in outs if not isinstance(out, Send)]
 
 
 class Conversation:
-    """A codec whose turn ``u`` is under way in thread ``t``, and codex's half of the conversation."""
+    """Codec with turn ``u`` in progress in thread ``t``, and codex's half of the conversation."""
 
     def __init__(self, *, named: bool = True) -> None:
         self.codec = CodexCodec()
@@ -70,7 +70,7 @@ class Conversation:
         return self.feed({"method": method, "params": {"threadId": thread, "turnId": turn_id, **params}})
 
     def answer(self, outs: list[Out] | None, **answer: Any) -> list[Out]:
-        """Answer the last request among *outs*."""
+        """Respond to the last request among *outs*."""
         return self.feed({"id": sent(outs)[-1]["id"], **answer})
 
     def over(self, status: str = "completed", **more: Any) -> list[Out]:
@@ -79,12 +79,12 @@ class Conversation:
 
 # ------------------------------------------------------------------------------------------------------------ opening
 def test_a_thread_is_named_before_its_first_prompt() -> None:
-    """Ready has the name under which the thread can be loaded again, and what runs there."""
+    """Ready has the id of the thread, and codex's version."""
     assert told(Conversation().ready) == [Ready("t", "codex 1.2", steers=True)]
 
 
 def test_a_thread_is_loaded_again() -> None:
-    """It is resumed without its history, and what it had used before is not counted again."""
+    """A thread is resumed without its history, and its earlier usage is not counted again."""
     codec = CodexCodec()
     codec.start("/work", "old")
     resume = sent(codec.feed(said({"id": 1, "result": {}})))[1]
@@ -103,7 +103,7 @@ def test_a_thread_is_loaded_again() -> None:
 
 
 def test_a_thread_that_is_lost_is_begun_anew() -> None:
-    """The work goes on in a new one, and the log says why."""
+    """A lost thread is replaced by a new one, and the log has the reason."""
     codec = CodexCodec()
     codec.start("/work", "old")
     codec.feed(said({"id": 1, "result": {}}))
@@ -115,7 +115,7 @@ def test_a_thread_that_is_lost_is_begun_anew() -> None:
 
 
 def test_a_refusal_to_open_ends_it() -> None:
-    """Without a thread there is no conversation."""
+    """A refusal to open a thread ends the conversation."""
     codec = CodexCodec()
     codec.start("/work")
     codec.feed(said({"id": 1, "result": {}}))
@@ -125,14 +125,14 @@ def test_a_refusal_to_open_ends_it() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- turns
 def test_an_interrupt_waits_for_the_name_of_the_turn() -> None:
-    """A turn that codex has not named yet is interrupted as soon as it has."""
+    """An interrupt is sent as soon as codex has reported the turn's id."""
     one = Conversation(named=False)
     assert one.codec.interrupt() == []
     assert asked(one.feed({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}})) == ["turn/interrupt"]
 
 
 def test_an_interrupted_turn_is_over_when_its_commands_are() -> None:
-    """Codex leaves them running: it is told to end them, and only its answer ends the turn."""
+    """An interrupted turn ends when codex has ended the commands that it left running."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     assert asked(one.codec.interrupt()) == ["turn/interrupt"]
@@ -143,7 +143,7 @@ def test_an_interrupted_turn_is_over_when_its_commands_are() -> None:
 
 
 def test_a_turn_that_leaves_a_command_running_ends_it() -> None:
-    """A call ends with its turn: codex is told to end what it has not waited for, and that has failed."""
+    """A command that a completed turn left running is ended, and its call has failed."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     cleaning = one.over()
@@ -155,14 +155,14 @@ def test_a_turn_that_leaves_a_command_running_ends_it() -> None:
 
 @pytest.mark.parametrize("status", ["inProgress", "strange"])
 def test_an_unknown_end_is_an_error(status: str) -> None:
-    """Success is a word that we know."""
+    """An unknown status of a turn is an error."""
     [ended] = Conversation().over(status)
     assert isinstance(ended, TurnEnded)
     assert ended.stop == "error"
 
 
 def test_a_vague_failure_has_the_reason_that_was_told_before() -> None:
-    """The last word, ``other``, says less than what codex said when it tried again."""
+    """A turn that fails with ``other`` has the reason of the last retry."""
     one = Conversation()
     trouble = {"message": "again", "codexErrorInfo": {"responseStreamDisconnected": {"httpStatusCode": 429}}}
     assert one.hear("error", error=trouble, willRetry=True) == [
@@ -191,12 +191,12 @@ def test_a_vague_failure_has_the_reason_that_was_told_before() -> None:
     ],
 )
 def test_what_is_the_matter_with_the_model(info: Any, problem: Problem) -> None:
-    """The status decides, then the word; what is codex's own trouble is none of its model."""
+    """The HTTP status takes precedence over the word, and an error of codex itself is no model problem."""
     assert problem_of(info) == problem
 
 
 def test_a_compaction_begins_and_ends_once() -> None:
-    """Whatever codex repeats."""
+    """A compaction begins and ends once, however often codex reports it."""
     one = Conversation()
     item = {"type": "contextCompaction", "id": "k"}
     heard = [one.hear(f"item/{word}", item=item) for word in ("started", "started", "completed", "completed")]
@@ -204,7 +204,7 @@ def test_a_compaction_begins_and_ends_once() -> None:
 
 
 def test_messages_are_heard_once_each_on_a_line_of_its_own() -> None:
-    """As they are written, or, where they were not, when they are complete."""
+    """A message is reported once, by pieces or when complete, and on a line of its own."""
     one = Conversation()
     one.hear("item/agentMessage/delta", itemId="m", delta="one")
     assert one.hear("item/completed", item={"type": "agentMessage", "id": "m", "text": "one"}) == []
@@ -214,7 +214,7 @@ def test_messages_are_heard_once_each_on_a_line_of_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------------------ ending a call
 def test_a_command_is_ended_alone() -> None:
-    """By the name that codex has for it, which it is asked for."""
+    """A command is ended by its process id, which is requested from codex."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     finding = one.codec.end_call("c")
@@ -232,14 +232,14 @@ def test_a_command_is_ended_alone() -> None:
     ],
 )
 def test_a_command_that_codex_does_not_end_is_kept(answer: dict[str, Any], why: str) -> None:
-    """Whoever asked for its end hears why."""
+    """A command that codex does not end is reported with the reason."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     assert one.answer(one.codec.end_call("c"), **answer) == [CallNotEnded("c", why)]
 
 
 def test_a_call_that_waits_for_leave_is_refused() -> None:
-    """That ends it, and its turn goes on."""
+    """Ending a call that waits for approval refuses the approval, and the turn continues."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     one.feed({"id": 9, "method": "item/commandExecution/requestApproval", "params": {"itemId": "c"}})
@@ -248,7 +248,7 @@ def test_a_call_that_waits_for_leave_is_refused() -> None:
 
 
 def test_what_is_no_command_cannot_be_ended_alone() -> None:
-    """Codex knows no way to end a tool of a server."""
+    """A tool call of a server cannot be ended alone."""
     one = Conversation()
     one.hear(
         "item/started", item={"type": "mcpToolCall", "id": "m", "server": "s", "tool": "t", "status": "inProgress"}
@@ -258,7 +258,7 @@ def test_what_is_no_command_cannot_be_ended_alone() -> None:
 
 # --------------------------------------------------------------------------------------------------------- sub-agents
 def test_a_sub_agent_is_a_call_and_its_calls_are_within_it() -> None:
-    """Its turn is a call of kind ``agent``, named after what it was asked; it can be ended alone."""
+    """A sub-agent's turn is a call of kind ``agent`` with its prompt as title, and can be ended alone."""
     one = Conversation()
     spawn = {
         "type": "collabAgentToolCall",
@@ -281,7 +281,7 @@ def test_a_sub_agent_is_a_call_and_its_calls_are_within_it() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- leave
 def test_leave_is_given_for_what_was_asked() -> None:
-    """Permissions are granted as they were asked for, or not at all."""
+    """Permissions are granted exactly as requested, or not at all."""
     one = Conversation()
     wanted = {"network": {"enabled": True}}
     ask = {"method": "item/permissions/requestApproval", "params": {"itemId": "p", "permissions": wanted}}
@@ -295,20 +295,20 @@ def test_leave_is_given_for_what_was_asked() -> None:
         start=1,
     ):
         [question] = one.feed({"id": number, **ask})
-        assert isinstance(question, PermissionAsked)
+        assert isinstance(question, PermissionNeeded)
         assert sent(one.codec.permission(question.request_id, option)) == [{"id": number, "result": result}]
 
 
 def test_an_option_that_was_not_offered_is_refused() -> None:
-    """That is our mistake, not codex's."""
+    """An option that was not offered raises ValueError."""
     one = Conversation()
     one.feed({"id": 9, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
-    with pytest.raises(ValueError, match="choose of: accept, acceptForSession, decline"):
+    with pytest.raises(ValueError, match="use one of: accept, acceptForSession, decline"):
         one.codec.permission("permission-1", "yes")
 
 
 def test_an_interrupt_answers_what_is_open() -> None:
-    """And what codex asks after that is refused at once."""
+    """An interrupt cancels open approvals, and later approvals of the turn at once."""
     one = Conversation()
     ask = {"method": "item/fileChange/requestApproval", "params": {"itemId": "c"}}
     one.feed({"id": 8, **ask})
@@ -317,7 +317,7 @@ def test_an_interrupt_answers_what_is_open() -> None:
 
 
 def test_what_codex_takes_back_needs_no_answer() -> None:
-    """A request that it has resolved itself is forgotten."""
+    """An approval that codex has resolved gets no response."""
     one = Conversation()
     one.feed({"id": 8, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
     one.hear("serverRequest/resolved", requestId=8)
@@ -333,7 +333,7 @@ def test_what_codex_takes_back_needs_no_answer() -> None:
     ],
 )
 def test_other_requests_are_answered_too(method: str, answer: dict[str, Any]) -> None:
-    """Nothing that codex asks for is left open."""
+    """Every request of codex gets a response."""
     assert sent(Conversation().feed({"id": 9, "method": method, "params": {}})) == [{"id": 9, **answer}]
 
 
@@ -352,20 +352,20 @@ def test_other_requests_are_answered_too(method: str, answer: dict[str, Any]) ->
     ],
 )
 def test_what_is_not_the_protocol_ends_it(message: Any) -> None:
-    """It is named, and nothing is heard after it."""
+    """A message that breaks the protocol ends the conversation with an error, and nothing after it is read."""
     one = Conversation()
     assert [type(out) for out in one.feed(message)] == [Malformed]
     assert one.over() == []
 
 
 def test_what_we_do_not_know_is_passed_over() -> None:
-    """Codex has notifications and items that are not our business, and will have more."""
+    """Unknown notifications and items are ignored."""
     one = Conversation()
     assert one.feed({"method": "tomorrow/happened", "params": {"what": 1}}) == []
     assert one.hear("item/started", item={"type": "thoughtBubble", "id": "b", "status": 7, "text": None}) == []
 
 
 def test_an_exit_in_a_turn_is_its_end() -> None:
-    """However codex exited."""
+    """Any exit during a turn ends the turn."""
     [ended] = Conversation().codec.exited(0)
     assert ended == TurnEnded("error", "the agent exited with status 0 in the middle of a turn")

@@ -1,4 +1,4 @@
-"""The command adapter: where the prompt goes, what the output says, and what an exit status means."""
+"""The command codec: where the prompt goes, and what output and exit status mean."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from supervisor.ports import CloseInput, Ready, Send, Signal, Text, TurnEnded
     ],
 )
 def test_a_prompt_in_the_command_does_not_go_to_the_input(command: list[str], argv: tuple[str, ...]) -> None:
-    """``{prompt}`` is replaced wherever it stands, and the input is only closed."""
+    """``{prompt}`` is replaced in every argument, and the input is only closed."""
     codec = CommandCodec()
     assert codec.argv(command, "do it") == argv
     assert codec.prompt("do it") == [CloseInput()]
 
 
 def test_a_prompt_that_says_prompt_is_not_expanded_again() -> None:
-    """The prompt's own text is never searched for the placeholder."""
+    """The placeholder in the prompt's own text is not replaced."""
     assert CommandCodec().argv(["agent", "{prompt}"], "say {prompt}") == ("agent", "say {prompt}")
 
 
 def test_a_command_without_placeholder_gets_the_prompt_on_its_input() -> None:
-    """The command stays as it is; the prompt is written in UTF-8 and the input closed."""
+    """Without the placeholder the prompt is written to the input in UTF-8, and the input is closed."""
     codec = CommandCodec()
     assert codec.argv(["agent", "-"], "tu das, bitte schön") == ("agent", "-")
     assert codec.prompt("tu das, bitte schön") == [Send("tu das, bitte schön".encode()), CloseInput()]
 
 
 def test_it_serves_one_prompt_and_is_ready_at_once() -> None:
-    """A plain program has no hand-shake, and its process is good for one prompt."""
+    """A plain program is ready without a handshake, and serves one prompt."""
     codec = CommandCodec()
     assert codec.one_shot
     assert codec.start("/tmp") == [Ready()]
@@ -46,7 +46,7 @@ def test_it_serves_one_prompt_and_is_ready_at_once() -> None:
 
 
 def test_output_is_decoded_across_chunks() -> None:
-    """Half a character waits for its other half."""
+    """A character that is split between chunks is decoded."""
     codec = CommandCodec()
     assert codec.feed(b"sch\xc3") == [Text("message", "sch")]
     assert codec.feed(b"\xb6n") == [Text("message", "ön")]
@@ -54,14 +54,14 @@ def test_output_is_decoded_across_chunks() -> None:
 
 
 def test_invalid_output_is_replaced_and_is_no_error() -> None:
-    """Output is for people: a byte that is not UTF-8 becomes a replacement character, also at the very end."""
+    """An invalid byte becomes a replacement character, also at the end of the output."""
     codec = CommandCodec()
     assert codec.feed(b"a\xffb\xc3") == [Text("message", "a\ufffdb")]
     assert codec.feed(b"") == [Text("message", "\ufffd")]
 
 
 def test_half_a_character_at_the_exit_is_not_lost() -> None:
-    """If the end of the output was never seen, the exit flushes it."""
+    """Without the end of the output the exit reports an incomplete character."""
     codec = CommandCodec()
     assert codec.feed(b"\xc3") == []
     assert codec.exited(0) == [Text("message", "\ufffd"), TurnEnded("end_turn")]
@@ -78,13 +78,13 @@ def test_half_a_character_at_the_exit_is_not_lost() -> None:
     ],
 )
 def test_the_exit_status_is_its_word_on_the_turn(status: int | None, ended: TurnEnded) -> None:
-    """Only status 0 is a claim of success; anything else is an error that names the status or the signal."""
+    """Only status 0 is a success; anything else is an error that names the status or the signal."""
     assert CommandCodec().exited(status) == [ended]
 
 
 @pytest.mark.parametrize("status", [0, 130, -2, None])
 def test_an_interrupted_command_is_cancelled_whatever_its_status(status: int | None) -> None:
-    """An interrupt is SIGINT, and after it no status counts as an end of its own."""
+    """An interrupt sends SIGINT, and afterwards the turn is cancelled, whatever the exit status."""
     codec = CommandCodec()
     assert codec.interrupt() == [Signal(signal.SIGINT)]
     assert codec.exited(status) == [TurnEnded("cancelled")]

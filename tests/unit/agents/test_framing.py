@@ -1,4 +1,4 @@
-"""Framing: what is a line is decided by the bytes alone, and no line is held beyond the limit."""
+"""Framing: lines depend on the bytes alone, and no line is held beyond the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 def lines_of(chunks: list[bytes], limit_bytes: int = LINE_BYTES_MAX) -> list[str | Malformed]:
-    """Everything that a stream of *chunks* gives, its end included."""
+    """Return everything that a stream of *chunks* and its end give."""
     lines = LineBuffer(limit_bytes)
     return [line for chunk in chunks for line in lines.feed(chunk)] + list(lines.end())
 
@@ -33,38 +33,38 @@ def lines_of(chunks: list[bytes], limit_bytes: int = LINE_BYTES_MAX) -> list[str
     ],
 )
 def test_complete_lines_come_out_whole(chunks: list[bytes], expected: list[str]) -> None:
-    """A line comes out once, without its newline, however it was cut up."""
+    """A line comes out once without its newline, however it was divided."""
     assert lines_of(chunks) == expected
 
 
 def test_invalid_utf8_is_named_with_its_byte_and_position() -> None:
-    """A line that is not UTF-8 is an error that says where; the lines after it are read."""
+    """A line that is not UTF-8 is an error with the position, and the lines after it are read."""
     first, second = lines_of([b"ab\xff\nnext\n"])
     assert first == Malformed("the agent wrote a line that is not UTF-8: byte 0xff at position 2 (invalid start byte)")
     assert second == "next"
 
 
 def test_half_a_line_at_the_end_is_named() -> None:
-    """A stream that ends inside a line says so."""
+    """A stream that ends within a line reports that."""
     assert lines_of([b"done\nhal"]) == ["done", Malformed("the agent's output ended in the middle of a message")]
 
 
 @pytest.mark.parametrize("chunks", [[b"12345\n"], [b"123", b"45", b"\n"]])
 def test_a_line_of_exactly_the_limit_is_kept(chunks: list[bytes]) -> None:
-    """The limit counts the line without its newline, and is itself allowed."""
+    """A line of exactly the limit, without its newline, is kept."""
     assert lines_of(chunks, 5) == ["12345"]
 
 
 @pytest.mark.parametrize("chunks", [[b"123456\nnext\n"], [b"123", b"456", b"789", b"\nnext\n"]])
 def test_a_longer_line_is_named_once_and_dropped_up_to_its_newline(chunks: list[bytes]) -> None:
-    """One byte more than the limit is an error, told once; the line after it is read."""
+    """A line one byte longer than the limit is one error, and the line after it is read."""
     broken, following = lines_of(chunks, 5)
     assert broken == Malformed("the agent wrote a line longer than 5 bytes, the most a message may have")
     assert following == "next"
 
 
 def test_a_line_of_100_mib_is_not_held_in_memory() -> None:
-    """While a line of 100 MiB passes, a small multiple of the limit is held at most, and nothing afterwards."""
+    """A line of 100 MiB takes at most a small multiple of the limit while it passes, and nothing afterwards."""
     lines, chunk, found = LineBuffer(), b"x" * MIB, list[str | Malformed]()
     tracemalloc.start()
     try:
@@ -82,7 +82,7 @@ def test_a_line_of_100_mib_is_not_held_in_memory() -> None:
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=6), st.integers(1, 20))
 def test_chunking_changes_nothing(data: bytes, cuts: list[int], limit_bytes: int) -> None:
-    """Any bytes, cut anywhere, give the same lines and the same errors in the same order."""
+    """Any bytes, divided anywhere, give the same lines and errors in the same order."""
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     chunks = [data[start:end] for start, end in itertools.pairwise(edges)]
     assert lines_of(chunks, limit_bytes) == lines_of([data], limit_bytes)

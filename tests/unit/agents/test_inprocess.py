@@ -1,4 +1,4 @@
-"""Agents that are async functions: their tools, their errors, their children, and those that will not stop."""
+"""Agents that are async functions: tools, errors, children, and functions that do not stop."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ import msgspec
 import pytest
 
 from supervisor import Session, Supervisor, open_supervisor
-from supervisor.aborts import executor
-from supervisor.aborts import termination as ladder
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.ports import JournalError
-from supervisor.sessions import effect_executor
 from tests.support import (
     DEADLINE_S,
     data_of,
@@ -36,7 +33,7 @@ from tests.support import (
 pytestmark = pytest.mark.anyio
 
 STRICT = {"request_s": 0.1, "cancel_s": 0.1, "terminate_s": 0.1, "kill_s": 0.1}
-"""A ladder that is climbed in half a second."""
+"""Termination stages that take half a second together."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +42,15 @@ def _nothing_left() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loaded machine may add to a ladder, and a clean-up may take: little, so that giving up comes soon."""
-    monkeypatch.setattr(ladder, "SLACK_S", 0.2)
-    monkeypatch.setattr(executor, "SLACK_S", 0.5)
-    monkeypatch.setattr(effect_executor, "CLEANUP_S", 0.2)
+def shorten_slack(sup: Supervisor) -> None:
+    """Give little of the time that a loaded machine may add, so that a stubborn agent is abandoned soon."""
+    sup.terminations.slack_s = 0.2
+    sup.aborts.slack_s = 1.0
+    sup.effect_executor.cleanup_s = 0.2
 
 
 class Stubborn:
-    """Work that shields itself from every cancellation until it is let go."""
+    """Work that shields itself from every cancellation until it is released."""
 
     def __init__(self) -> None:
         self.begun = anyio.Event()
@@ -71,7 +67,7 @@ class Stubborn:
 
 # ---------------------------------------------------------------------------------------------------- turns
 async def test_a_function_is_an_agent(tmp_path: Path) -> None:
-    """What it says and what it returns is the answer; tools give it their values; the states are the seeds'."""
+    """Text and return value are the answer, tools return their values, and the states follow the specification."""
 
     async def agent(turn: AgentTurn) -> str:
         turn.say(f"{turn.session_id} {turn.turn_id}: ")
@@ -95,7 +91,7 @@ async def test_a_function_is_an_agent(tmp_path: Path) -> None:
 
 
 async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
-    """Calls that run at the same time: TOOL_USE is entered at the first and left at the last."""
+    """With parallel calls TOOL_USE begins with the first call and ends with the last."""
 
     async def agent(turn: AgentTurn) -> str:
         both = anyio.Event()
@@ -120,7 +116,7 @@ async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_a_function_fails_its_turn(tmp_path: Path) -> None:
-    """Its exception is the reason; it is counted, and tried again."""
+    """An exception of the function is the reason of the failed turn, which is counted and tried again."""
     tried = 0
 
     async def agent(turn: AgentTurn) -> str:
@@ -142,7 +138,7 @@ async def test_an_error_of_a_function_fails_its_turn(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
-    """A tool's exception reaches the agent, which may go on; its call has the result failed."""
+    """A tool's exception reaches the function, which may continue, and the call has failed."""
 
     async def broken() -> None:
         await anyio.lowlevel.checkpoint()
@@ -161,7 +157,7 @@ async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["turn", "tool"])
 async def test_a_function_that_exits_ends_itself_alone(tmp_path: Path, where: str) -> None:
-    """``sys.exit`` fails its turn, or is an error of its tool, and takes neither other sessions nor the host along."""
+    """``sys.exit`` fails the turn or the tool, and neither other sessions nor the host."""
 
     async def leave() -> None:
         sys.exit(3)
@@ -189,7 +185,7 @@ class Mute(Exception):
 
 @pytest.mark.parametrize("where", ["turn", "tool"])
 async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, where: str) -> None:
-    """Its name is the reason."""
+    """An exception whose ``__str__`` fails is reported by its type."""
 
     async def fail() -> None:
         raise Mute
@@ -203,12 +199,12 @@ async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, 
 
 
 async def test_a_title_is_text(tmp_path: Path) -> None:
-    """What is none is refused before the call is on record."""
+    """A title that is not a str is refused before the call is recorded."""
 
     async def agent(turn: AgentTurn) -> str:
         titles: list[Any] = [5, ["a"], None]
         for title in titles:
-            with pytest.raises(TypeError, match=r"title: .* is no str"):
+            with pytest.raises(TypeError, match=r"title: .* is not a str"):
                 await turn.call(title, anyio.sleep, 0)
         return "so what"
 
@@ -218,14 +214,14 @@ async def test_a_title_is_text(tmp_path: Path) -> None:
 
 
 class Outcome(BaseException):
-    """What a test framework raises to end a test."""
+    """Exception that a test framework raises to end a test."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Outcome])
 @pytest.mark.parametrize("where", ["turn", "tool"])
 async def test_what_is_the_hosts_ends_the_supervisor(tmp_path: Path, where: str, error: type[BaseException]) -> None:
-    """It comes out of the block, and nobody waits for ever: who asked is answered, also from outside of the block. The
-    next supervisor closes the books."""
+    """A BaseException of the host leaves the block, every waiting request is answered, and the next supervisor
+    recovers."""
 
     async def leave() -> None:
         raise error
@@ -262,7 +258,8 @@ def all_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 
 async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:
-    """A name as ``os.fsdecode`` makes it of Latin-1: an error, a title, a reason and who acts are on record with it."""
+    """Names with surrogates, as ``os.fsdecode`` makes them of Latin-1, are recorded escaped in errors, titles, reasons
+    and actors."""
     name, escaped = os.fsdecode(b"caf\xe9"), r"caf\udce9"
 
     async def broken() -> None:
@@ -288,7 +285,8 @@ async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:
 
 
 async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
-    """A TOOL abort cancels that call only: the agent gets ToolAborted and goes on, the call's result is aborted."""
+    """A TOOL abort cancels only that call: the function gets ToolAborted and continues, and the call's result is
+    aborted."""
     cleaned: list[str] = []
     begun = anyio.Event()
 
@@ -316,7 +314,7 @@ async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
 
 
 async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
-    """It is interrupted in its scope, with its tools; the next turn of the same agent has the message."""
+    """An urgent message cancels the function with its tools, and the agent's next turn has the message."""
     cancelled: list[str] = []
     begun = anyio.Event()
 
@@ -348,7 +346,7 @@ async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
 
 
 async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
-    """One that takes too long is cancelled; its session gives up at its threshold."""
+    """A turn that takes too long is cancelled, and its session gives up at its threshold."""
 
     async def agent(turn: AgentTurn) -> None:
         await anyio.sleep_forever()
@@ -361,8 +359,9 @@ async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- who will not stop
-async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: Path, no_slack: None) -> None:
-    """The ladder is climbed to its end, the receipt says abandoned, its request is answered, and others go on."""
+async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: Path) -> None:
+    """A function that ignores its cancellation is abandoned: the receipt says so, its request is answered, other
+    sessions continue."""
     stubborn = Stubborn()
 
     async def polite(turn: AgentTurn) -> str:
@@ -370,6 +369,7 @@ async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: 
         return "fine"
 
     async with supervising(tmp_path, settings=quick_settings(ladder=STRICT)) as run, anyio.create_task_group() as group:
+        shorten_slack(run.sup)
         session = await run.sup.start_session("s", agent=stubborn.work)
         asked = send_prompt(group, session, "")
         await stubborn.begun.wait()
@@ -385,8 +385,8 @@ async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: 
     assert ended.metadata["rung"] == "abandon"
 
 
-async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path, no_slack: None) -> None:
-    """When the grace is over its session goes on with a new agent; the old one cannot answer for it any more."""
+async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path) -> None:
+    """After the grace period the session continues with a new agent, and the old function's result is ignored."""
     stubborn = Stubborn()
 
     async def agent(turn: AgentTurn) -> str:
@@ -394,6 +394,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path,
 
     settings = quick_settings(grace_s=0.1, ladder=STRICT)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
+        shorten_slack(run.sup)
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "dig")
         await stubborn.begun.wait()
@@ -406,8 +407,8 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path,
     assert len(run.transitions("GraceExceeded")) == 1
 
 
-async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path, no_slack: None) -> None:
-    """Its agent is told and goes on, the receipt says abandoned, and the turn is reaped as degraded."""
+async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path) -> None:
+    """A tool that ignores its cancellation is abandoned: its agent continues, and the turn is reaped as degraded."""
     stubborn = Stubborn()
 
     async def agent(turn: AgentTurn) -> str:
@@ -416,6 +417,7 @@ async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path
         return "without it"
 
     async with supervising(tmp_path, settings=quick_settings(ladder=STRICT)) as run, anyio.create_task_group() as group:
+        shorten_slack(run.sup)
         session = await run.sup.start_session("s", agent=agent)
         asked = send_prompt(group, session, "")
         await stubborn.begun.wait()
@@ -428,7 +430,7 @@ async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path
 
 
 async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> None:
-    """Leaving by an exception: a function that needs a moment to clean up gets it before the block is over."""
+    """When the block is left by an exception, a function gets time to clean up."""
     cleaned: list[str] = []
     at_work = anyio.Event()
 
@@ -455,7 +457,7 @@ async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> N
 
 # ---------------------------------------------------------------------------------------------------- children
 async def test_a_function_delegates(tmp_path: Path) -> None:
-    """A child session works on its prompt, ends, and its outcome is the call's value."""
+    """A child session works on its prompt, and its outcome is the value of the call."""
 
     async def agent(turn: AgentTurn) -> str:
         if turn.prompt != "lead":
@@ -475,7 +477,7 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
 
 
 async def test_a_prompt_that_is_no_text_is_delegated_to_nobody(tmp_path: Path) -> None:
-    """The call fails, in words, and no child session is left."""
+    """Delegating a prompt that is not a text fails the call, and leaves no child session."""
 
     async def agent(turn: AgentTurn) -> str:
         failed = await turn.delegate("kid", "look at caf\udce9")
@@ -489,7 +491,8 @@ async def test_a_prompt_that_is_no_text_is_delegated_to_nobody(tmp_path: Path) -
 
 
 async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:
-    """A SESSION abort of the child, or a TOOL abort of the call: the delegating agent hears aborted and goes on."""
+    """After a SESSION abort of the child or a TOOL abort of the call the delegating agent gets aborted, and
+    continues."""
 
     async def agent(turn: AgentTurn) -> str:
         if turn.prompt == "wait":
@@ -510,7 +513,7 @@ async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:
 
 
 async def deep(turn: AgentTurn) -> str:
-    """Delegate to one more like it, as deep as the prompt says; the last one waits if it is told to."""
+    """Delegate as deep as the prompt says; the last agent waits if told to."""
     depth, _, last = turn.prompt.partition(" ")
     if depth == "0":
         if last:
@@ -521,7 +524,7 @@ async def deep(turn: AgentTurn) -> str:
 
 
 async def test_fifty_levels_of_delegation(tmp_path: Path) -> None:
-    """Each level works and ends; the answer comes up through all of them."""
+    """Fifty levels of delegation work and end, and the answer passes through all of them."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("d", agent=deep)
         assert (await session.run("50")).text == "bottom" + 50 * "."
@@ -529,7 +532,7 @@ async def test_fifty_levels_of_delegation(tmp_path: Path) -> None:
 
 
 async def test_an_abort_fifty_levels_deep(tmp_path: Path) -> None:
-    """A SESSION abort of the root ends all levels, the deepest first."""
+    """A SESSION abort of the root ends all fifty levels, the deepest first."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("d", agent=deep)
         asked = send_prompt(group, session, "50 wait")
@@ -568,7 +571,7 @@ MISTAKES: dict[str, Callable[[Supervisor, Session, Any], Awaitable[Any]]] = {
 @pytest.mark.parametrize("value", [5, b"x"], ids=["number", "bytes"])
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_a_value_of_another_type_harms_nobody(tmp_path: Path, mistake: str, value: Any) -> None:
-    """It is refused where it is given, and not found out by the journal, which ended every session."""
+    """A value of a wrong type is refused where it is given, before it reaches the journal."""
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=here)

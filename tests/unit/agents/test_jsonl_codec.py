@@ -1,4 +1,4 @@
-"""Programs that print lines of JSON: a mapping says what a line means, and only a line says that a turn succeeded."""
+"""The codec for programs that print lines of JSON: a mapping defines the lines, and only a line makes a success."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mapping(**more: Any) -> LineMapping:
 
 
 def codec(**more: Any) -> JsonlCodec:
-    """One with its prompt under way."""
+    """Return a codec with its prompt in progress."""
     made = JsonlCodec(mapping(**more))
     made.argv(["agent"], "work", "new")
     made.start("/")
@@ -64,7 +64,7 @@ def line(kind: str, **fields: Any) -> bytes:
 
 
 def told(lines: Iterable[bytes], status: int | None = 0, **more: Any) -> list[Out]:
-    """All that comes of a run that prints those lines and exits so."""
+    """Return the reports of a run that prints those lines and exits with that status."""
     made = codec(**more)
     return [*made.feed(b"".join(lines)), *made.feed(b""), *made.exited(status)]
 
@@ -72,7 +72,7 @@ def told(lines: Iterable[bytes], status: int | None = 0, **more: Any) -> list[Ou
 # ------------------------------------------------------------------------------------------------------ the turn's end
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_an_exit_status_is_no_success(status: int | None) -> None:
-    """Without a last word of the program its turn has failed, whatever it exits with."""
+    """Without a line for the end a turn has failed, whatever the exit status."""
     (ended,) = told([], status)
     assert isinstance(ended, TurnEnded)
     assert ended.stop == "error"
@@ -81,38 +81,38 @@ def test_an_exit_status_is_no_success(status: int | None) -> None:
 
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_a_last_word_is_believed_whatever_the_exit_status(status: int | None) -> None:
-    """A success stays one, and a failure stays one."""
+    """A reported success or failure counts, whatever the exit status."""
     assert told([line("over", good=True)], status) == [TurnEnded("end_turn")]
     assert told([line("over", good=False, why="no", code=500)], status) == [TurnEnded("error", "no", status=500)]
 
 
 def test_of_several_rules_the_first_counts() -> None:
-    """A success that is an error by its words is an error."""
+    """Of several end rules that match a line the first counts."""
     ended = told([line("over", good=True, text="[API Error: 401 no]")])
     assert ended == [TurnEnded("error", "[API Error: 401 no]")]
 
 
 def test_of_several_last_words_the_last_counts() -> None:
-    """A program that failed and went on has not failed, and the other way round."""
+    """Of several lines that report an end the last counts."""
     good, bad = line("over", good=True), line("over", good=False, why="no")
     assert told([bad, good]) == [TurnEnded("end_turn")]
     assert told([good, bad]) == [TurnEnded("error", "no")]
 
 
 def test_a_last_line_needs_no_newline() -> None:
-    """What was said is heard though its line has no end."""
+    """A last line without a newline is read."""
     assert told([line("over", good=True).rstrip()]) == [TurnEnded("end_turn")]
 
 
 def test_a_stream_that_is_cut_is_told() -> None:
-    """Half a line is no last word, and nothing comes after it."""
+    """An incomplete line is an error, and nothing after it is read."""
     (broken,) = told([line("over", good=True)[:-8]])
     assert isinstance(broken, Malformed)
     assert broken.why.startswith('the agent wrote a line that is not JSON: \'{"type": "over"')
 
 
 def test_a_line_that_is_no_json_is_a_note() -> None:
-    """A warning between the lines harms nothing."""
+    """A line that is not JSON is log text."""
     assert told([b"Warning: no colours\n", b"\n", b"[1]\n", line("over", good=True)]) == [
         Text("log", "Warning: no colours\n"),
         Text("log", "[1]\n"),
@@ -123,12 +123,12 @@ def test_a_line_that_is_no_json_is_a_note() -> None:
 # ------------------------------------------------------------------------------------------------------ the interrupt
 @pytest.mark.parametrize(("name", "number"), [("INT", signal.SIGINT), ("KILL", signal.SIGKILL)])
 def test_an_interrupt_is_the_signal_of_the_mapping(name: str, number: int) -> None:
-    """Who ignores a signal is not sent it."""
+    """An interrupt sends the signal that the mapping names."""
     assert codec(interrupt=name).interrupt() == [Signal(number)]
 
 
 def test_an_interrupted_turn_is_cancelled_with_its_calls() -> None:
-    """What was open has failed; a line that was cut by the end is none to complain of."""
+    """An interrupted turn is cancelled, its open calls have failed, and an incomplete line is no error."""
     made = codec()
     made.feed(line("call", id="c", name="sh"))
     made.interrupt()
@@ -137,7 +137,7 @@ def test_an_interrupted_turn_is_cancelled_with_its_calls() -> None:
 
 
 def test_a_turn_that_was_over_when_it_was_interrupted_has_succeeded() -> None:
-    """The program's word came first."""
+    """A success that was reported before the interrupt stays a success."""
     made = codec()
     made.feed(line("over", good=True))
     made.interrupt()
@@ -146,7 +146,7 @@ def test_a_turn_that_was_over_when_it_was_interrupted_has_succeeded() -> None:
 
 # ------------------------------------------------------------------------------------------------------ what it says
 def test_calls_are_told_with_what_they_are() -> None:
-    """A call has a title, a kind of ours, digests, and an outcome; a late word about it opens none."""
+    """A call has a title, a translated kind, digests and an outcome, and a late line opens none."""
     outs = told(
         [
             line("call", id="c", name="sh", **{"with": {"cmd": "ls"}}),
@@ -165,7 +165,7 @@ def test_calls_are_told_with_what_they_are() -> None:
 
 
 def test_of_a_total_only_what_it_adds_counts() -> None:
-    """Totals that are told twice are counted once; one that falls adds nothing."""
+    """Repeated totals count once, and a falling total adds nothing."""
     lines = [line("used", **{"in": into, "out": 1, "usd": usd}) for into, usd in ((10, 0.5), (30, 0.5), (5, 0.25))]
     used = [one for one in told(lines) if isinstance(one, Usage)]
     assert [(one.input_tokens, one.output_tokens, one.cost_usd) for one in used] == [
@@ -176,7 +176,7 @@ def test_of_a_total_only_what_it_adds_counts() -> None:
 
 
 def test_trouble_with_the_model_is_told_as_such() -> None:
-    """Its kind is found by the status, its delay is in seconds."""
+    """A model error has the kind of its status, and its delay in seconds."""
     (trouble, _) = told([line("again", code=429, n=2, ms=1500, why="slow down")])
     assert trouble == ModelErrorReported(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
 
@@ -186,7 +186,7 @@ NAMING = {"new_arguments": ["--new", "{id}"], "resume_arguments": ["--again={id}
 
 
 def test_a_prompt_goes_where_the_mapping_says() -> None:
-    """To standard input, or into the command line."""
+    """The prompt goes to standard input or into the command line, as the mapping says."""
     by_input, by_argument = (
         JsonlCodec(mapping()),
         JsonlCodec(mapping(prompt="argument", prompt_arguments="--do={prompt}")),
@@ -198,7 +198,7 @@ def test_a_prompt_goes_where_the_mapping_says() -> None:
 
 
 def test_a_conversation_has_the_name_that_we_choose() -> None:
-    """It is known before the prompt is given; the next program goes on with it."""
+    """The id that we choose is known before the prompt, and the next program resumes it."""
     first, second = JsonlCodec(mapping(**NAMING)), JsonlCodec(mapping(**NAMING))
     assert first.argv(["agent"], "work", "n") == ("agent", "--new", "n")
     assert first.start("/") == [Ready("n")]
@@ -207,7 +207,7 @@ def test_a_conversation_has_the_name_that_we_choose() -> None:
 
 
 def test_a_conversation_may_have_the_program_s_own_name() -> None:
-    """What the program says is so, and it says it once."""
+    """The program's own id takes precedence, and is reported once."""
     made = JsonlCodec(mapping(resume_arguments="{id}"))
     made.argv(["agent"], "work", "n")
     assert made.start("/") == [Ready()]
@@ -215,7 +215,7 @@ def test_a_conversation_may_have_the_program_s_own_name() -> None:
 
 
 def test_a_conversation_that_cannot_be_gone_on_with_is_begun_anew() -> None:
-    """A mapping without words for it says so, where people look."""
+    """Without resume arguments a new conversation begins, and the log says so."""
     made = JsonlCodec(mapping())
     assert made.argv(["agent"], "work", "n", "old") == ("agent",)
     note, ready = made.start("/", "old")
@@ -237,7 +237,7 @@ if prompt != "fail":
 
 @pytest.mark.anyio
 async def test_the_next_prompt_goes_on_with_the_conversation(tmp_path: Path) -> None:
-    """Each prompt is a program of its own; the second is told which conversation it is, and exit 0 is no success."""
+    """Each prompt is a program of its own, the second resumes the conversation, and exit 0 is no success."""
     program, file = tmp_path / "agent.py", tmp_path / "m.json.toml"
     program.write_text(PROGRAM)
     rules = "\n".join(f"[[rules]]\n{_toml(rule)}" for rule in RULES)
@@ -268,7 +268,7 @@ def _value(value: Any) -> str:
     [("a.b.0.c", 1), ("a.b.1", None), ("a.b.x", None), ("a.b.c", None), ("d", None), ("d.e", None), ("a.b.-1", None)],
 )
 def test_a_path_leads_to_a_value_or_to_nothing(path: str, found: object) -> None:
-    """Keys and numbers of items; what is not there is nothing."""
+    """A path of keys and positions gives the value, or ``None``."""
     assert look({"a": {"b": [{"c": 1}]}, "d": None}, path) == found
 
 
@@ -293,25 +293,25 @@ def test_a_path_leads_to_a_value_or_to_nothing(path: str, found: object) -> None
     ],
 )
 def test_a_value_is_what_is_wanted_or_not(value: object, wanted: object, does: bool) -> None:
-    """Equal, or a text like it; a truth value is no number."""
+    """A value matches if it is equal, or a text that matches the pattern; a truth value is no number."""
     assert fits({"a": value}, {"a": (wanted,)}) is does
 
 
 @pytest.mark.parametrize("number", [-1, 1e400, float("nan"), True, "7", None, 10**13])
 def test_a_number_that_cannot_be_believed_is_none(number: object) -> None:
-    """Negative, endless or absurd amounts count for nothing."""
+    """Negative, infinite and absurd amounts count for nothing."""
     assert amount_at({"a": number}, ("a",)) is None
 
 
 def test_the_parts_of_a_text_are_one_text() -> None:
-    """A list of parts is what they say together; another value is its JSON."""
+    """A list of text parts is their joined text; another value is its JSON."""
     assert text_at({"a": [{"text": "x"}, {"image": 1}, {"text": "y"}]}, ("b", "a")) == "xy"
     assert text_at({"a": {"b": 1}}, ("a",)) == '{"b":1}'
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "pi", "codex", "claude", "vibe"])
 def test_no_line_of_another_program_is_a_success(name: str) -> None:
-    """A mapping takes only its own program's last word for one."""
+    """A mapping takes no other program's end line for a success."""
     made = JsonlCodec(known_agent(name).variant("jsonl").mapping or mapping())
     made.argv(["agent"], "work", "n")
     made.feed(b'{"type": "done"}\n{"status": "success"}\n{"type": "result", "subtype": "success"}\n')

@@ -1,4 +1,5 @@
-"""A stdio MCP server as a resource of a session: there in time, asked, started again, given up, and gone with it."""
+"""Stdio MCP server as a resource of a session: ready in time, called, restarted, given up, and ended with its
+session."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def facts(run: Run, name: str) -> list[dict[str, object]]:
 
 
 async def test_it_is_there_and_asked(tmp_path: Path) -> None:
-    """Its result is given, its error raised, and what nobody answers in time is told so; others are not disturbed."""
+    """A call returns the server's result, raises its error, or times out without disturbing other calls."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         server = await run.sup.start_mcp_server("s", "git", command(), env={"A_TOKEN": "0123456789"})
@@ -74,7 +75,7 @@ async def test_it_is_there_and_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["serves", "stays"])
 async def test_an_abort_takes_it_along(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that does not leave when its input ends: it is ended, with all that it has started."""
+    """An abort ends a server that ignores the end of its input, with all that it started."""
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -85,7 +86,7 @@ async def test_an_abort_takes_it_along(tmp_path: Path, mode: str, monkeypatch: p
 
 
 async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
-    """Whoever asked it is told that it ended; the next one is asked another server, until it ends too often."""
+    """A server that ends fails its open calls and is started again, until it ends too often."""
     async with supervising(tmp_path) as run:
         await run.sup.start_session("s", agent="scripted")
         server = await run.sup.start_mcp_server("s", "git", command())
@@ -106,7 +107,7 @@ async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
 async def test_one_that_cannot_be_had(
     tmp_path: Path, words: list[str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that does not answer, or is not there, is tried a few times, and then said to be given up."""
+    """A server that does not answer, or cannot be started, is tried a few times and then given up."""
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
     async with supervising(tmp_path) as run:
         await run.sup.start_session("s", agent="scripted")
@@ -115,7 +116,7 @@ async def test_one_that_cannot_be_had(
 
 
 async def test_one_whose_start_is_cancelled_is_given_up(tmp_path: Path) -> None:
-    """It is there, and does not answer; whoever waited for it waits no longer: it ends, though its session goes on."""
+    """A server that is given up while it starts ends before its session, and nobody waits for it any longer."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with supervising(tmp_path) as run:

@@ -1,4 +1,4 @@
-"""`supervisor agents`: what is found of agents on this machine, and what the probe says of one that a test knows."""
+"""``supervisor agents``: discovery of agents on this machine, and the probe of an agent that the test writes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KNOWN = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
-    """Where the agent of this file is tried."""
+    """Sandbox of this file's agent."""
     monkeypatch.setattr(conformance, "WORKED_S", 0.0)
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
@@ -75,7 +75,7 @@ async def tried(place: Sandbox, *cases: str) -> list[ProbeResult]:
 # ------------------------------------------------------------------------------------------------------ the probe
 @pytest.mark.anyio
 async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> None:
-    """A real tool call is told, completed, and counted; and the conversation is gone on with."""
+    """The probe reports a completed tool call and its usage, and resumes the conversation."""
     turn, used, resumed = await tried(place, "turn", "resume")
     assert turn.good
     assert turn.found.endswith("1 tool calls told")
@@ -89,7 +89,7 @@ async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> Non
 async def test_what_an_agent_leaves_behind_is_seen(
     place: Sandbox, monkeypatch: pytest.MonkeyPatch, case: str, status: int
 ) -> None:
-    """A tool in a session of its own outlives its agent; so does its daemon. Afterwards nothing is left."""
+    """The probe reports a tool and a daemon that outlive their agent, and leaves none of them."""
     monkeypatch.setattr(driver, "SETTLE_S", 0.1)
     (found,) = await tried(place, case)
     assert not found.good
@@ -99,14 +99,14 @@ async def test_what_an_agent_leaves_behind_is_seen(
 
 @pytest.mark.anyio
 async def test_a_cancel_by_a_signal_is_verified(place: Sandbox) -> None:
-    """The agent ends by the signal, its tool with it, and the next process goes on with the conversation."""
+    """The probe verifies that a signal ends agent and tool, and that the next process resumes the conversation."""
     cancel, dead, again = await tried(place, "cancel")
     assert (cancel.good, dead.good, again.good) == (True, True, True)
 
 
 @pytest.mark.anyio
 async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
-    """An agent that is not there spoils no other case."""
+    """A case that cannot be tried reports the reason, and the next case is tried."""
     agent = KnownAgent.model_validate({**KNOWN, "ways": [{"adapter": "acp", "command": ["/nowhere/agent"]}]})
     (turn, silent) = await tried(make_sandbox(agent, agent.variant(), "http://x", tmp_path), "turn", "silent")
     assert turn.case == "turn"
@@ -115,7 +115,7 @@ async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
 
 
 def test_a_place_points_at_the_model_server(place: Sandbox, tmp_path: Path) -> None:
-    """Its home and its environment are its own; files and variables name the server."""
+    """A sandbox has its own home and environment, whose files and variables name the server."""
     assert place.env["MODEL"] == "http://127.0.0.1:1/v1"
     assert place.env["HOME"] == str(tmp_path / "home")
     written = json.loads((tmp_path / "home/.fake/model.json").read_text())
@@ -130,7 +130,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package that the program belongs to says it, whatever the program would say."""
+    """The version comes from the package that the program belongs to."""
     package = tmp_path / "node_modules/@openai/codex"
     program(package / "bin", "codex", "exit 1")
     (package / "package.json").write_text('{"name": "@openai/codex", "version": "0.1.2"}')
@@ -142,7 +142,7 @@ def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monke
 
 
 def test_an_agent_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no package says it; and one that does not answer has none."""
+    """Without a package the program is asked for its version; without an answer there is none."""
     program(tmp_path, "gemini", "echo gemini 99.1")
     program(tmp_path, "pi", "exit 3")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -155,7 +155,7 @@ def test_an_agent_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.M
     [("1.2.3", "1.2.3", True), ("1.10", "1.9.9", True), ("1.2", "1.2.0", True), ("1.2", "1.2.1", False)],
 )
 def test_versions_are_compared_number_by_number(version: str, least: str, does: bool) -> None:
-    """Ten is more than nine."""
+    """Versions are compared number by number, so that 10 is more than 9."""
     assert at_least(version, least) is does
 
 
@@ -168,14 +168,14 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PATH with one agent on it."""
+    """A PATH with one agent."""
     program(tmp_path / "bin", "pi", "echo 0.73.1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
 
 
 @pytest.mark.usefixtures("bare")
 def test_agents_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One line each."""
+    """``agents`` prints one line per agent, with the path or the installation."""
     status, out, _ = ran(capsys, "agents")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert status == 0
@@ -185,7 +185,7 @@ def test_agents_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.Captur
 
 @pytest.mark.usefixtures("bare")
 def test_agents_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same, for programs."""
+    """``agents --json`` prints the same as JSON."""
     _, out, _ = ran(capsys, "agents", "--json")
     told = {one["name"]: one for one in json.loads(out)}
     assert (told["pi"]["installed"], told["pi"]["version"], told["qwen"]["installed"]) == (True, "0.73.1", False)
@@ -193,7 +193,7 @@ def test_agents_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("bare")
 def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ways, quirks, what it may have, and how it is pointed at another model."""
+    """``agents show`` prints variants, quirks, variables and model server settings."""
     status, out, _ = ran(capsys, "agents", "show", "gemini-cli")
     assert status == 0
     for words in ("gemini --acp", "needs_kill", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL={base_url}", "settings.json"):
@@ -208,7 +208,7 @@ def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None
         (("agents", "probe", "gemni"), "'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
         (
             ("agents", "probe", "pi", "--adapter", "acp"),
-            "--adapter: pi is not known to speak to 'acp'; it does to: jsonl",
+            "--adapter: pi has no variant with the adapter 'acp'; use one of: jsonl",
         ),
         (("agents", "probe", "qwen"), "qwen: no program 'qwen' on PATH; install it: npm install"),
         (("run", "plan.yaml", "--agent", "worker"), "--agent worker: give NAME=KNOWN, for example worker=codex"),
@@ -218,7 +218,7 @@ def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None
 def test_what_cannot_be_meant_is_bad_input(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
-    """Exit status 2, and what would be right."""
+    """Bad input is exit status 2, with the fix."""
     status, _, err = ran(capsys, *arguments)
     assert status == 2
     assert words in err

@@ -1,4 +1,4 @@
-"""The scripted agent: a real process that speaks real ACP, driven here by the real codec and a very small client."""
+"""The scripted agent: a real process that uses ACP, driven by the real codec and a small client."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from supervisor.agents.codecs import scripted_command
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.scripted_agent import STEPS, BadScript, Step, parse, urgent_part
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Compaction,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     Send,
     TerminalKilled,
@@ -39,7 +39,7 @@ Handler = Callable[["Client", Out], Awaitable[None]]
 
 
 class Client:
-    """One agent process and its codec. What the agent tells goes to ``seen``, and to whoever handles that kind."""
+    """Agent process and its codec. Reports go to ``seen``, and to the handler of their kind."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Client:
         self._unread: list[Out] = []
 
     async def do(self, outs: Iterable[Out]) -> None:
-        """Write what is for the agent, keep what is for us."""
+        """Write messages for the agent, and keep reports."""
         for out in outs:
             if isinstance(out, Send):
                 assert self.process.stdin is not None
@@ -64,7 +64,7 @@ class Client:
         await self.process.stdin.aclose()
 
     async def until(self, *kinds: type[Out]) -> Out:
-        """The next thing of one of *kinds* that the agent tells."""
+        """Return the agent's next report of one of *kinds*."""
         with anyio.fail_after(DEADLINE_S):
             while True:
                 while self._unread:
@@ -77,12 +77,12 @@ class Client:
                 await self.do(self.codec.feed(await self._read()))
 
     async def play(self, script: str) -> Out:
-        """Prompt *script* and follow it to the end of the turn."""
+        """Send *script* as a prompt and follow it to the end of the turn."""
         await self.do(self.codec.prompt(script))
         return await self.until(TurnEnded, Malformed)
 
     async def gone(self) -> int:
-        """Read to the end and wait for the exit; its status."""
+        """Read to the end, wait for the exit, and return its status."""
         with anyio.fail_after(DEADLINE_S):
             while data := await self._read():
                 await self.do(self.codec.feed(data))
@@ -93,7 +93,7 @@ class Client:
         return status
 
     async def answers(self) -> None:
-        """Return when the agent has read everything that was written to it: it answers in order."""
+        """Return when the agent has read everything written to it: it answers in order."""
         name = f"_test/echo{len(self.seen)}"
         assert self.process.stdin is not None
         await self.process.stdin.send(b'{"jsonrpc":"2.0","id":"%b","method":"%b"}\n' % (name.encode(), name.encode()))
@@ -121,7 +121,7 @@ class Client:
 
 @asynccontextmanager
 async def agent(cwd: Path) -> AsyncIterator[Client]:
-    """A scripted agent that is ready; it is killed at the end if it is still there."""
+    """Return a scripted agent that is ready; it is killed at the end if it is still alive."""
     async with await anyio.open_process(scripted_command(), cwd=cwd, stderr=None) as process:
         try:
             client = Client(process)
@@ -134,7 +134,7 @@ async def agent(cwd: Path) -> AsyncIterator[Client]:
 
 
 async def run_terminal(client: Client, out: Out) -> None:
-    """Run the command of a TerminalOpened for real, and tell the codec what came of it."""
+    """Run the command of a TerminalOpened, and report the result to the codec."""
     assert isinstance(out, TerminalOpened)
     done = await anyio.run_process(out.argv, cwd=out.cwd, check=False)
     await client.do(client.codec.terminal_output(out.terminal_id, done.stdout))
@@ -143,7 +143,7 @@ async def run_terminal(client: Client, out: Out) -> None:
 
 # ---------------------------------------------------------------------------------------------- the language
 def test_a_script_is_its_lines_with_an_at_sign() -> None:
-    """Prose is ignored, indentation before a step does not matter, and only ``@agent`` takes a block."""
+    """Other lines are ignored, indentation before a step does not matter, and only ``@agent`` takes a block."""
     text = "Please:\n  @say hi there \nmail me@here\n@agent one two\n    @say inner\n\n      @run x\n\n@hang\n  prose\n"
     assert parse(text) == [
         Step(2, "say", "hi there", ""),
@@ -153,7 +153,7 @@ def test_a_script_is_its_lines_with_an_at_sign() -> None:
 
 
 def test_an_unknown_step_is_refused_with_the_known_ones() -> None:
-    """The error names the line, the word, and every word there is."""
+    """An unknown step is an error with the line, the word, and the known steps."""
     with pytest.raises(
         BadScript, match=r"^line 2: unknown step @bogus; known steps: @think @pause @inside @say"
     ) as caught:
@@ -172,12 +172,12 @@ def test_an_unknown_step_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_only_what_follows_the_last_urgent_message_counts(text: str, expected: tuple[str, str] | None) -> None:
-    """The message in one line, and the lines after it at the places they had."""
+    """The last urgent message is found, with the lines after it at their line numbers."""
     assert urgent_part(text) == expected
 
 
 def test_the_command_is_isolated() -> None:
-    """The program runs with this interpreter, without site packages and without the environment."""
+    """The program runs with this interpreter, without site packages and without environment variables."""
     interpreter, *flags, path = scripted_command()
     assert (interpreter, flags) == (sys.executable, ["-I", "-S"])
     assert Path(path).is_file()
@@ -188,7 +188,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_it_thinks_speaks_writes_and_reports(tmp_path: Path) -> None:
-    """The plain steps come out as what they are, in order, and the turn ends well."""
+    """Plain steps are reported in order, and the turn succeeds."""
     script = "@think hm\n@say hello\n@write sub/file.txt one\\ntwo\n@usage 42\n@compact\nprose\n@say bye"
     async with agent(tmp_path) as client:
         assert await client.play(script) == TurnEnded("end_turn")
@@ -212,7 +212,7 @@ async def test_it_thinks_speaks_writes_and_reports(tmp_path: Path) -> None:
     ],
 )
 async def test_a_prompt_without_steps_is_answered(tmp_path: Path, script: str, said: str) -> None:
-    """Nothing to do is said; an urgent message replaces what was asked before."""
+    """A prompt without steps is answered that there is nothing to do; an urgent message replaces the earlier prompt."""
     async with agent(tmp_path) as client:
         assert await client.play(script) == TurnEnded("end_turn")
         assert client.text() == said
@@ -227,7 +227,7 @@ async def test_a_prompt_without_steps_is_answered(tmp_path: Path, script: str, s
     ],
 )
 async def test_a_turn_can_end_badly_and_the_next_one_well(tmp_path: Path, script: str, ended: TurnEnded) -> None:
-    """A failed, refused or senseless step ends its turn with its own words, and the agent takes the next prompt."""
+    """A failed, refused or invalid step ends its turn with its own text, and the agent takes the next prompt."""
     async with agent(tmp_path) as client:
         assert await client.play(script) == ended
         assert client.text() == ""
@@ -235,7 +235,7 @@ async def test_a_turn_can_end_badly_and_the_next_one_well(tmp_path: Path, script
 
 
 async def test_an_unknown_step_is_an_error_of_the_prompt(tmp_path: Path) -> None:
-    """Nothing is played of a script that has a step nobody knows."""
+    """A script with an unknown step is not executed at all."""
     async with agent(tmp_path) as client:
         ended = await client.play("@say hi\n@bogus")
         assert isinstance(ended, TurnEnded)
@@ -244,7 +244,7 @@ async def test_an_unknown_step_is_an_error_of_the_prompt(tmp_path: Path) -> None
 
 
 async def test_a_command_runs_in_a_client_terminal(tmp_path: Path) -> None:
-    """The call is announced, served by a terminal in the right directory, closed by its outcome; the script goes on."""
+    """A call is announced, served by a terminal in the right directory, and closed with its outcome."""
     async with agent(tmp_path) as client:
         client.handlers[TerminalOpened] = run_terminal
         assert await client.play("@run pwd\n@run echo bad; exit 3\n@run kill -9 $$") == TurnEnded("end_turn")
@@ -262,7 +262,7 @@ async def test_a_command_runs_in_a_client_terminal(tmp_path: Path) -> None:
 
 
 async def test_tools_run_at_the_same_time(tmp_path: Path) -> None:
-    """All calls are open before the first is answered, each with a terminal of its own."""
+    """All calls of ``@tools`` are open before the first is answered, each with a terminal of its own."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@tools 3 echo x"))
         opened = [await client.until(TerminalOpened) for _ in range(3)]
@@ -276,7 +276,7 @@ async def test_tools_run_at_the_same_time(tmp_path: Path) -> None:
 
 
 async def test_a_local_command_needs_no_client(tmp_path: Path) -> None:
-    """The agent runs it itself: a call, but no terminal."""
+    """The agent runs ``@local`` itself: a call without a terminal."""
     async with agent(tmp_path) as client:
         assert await client.play("@local echo mine\n@local exit 4") == TurnEnded("end_turn")
         assert client.of(TerminalOpened) == []
@@ -285,13 +285,13 @@ async def test_a_local_command_needs_no_client(tmp_path: Path) -> None:
 
 
 async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
-    """Both children are asked for before either is answered; each has its block as prompt and an open call."""
+    """Adjacent ``@agent`` steps are requested together, each with its block as prompt and an open call."""
     script = "@agent one\n  @say a\n\n  @say b\n@agent two fast\n  @hang\n@say done\n@agent three"
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt(script))
-        one, two = await client.until(ChildAsked), await client.until(ChildAsked)
-        assert isinstance(one, ChildAsked)
-        assert isinstance(two, ChildAsked)
+        one, two = await client.until(ChildRequested), await client.until(ChildRequested)
+        assert isinstance(one, ChildRequested)
+        assert isinstance(two, ChildRequested)
         assert (one.name, one.prompt, one.agent) == ("one", "  @say a\n\n  @say b", None)
         assert (two.name, two.prompt, two.agent) == ("two", "  @hang", "fast")
         assert [out.call_id for out in client.of(ToolOpened) if isinstance(out, ToolOpened)] == [
@@ -300,8 +300,8 @@ async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
         ]
         await client.do(client.codec.child_ended(two.request_id, "aborted", ""))
         await client.do(client.codec.child_ended(one.request_id, "completed", "a\nb\n"))
-        three = await client.until(ChildAsked)
-        assert isinstance(three, ChildAsked)
+        three = await client.until(ChildRequested)
+        assert isinstance(three, ChildRequested)
         assert client.text() == "two aborted: (no output)\none completed: a\ndone\n"
         await client.do(client.codec.child_ended(three.request_id, "failed", "why"))
         assert await client.until(TurnEnded) == TurnEnded("end_turn")
@@ -311,12 +311,12 @@ async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("option", "said"), [("allow_once", "deleted\n"), ("reject_once", "refused: delete it\n")])
 async def test_a_permission_decides_how_the_script_goes_on(tmp_path: Path, option: str, said: str) -> None:
-    """Allowed, it goes on; rejected, it says so and ends."""
+    """A granted script continues, a rejected one says so and ends."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@ask delete it\n@say deleted"))
-        asked = await client.until(PermissionAsked)
+        asked = await client.until(PermissionNeeded)
         options = (("allow_once", "allow_once"), ("reject_once", "reject_once"))
-        assert asked == PermissionAsked("permission-1", "delete it", options)
+        assert asked == PermissionNeeded("permission-1", "delete it", options)
         await client.do(client.codec.permission("permission-1", option))
         assert await client.until(TurnEnded) == TurnEnded("end_turn")
         assert client.text() == said
@@ -335,14 +335,14 @@ async def test_a_cancel_ends_the_turn_and_not_the_agent(tmp_path: Path) -> None:
 
 
 async def test_a_cancel_in_the_same_breath_as_the_prompt_is_answered(tmp_path: Path) -> None:
-    """However early the cancel comes, the prompt gets its one answer."""
+    """A cancel that arrives with the prompt gets one response to the prompt."""
     async with agent(tmp_path) as client:
         await client.do([*client.codec.prompt("@hang"), *client.codec.interrupt()])
         assert await client.until(TurnEnded) == TurnEnded("cancelled")
 
 
 async def test_a_cancel_kills_and_releases_the_terminals(tmp_path: Path) -> None:
-    """Every running command is given back to the client, and the client closes the calls."""
+    """A cancel kills and releases every running command."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@tools 2 sleep 86400"))
         opened = [await client.until(TerminalOpened) for _ in range(2)]
@@ -354,30 +354,30 @@ async def test_a_cancel_kills_and_releases_the_terminals(tmp_path: Path) -> None
 
 
 async def test_a_cancel_with_a_permission_open_ends_the_turn(tmp_path: Path) -> None:
-    """The codec answers the request ``cancelled``; the turn is cancelled, not refused."""
+    """With an open permission a cancelled turn is cancelled, not refused."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@ask may I"))
-        await client.until(PermissionAsked)
+        await client.until(PermissionNeeded)
         await client.do(client.codec.interrupt())
         assert await client.until(TurnEnded) == TurnEnded("cancelled")
         assert client.text() == ""
 
 
 async def test_a_cancel_with_children_open_ends_the_turn(tmp_path: Path) -> None:
-    """The agent does not wait for its children; their late answers do no harm."""
+    """A cancelled turn does not wait for children, and ignores their late answers."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@agent a\n@agent b"))
-        children = [await client.until(ChildAsked) for _ in range(2)]
+        children = [await client.until(ChildRequested) for _ in range(2)]
         await client.do(client.codec.interrupt())
         assert await client.until(TurnEnded) == TurnEnded("cancelled")
         for child in children:
-            assert isinstance(child, ChildAsked)
+            assert isinstance(child, ChildRequested)
             await client.do(client.codec.child_ended(child.request_id, "aborted", ""))
         assert await client.play("@say again") == TurnEnded("end_turn")
 
 
 async def test_a_cancel_kills_a_local_command(tmp_path: Path) -> None:
-    """What the agent runs by itself is dead and reaped before it answers ``cancelled``."""
+    """A local command is dead and reaped before the agent answers ``cancelled``."""
     os.mkfifo(tmp_path / "pid")
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@local echo $$ > pid; exec sleep 86400"))
@@ -392,14 +392,14 @@ async def test_a_cancel_kills_a_local_command(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------- the end
 async def test_the_end_of_its_input_ends_it(tmp_path: Path) -> None:
-    """Idle, it closes its session and exits with 0."""
+    """An idle agent closes its session and exits with 0 at the end of its input."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.close())
         assert await client.gone() == 0
 
 
 async def test_the_end_of_its_input_ends_it_during_a_turn(tmp_path: Path) -> None:
-    """A hanging turn does not keep it alive."""
+    """A hanging turn does not keep the agent alive after the end of its input."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@say here\n@hang"))
         await client.until(Text)
@@ -408,7 +408,7 @@ async def test_the_end_of_its_input_ends_it_during_a_turn(tmp_path: Path) -> Non
 
 
 async def test_a_deaf_agent_can_only_be_killed(tmp_path: Path) -> None:
-    """It reads on, but session/cancel, SIGTERM, SIGINT and the end of its input change nothing."""
+    """A deaf agent ignores session/cancel, SIGTERM, SIGINT and the end of its input."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@deaf\n@say deaf\n@wait go\n@say still here\n@hang"))
         await client.until(Text)
@@ -425,14 +425,14 @@ async def test_a_deaf_agent_can_only_be_killed(tmp_path: Path) -> None:
 
 
 async def test_sigterm_ends_an_agent_that_is_not_deaf(tmp_path: Path) -> None:
-    """By default it dies of the signal, as most programs do."""
+    """By default SIGTERM ends the agent."""
     async with agent(tmp_path) as client:
         client.process.send_signal(signal.SIGTERM)
         assert await client.gone() == -signal.SIGTERM
 
 
 async def test_it_can_exit_in_the_middle_of_a_turn(tmp_path: Path) -> None:
-    """What it said before is not lost, and the turn ends with its status."""
+    """Texts before an exit are not lost, and the turn ends with the exit status."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@say last words\n@exit 7"))
         assert await client.gone() == 7
@@ -442,7 +442,7 @@ async def test_it_can_exit_in_the_middle_of_a_turn(tmp_path: Path) -> None:
 
 
 async def test_it_can_crash_once(tmp_path: Path) -> None:
-    """The first launch exits, the second gets through."""
+    """The first launch exits, the second completes."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@crash-once mark 3\n@say through"))
         assert await client.gone() == 3
@@ -468,7 +468,7 @@ async def test_it_can_leave_a_daemon_behind(tmp_path: Path) -> None:
 
 
 def _status_field(pid: int, field: str) -> str:
-    """A field of the process's status; the process must be there."""
+    """Return a field of ``/proc/PID/status`` of a living process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return line.partition(":")[2].strip()
@@ -486,7 +486,7 @@ def _status_field(pid: int, field: str) -> str:
     ],
 )
 async def test_it_can_break_the_protocol(tmp_path: Path, script: str, why: str) -> None:
-    """Each kind of nonsense reaches the codec as what it is."""
+    """Each kind of broken output reaches the codec as such."""
     async with agent(tmp_path) as client:
         broken = await client.play(script)
         assert isinstance(broken, Malformed)
@@ -494,14 +494,14 @@ async def test_it_can_break_the_protocol(tmp_path: Path, script: str, why: str) 
 
 
 async def test_a_long_line_within_the_limit_is_a_message(tmp_path: Path) -> None:
-    """``@longline`` is proper ACP: only its length can be wrong."""
+    """``@longline`` within the limit is a valid message."""
     async with agent(tmp_path) as client:
         assert await client.play("@longline 1000000") == TurnEnded("end_turn")
         assert len(client.text()) == 1_000_000
 
 
 async def test_a_flood_is_as_long_as_it_says_and_can_be_cancelled(tmp_path: Path) -> None:
-    """The chunks add up to the number of bytes; a flood without end still honours a cancel."""
+    """A flood has exactly the requested number of bytes, and can be cancelled."""
     async with agent(tmp_path) as client:
         assert await client.play("@flood 100000") == TurnEnded("end_turn")
         assert len(client.text()) == 100_000

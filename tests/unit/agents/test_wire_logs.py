@@ -1,4 +1,5 @@
-"""What real agents once said, replayed through their codecs: the same is written to them, and the same is told."""
+"""Recorded output of real agents, replayed through their codecs: the codecs write and report the same as when
+recorded."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ LOGS = logs()
 
 
 def test_there_are_logs() -> None:
-    """A folder without logs would prove nothing."""
+    """There are recorded conversations."""
     assert LOGS
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_a_recorded_conversation_is_told_as_before(log: Path) -> None:
-    """The codec writes what was written when the log was recorded, and tells what is committed beside the log."""
+    """The codec writes what was written when the log was recorded, and reports what is committed beside the log."""
     entries = read_log(log)
     again, told = replay(entries)
     assert again == entries
@@ -27,6 +28,6 @@ def test_a_recorded_conversation_is_told_as_before(log: Path) -> None:
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_a_log_names_no_machine(log: Path) -> None:
-    """What is committed holds no path of the machine that it was recorded on, and no key."""
+    """No log holds a path of the machine on which it was recorded, or a key."""
     text = log.read_text()
     assert [word for word in ("/tmp/", "/root", "/home/", "/work/", "sk-ant") if word in text] == []

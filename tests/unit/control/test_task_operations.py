@@ -227,7 +227,7 @@ def test_all_that_are_planned(tell: Tell, work: Work) -> None:
     assert [one[:2] for one in work.asked] == [("approve", "a"), ("approve", "b"), ("reject", "a"), ("reject", "b")]
     work.waiting = ()
     told = tell("approve", "--all-planned")
-    assert (told.status, told.out) == (0, "no task is planned and waits for approval\n")
+    assert (told.status, told.out) == (0, "no planned task waits for approval\n")
 
 
 def test_answers_are_json_too(tell: Tell, work: Work) -> None:
@@ -299,12 +299,12 @@ def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("approve",), "TASK: none is named; name the tasks to approve (`supervisor tree` shows them)"),
-        (("task", "cancel"), "TASK: none is named; name the tasks to cancel"),
-        (("approve", "a", "--all-planned"), "--all-planned: these are other tasks each time; leave it out"),
-        (("approve", "--all-planned", "--command-id", "c"), "--all-planned: these are other tasks each time"),
+        (("approve",), "TASK: missing; name the tasks to approve (`supervisor tree` shows them)"),
+        (("task", "cancel"), "TASK: missing; name the tasks to cancel"),
+        (("approve", "a", "--all-planned"), "--all-planned: it stands for other tasks each time; leave out"),
+        (("approve", "--all-planned", "--command-id", "c"), "--all-planned: it stands for other tasks each time"),
         (("reject", "a"), "Missing option '--reason'"),
-        (("task", "split"), "TASK: none is named; name the task to split (for an agent, SUPERVISOR_TASK does)"),
+        (("task", "split"), "TASK: missing; name the task to split (an agent may set SUPERVISOR_TASK instead)"),
         (("task", "split", "a", "--from", "/nowhere.yaml"), "/nowhere.yaml: cannot be read: No such file or directory"),
         (("task", "cancel", "a", "--all-planned"), "No such option"),
     ],

@@ -1,4 +1,4 @@
-"""The tree of causes, folded from records: its trunk, its branches, and the one root of it all."""
+"""Causal traces of made-up records: the spine, the annotations, and the root."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def explained(events: list[LifecycleEvent], entity: str) -> list[int]:
 
 # ---------------------------------------------------------------------------------------------------------- why
 def test_a_chain_goes_from_the_root_to_the_last_change() -> None:
-    """The records are those of the causes only, the root first, whatever else happened in between."""
+    """The spine holds the causes only, the root first."""
     events = [
         event(1, "lead", "TurnRequested"),
         event(2, "other", "TurnRequested"),
@@ -47,7 +47,7 @@ def test_a_chain_goes_from_the_root_to_the_last_change() -> None:
 
 
 def test_what_changed_no_state_is_no_end() -> None:
-    """Facts, refusals, stale records and rules that stay do not become the end of a chain."""
+    """A fact, a refusal, a stale record or a step that stays is not the end of a spine."""
     events = [
         event(1, "lead", "OperatorStop"),
         event(2, "lead", "Ended", cause=1, from_status="Stopped", to_status="Stopped"),
@@ -59,7 +59,7 @@ def test_what_changed_no_state_is_no_end() -> None:
 
 
 def test_what_was_born_and_never_moved_is_explained_by_its_birth() -> None:
-    """The first record of an entity counts as a change."""
+    """The birth of an entity counts as a change."""
     events = [
         event(1, "lead", "TurnRequested"),
         event(2, "lead:t1", "Born", outcome="born", cause=1, to_status="A"),
@@ -69,7 +69,7 @@ def test_what_was_born_and_never_moved_is_explained_by_its_birth() -> None:
 
 
 def test_an_abort_on_the_way_is_told_with_its_parents() -> None:
-    """Where a record carries an abort's id, its record is in the chain, and the one that it was escalated from."""
+    """An abort that a record names is in the trace, with the abort that it was escalated from."""
     events = [
         abort_record(1, "lead", "abort-1"),
         abort_record(2, "lead", "abort-1/edge", parent="abort-1"),
@@ -81,7 +81,7 @@ def test_an_abort_on_the_way_is_told_with_its_parents() -> None:
 
 
 def test_several_records_of_one_abort_do_not_hide_the_first() -> None:
-    """Records of crossed edges carry the id of the abort too; the wish itself is still found."""
+    """The request of an abort is found, though records of crossed edges carry its id, too."""
     events = [
         abort_record(1, "lead", "abort-1"),
         event(
@@ -98,20 +98,20 @@ def test_several_records_of_one_abort_do_not_hide_the_first() -> None:
 
 
 def test_a_cause_that_is_not_there_is_named() -> None:
-    """A journal that lost a record gives the chain up to there and the number that is missing."""
+    """A missing cause ends the spine, and its number is reported."""
     explanation = why({7: event(7, "lead", "SessionExited", cause=5)}, "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([7], 5)
 
 
 def test_a_cause_from_the_future_ends_the_chain() -> None:
-    """A record cannot be caused by a later one: such a journal is answered, not followed in circles."""
+    """A cause that is younger than its effect ends the spine."""
     events = [event(1, "lead", "Odd", cause=2), event(2, "lead", "Odder", cause=1)]
     explanation = why(events, "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([1, 2], 2)
 
 
 def test_a_cause_must_be_older_than_its_own_effect() -> None:
-    """It is not enough to be older than the end: the chain stops where it would go forward in time."""
+    """Each cause must be older than its own effect, not only than the last change."""
     events = [event(2, "lead", "Odd", cause=4), event(4, "lead", "Odder"), event(5, "lead", "Last", cause=2)]
     explanation = why(events, "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([2, 5], 4)
@@ -119,7 +119,7 @@ def test_a_cause_must_be_older_than_its_own_effect() -> None:
 
 @pytest.mark.parametrize("entity", ["nobody", "lead:t1:c9", "lead:t9:c1", "lead:t1:cx", ""])
 def test_an_unknown_id_is_an_error(entity: str) -> None:
-    """Nothing is explained that no record is about."""
+    """An id without records is an error."""
     with pytest.raises(LookupError, match="the journal has no record of"):
         why([event(1, "lead", "Born"), event(2, "lead:t1", "Born")], entity)
 
@@ -136,24 +136,24 @@ CALLS = [
 
 @pytest.mark.parametrize(("call", "end"), [("c1", 3), ("c3", 6)])
 def test_a_tool_call_is_explained_by_its_own_result(call: str, end: int) -> None:
-    """A call's id is found by its number, its result by the agent's name for it, which may be used again."""
+    """A call is found by its number and its result by the agent's id, which may be used again."""
     assert explained(CALLS, f"lead:t1:{call}")[-1] == end
 
 
 def test_an_open_call_is_explained_by_its_start() -> None:
-    """While a call is open its last record is the one that opened it."""
+    """The last change of an open call is its start."""
     assert explained(CALLS, "lead:t1:c2") == [1, 2]
 
 
 def test_a_call_that_its_turn_took_along_is_explained_by_the_turn() -> None:
-    """A turn that fails is the end of its open calls."""
+    """A failed turn is the end of its open calls."""
     failed = event(7, "lead:t1", "task_failed", cause=5)
     assert explained([*CALLS, failed], "lead:t1:c2") == [5, 7]
 
 
 # ------------------------------------------------------------------------------------------------------- branches
 def shape(explanation: Explanation) -> list[Any]:
-    """The tree: each step's role and number, and its branches' where it has some."""
+    """Return role and number of each step, and of its annotations."""
     return [
         (step.role.value, step.record.seq, *((branch.role.value, branch.record.seq) for branch in step.branches))
         for step in explanation.steps
@@ -175,8 +175,8 @@ for _at, _edge in ((1, "tool_to_sibling"), (2, "sibling_to_session")):
 
 
 def test_an_escalated_abort_is_one_tree() -> None:
-    """The edge that it came over is on the trunk, the other one a branch of the wish, and rungs and later causes hang
-    on the end."""
+    """The crossed edge is on the spine, the other edge an annotation of the request, and stages and later causes
+    annotate the end."""
     assert shape(why(ESCALATED, "lead/b")) == [
         ("root", 1, ("policy edge", 3)),
         ("policy edge", 2),
@@ -186,13 +186,13 @@ def test_an_escalated_abort_is_one_tree() -> None:
 
 
 def test_what_ended_with_it_has_the_same_root() -> None:
-    """A turn that ended with its session goes back to the same wish, and has no rungs of its own."""
+    """A turn that ended with its session has the session's root, and no stages."""
     assert shape(why(ESCALATED, "lead/b:t1"))[-2:] == [("cause", 4), ("end", 5)]
     assert why(ESCALATED, "lead/b:t1").root == ESCALATED[0]
 
 
 def test_an_abort_that_is_named_but_caused_nothing_is_a_branch() -> None:
-    """Where a record names an abort that its chain does not come from, it is told beside it, and counted as a root."""
+    """An abort that a record names but that is not among its causes is an annotation, and counts as a root."""
     events = [event(1, "lead", "Born", actor="host"), abort_record(2, "lead", "x"), event(3, "lead", "Odd", cause=1)]
     events[2] = msgspec.structs.replace(events[2], abort_id="x")
     explanation = why(events, "lead")
@@ -202,7 +202,7 @@ def test_an_abort_that_is_named_but_caused_nothing_is_a_branch() -> None:
 
 
 def test_a_late_failure_of_a_turn_is_a_later_cause() -> None:
-    """The first reason wins; what came after it is told as such, and is no root of the end."""
+    """A later failure is a later cause, and no root of the end."""
     events = [
         event(1, "lead:t1", "task_failed", reason="enough"),
         event(2, "lead:t1", "agent_reaped", cause=1),
@@ -214,7 +214,7 @@ def test_a_late_failure_of_a_turn_is_a_later_cause() -> None:
 
 
 def test_where_a_cause_is_missing_there_is_no_root() -> None:
-    """No root is invented, and the missing record is named."""
+    """With a missing cause there is no root, and the missing record is reported."""
     events = [event(7, "lead", "SessionExited", cause=5)]
     explanation = why(events, "lead")
     assert (explanation.root, explanation.roots, explanation.missing) == (None, 0, 5)
@@ -222,7 +222,7 @@ def test_where_a_cause_is_missing_there_is_no_root() -> None:
 
 
 def test_a_rung_with_another_root_is_counted() -> None:
-    """The end and the joining of its scope must go back to the same root: if they do not, it shows."""
+    """A stage that goes back to another root than the end is counted as a second root."""
     events = [
         event(1, "lead", "OperatorStop", actor="ann"),
         event(2, "other", "OperatorStop", actor="ben"),
@@ -232,7 +232,7 @@ def test_a_rung_with_another_root_is_counted() -> None:
 
 
 def test_a_chain_may_be_very_long() -> None:
-    """Ten thousand steps are a tree like any other, also as JSON."""
+    """A spine of ten thousand records is explained, also as JSON."""
     events = [event(n, f"s{n}", "Next", cause=n - 1 if n > 1 else None) for n in range(1, 10_001)]
     explanation = why(events, "s10000")
     assert len(explanation.steps) == 10_000
@@ -240,7 +240,7 @@ def test_a_chain_may_be_very_long() -> None:
 
 
 def test_only_some_later_records_are_causes() -> None:
-    """Facts of an abort count, what merely happened does not."""
+    """Of later records only facts of an abort are later causes."""
     events = [
         event(1, "lead", "OperatorStop"),
         event(2, "lead", "TurnReaped", from_status="S1", to_status="S1"),
@@ -254,21 +254,21 @@ def test_only_some_later_records_are_causes() -> None:
 
 
 def test_a_second_abort_of_a_call_is_a_later_cause() -> None:
-    """A call has no log of its own: the abort that came too late stands in its turn's."""
+    """A late abort of a call is a later cause, found in its turn's log."""
     late, other = abort_record(7, "lead:t1", "abort-7"), abort_record(8, "lead:t1", "abort-8")
     late.metadata["target"], other.metadata["target"] = "lead:t1:c1", "lead:t1:c3"
     assert shape(why([*CALLS, late, other], "lead:t1:c1")) == [("root", 3, ("later cause", 7))]
 
 
 def test_an_abort_from_the_future_is_no_root() -> None:
-    """A record that names an abort which was recorded after it does not go back to that one."""
+    """A record does not go back to an abort that was recorded after it."""
     events = [event(1, "lead", "OperatorStop", abort_id="x"), abort_record(2, "other", "x")]
     assert [one.seq for one in roots(events, "lead")] == [1]
 
 
 @pytest.mark.parametrize("outcome", ["stale", "refused", "transition"])
 def test_what_only_names_an_abort_is_no_later_cause(outcome: str) -> None:
-    """It takes a fact about the abort, or an event that ends something."""
+    """A later record must be a fact about an abort, or an event that ends something."""
     events = [
         event(1, "lead", "OperatorStop"),
         event(2, "lead", "Noted", outcome=outcome, from_status="S1", to_status="S1", abort_id="x"),
@@ -278,7 +278,7 @@ def test_what_only_names_an_abort_is_no_later_cause(outcome: str) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("A", "B"), ("B", "A")])
 def test_any_other_state_is_a_change(before: str, after: str) -> None:
-    """Whatever the states are called."""
+    """Any other state is a change, whatever its name."""
     events = [
         event(1, "lead", "Born", outcome="born", from_status=""),
         event(2, "lead", "Moved", from_status=before, to_status=after),
@@ -288,13 +288,13 @@ def test_any_other_state_is_a_change(before: str, after: str) -> None:
 
 
 def test_an_end_that_was_overcome_is_no_later_cause() -> None:
-    """What ended an earlier try stands before the last change and has nothing to do with it."""
+    """The end of an earlier attempt is no later cause."""
     events = [event(1, "lead", "task_failed"), event(2, "lead", "Retried")]
     assert shape(why(events, "lead")) == [("root", 2)]
 
 
 def test_a_call_is_explained_by_what_came_after_its_start() -> None:
-    """An earlier failure of its turn, or an earlier call of the same name, is not its end."""
+    """A failure of the turn before the call's start, or an earlier call with its id, is not the call's end."""
     events = [
         event(1, "lead:t1", "tool_completed", metadata={"call_id": "x"}),
         event(2, "lead:t1", "task_failed"),

@@ -1,9 +1,8 @@
-"""The invariants of records: each has a log that breaks it and is caught, and real runs break none."""
+"""Invariants of records: for each there is a log that violates it, and real runs violate none."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import anyio
 import msgspec
@@ -11,12 +10,10 @@ import pytest
 
 from supervisor.cli import demo
 from supervisor.diagnostics.invariants import INVARIANTS, WORLD, RecordChecker, Violation
-from supervisor.journal.memory import MemoryStore
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from tests.record_log import ERROR, OK, Log
-from tests.simulated import simulate
 from tests.support import no_leaks
 
 Lie = Callable[[Log], None]
@@ -24,7 +21,7 @@ LIES: list[tuple[str, Lie]] = []
 
 
 def breaks(invariant: str) -> Callable[[Lie], Lie]:
-    """The log that this writes breaks that law."""
+    """Mark a log that violates that invariant."""
 
     def note(lie: Lie) -> Lie:
         LIES.append((invariant, lie))
@@ -44,14 +41,14 @@ def names(records: list[LifecycleEvent]) -> set[str]:
 
 
 def family(log: Log) -> None:
-    """``s`` works, and has the children ``s/a`` (which works, too) and ``s/b``."""
+    """Write a session ``s`` with the children ``s/a`` and ``s/b``, of which ``s`` and ``s/a`` are running."""
     log.running("s")
     log.running("s/a")
     log.session("s/b")
 
 
 def over(log: Log, session: str, agent: str, turn: str, abort_id: str | None = None, cause: int | None = None) -> int:
-    """A running session is stopped, and ends with all it has."""
+    """Write the stop and the end of a running session with everything below it."""
     stopped = log.stop(session, abort_id, cause)
     failed = log.tell(turn, "task_failed", verdict=ERROR, abort_id=abort_id, cause_id=stopped)
     log.tell(turn, "agent_reaped", cause_id=failed)
@@ -61,7 +58,7 @@ def over(log: Log, session: str, agent: str, turn: str, abort_id: str | None = N
 
 # ------------------------------------------------------------------------------------------------ what is true
 def test_a_true_tale_breaks_nothing() -> None:
-    """A family that works, makes calls, fails, tries again, succeeds and is aborted: every law holds."""
+    """A log of sessions that work, make calls, fail, retry, succeed and are aborted violates no invariant."""
     log = Log()
     family(log)
     log.call("s:t1", 1)
@@ -84,7 +81,7 @@ def test_a_true_tale_breaks_nothing() -> None:
 
 @pytest.mark.parametrize("reason", ["enough", ""])
 def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle(reason: str) -> None:
-    """Its word came after we told it to end, and then its end, which gives our reason, or came before that."""
+    """An agent that is being ended may report success without being idle in between."""
     log = Log()
     log.session("s")
     log.request("s")
@@ -99,7 +96,7 @@ def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle(reason: str
 
 
 def test_what_is_under_way_breaks_nothing() -> None:
-    """A journal may be looked at while its supervisor runs: what has not ended yet is no violation."""
+    """An entity that has not ended yet is no violation."""
     log = Log()
     family(log)
     log.call("s:t1", 1)
@@ -172,7 +169,7 @@ def test_who_is_adopted_outlives_its_parent() -> None:
 
 
 def test_a_long_id_names_its_parent_by_its_cause() -> None:
-    """Where the middle of an id is left out, whose turn asked for the session is its parent."""
+    """The parent of an id with its middle left out is the session whose turn caused the birth."""
     log = Log()
     family(log)
     asked = log.call("s/a:t1", 1)
@@ -243,7 +240,7 @@ def tool_abort_ends_what_another_call_started(log: Log) -> None:
 
 
 def test_a_tool_abort_ends_what_its_call_started() -> None:
-    """A child session that the call asked for is in its reach; of a session with no call, nothing is."""
+    """A child session that the call started is in the reach of a TOOL abort."""
     log = Log()
     log.running("s")
     log.abort("s", "s", "tool")
@@ -321,7 +318,7 @@ def crossing_twice(log: Log) -> None:
 
 
 def test_edges_on_record_may_be_crossed() -> None:
-    """A tool abort that reaches the siblings, then the parent with all it has, by one record for each edge."""
+    """A TOOL abort may reach siblings and parent by one record for each edge."""
     log = Log()
     family(log)
     log.call("s/a:t1", 1)
@@ -338,7 +335,7 @@ def test_edges_on_record_may_be_crossed() -> None:
 
 
 def test_a_sibling_abort_reaches_siblings() -> None:
-    """The target and the parent are spared."""
+    """A SIBLING abort spares the target and its parent."""
     log = Log()
     family(log)
     log.end("s/b", log.stop("s/b", log.abort("s/a", "s/a", "sibling"), len(log.records)))
@@ -405,7 +402,7 @@ def call_goes_on_after_the_abort_of_all_calls(log: Log) -> None:
 
 
 def test_a_call_may_return_just_as_all_calls_are_aborted() -> None:
-    """Its result is on its way then: it was not aborted, and does not say so."""
+    """A call whose result is on its way need not have the result of an abort."""
     log = Log()
     log.running("s")
     log.call("s:t1", 1)
@@ -415,7 +412,7 @@ def test_a_call_may_return_just_as_all_calls_are_aborted() -> None:
 
 
 def test_a_call_that_is_aborted_by_two_names_has_the_result_of_both() -> None:
-    """By its own, and as one of all calls of its session: it ends by the first, and the second finds it so."""
+    """A call aborted by its own id and as one of all calls ends by the first abort."""
     for targets in (("s:t1:c1", "s"), ("s", "s:t1:c1")):
         log = Log()
         log.running("s")
@@ -428,7 +425,8 @@ def test_a_call_that_is_aborted_by_two_names_has_the_result_of_both() -> None:
 
 
 def test_who_joins_an_end_needs_no_record_of_its_own() -> None:
-    """An abort of what is ending is answered by that end: its id is named by whoever said it, and by nobody else."""
+    """An abort of a session that is ending may be named without a record of its own, by the record that joins the
+    end."""
     log = Log()
     log.session("s")
     stopped = log.stop("s", log.abort("s", "s", "session"), 2)
@@ -498,7 +496,7 @@ def two_holders(log: Log) -> None:
 
 
 def test_a_task_may_be_held_one_after_the_other() -> None:
-    """It was given back in between."""
+    """A task may be claimed again after it was given back."""
     log = Log()
     log.session("s")
     log.session("z")
@@ -626,7 +624,7 @@ def edge_that_is_none_after_a_lie(log: Log) -> None:
 
 
 def test_one_lie_is_told_once() -> None:
-    """After a record that cannot be, the books follow it: what is built on it is not reported again."""
+    """After a wrong record the shadow follows it, and nothing built on it is reported again."""
     log = Log()
     log.session("s")
     log.tell("s", "WorktreeReady", to="Spawning")
@@ -754,7 +752,7 @@ def data_that_counts_otherwise(log: Log) -> None:
 
 
 def test_crashes_that_are_far_apart_do_not_add_up() -> None:
-    """The window slides: two failures of a session that may have one in a minute, more than a minute apart."""
+    """Failures outside the restart window do not add up."""
     log = Log()
     log.running("s", restarts_max=1)
     for number in (1, 2):
@@ -925,42 +923,20 @@ def idle_with_a_task(log: Log) -> None:
 # ---------------------------------------------------------------------------------------------------------- the tests
 @pytest.mark.parametrize(("invariant", "lie"), LIES, ids=[f"{name}-{lie.__name__}" for name, lie in LIES])
 def test_a_broken_law_is_told(invariant: str, lie: Lie) -> None:
-    """A log that breaks a law is caught, and the law is named."""
+    """A log that violates an invariant is caught, and the invariant is named."""
     log = Log()
     lie(log)
     assert invariant in names(log.records)
 
 
 def test_every_law_has_its_lie() -> None:
-    """Nothing is called checked that no test has seen fail; what the world alone can show is said to be."""
+    """Every invariant that records can show has a log that violates it."""
     assert {name for name, _ in LIES} == set(INVARIANTS) - WORLD
     assert all("(" in INVARIANTS[name] for name in WORLD), "who checks it, or why nobody does yet"
 
 
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-def check(store: MemoryStore) -> None:
-    assert violations(store.log.after(0, 1_000_000)) == []
-
-
-@pytest.mark.usefixtures("_quiet")
-@pytest.mark.parametrize(("backend", "count"), [("trio", 40), ("asyncio", 20)])
-def test_real_runs_break_none(backend: str, count: int) -> None:
-    """60 seeded runs of the real runtime, with aborts, crashes and recoveries, keep every law."""
-    for seed in range(count):
-        ran = simulate(seed, backend)
-        check(ran.store)
-        if ran.crashed is not None:
-            check(ran.crashed)
-
-
 def test_the_demonstration_breaks_none() -> None:
-    """Real processes, a crash, a hang, an urgent message and aborts: every law holds of its journal."""
+    """The demo's journal violates no invariant."""
     with no_leaks(), demo.repository() as repository:
         state = StateDir(repository / ".sdd")
         anyio.run(demo.play, repository, state.root, lambda text: None)

@@ -1,6 +1,7 @@
-"""``supervisor replay`` and ``supervisor validate`` on real journals: sound, alive, killed, tampered with, torn, gone.
+"""``supervisor replay`` and ``supervisor validate`` on real journals: sound, running, killed, tampered with, torn,
+missing.
 
-A journal is made by a real supervisor with in-process agents; what is tampered with is a copy of its file.
+A journal is made by a real supervisor with in-process agents; tampering is done on a copy of its file.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Sett
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.plan_runner import run_plan
 from tests.record_log import Log
-from tests.simulated import simulate
+from tests.simulated import SCENARIOS, simulated_journal
 from tests.support import supervising
 
 
 class Told:
-    """What a command answered."""
+    """Output and exit status of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -71,7 +72,7 @@ SETTINGS = Settings(limits=LimitsConfig(backoff_base_ms=1, backoff_cap_ms=2, res
 
 
 async def work(turn: AgentTurn) -> str:
-    """What an agent here does: make a call, delegate and wait, hang in a call, or fail."""
+    """Act as the agent: make a call, delegate and wait, hang in a call, or fail."""
     if "fail" in turn.prompt:
         raise RuntimeError("it broke")
     if "hang" in turn.prompt:
@@ -85,8 +86,8 @@ async def work(turn: AgentTurn) -> str:
 
 
 async def play(sup: Supervisor) -> None:
-    """``lead`` has ``lead/a`` and ``lead/b``, who hang; a call of ``lead/a`` is aborted, then all of ``lead``; ``poor``
-    fails until it is given up."""
+    """Run ``lead`` with the hanging children ``lead/a`` and ``lead/b``, abort a call of ``lead/a`` and then ``lead``;
+    ``poor`` fails until it is given up."""
     lead = await sup.start_session("lead", agent=work)
     await lead.run("work")
     children = [await lead.start_child(name) for name in ("a", "b")]
@@ -120,7 +121,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory of a supervisor that has ended."""
+    """State directory of a supervisor that has ended."""
     state_dir = tmp_path_factory.mktemp("ended") / "state"
     anyio.run(_run, state_dir)
     return state_dir
@@ -128,7 +129,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(ended: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be tampered with."""
+    """Copy of that state directory, to be tampered with."""
     return Path(shutil.copytree(ended, tmp_path / "copy"))
 
 
@@ -153,7 +154,7 @@ def change(state_dir: Path, statement: str, *values: object) -> None:
 @pytest.mark.parametrize("command", ["replay", "validate"])
 @pytest.mark.parametrize("named", ["the directory", "the journal"])
 def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> None:
-    """A state directory or its journal: nothing differs, no invariant is broken, and every record was read."""
+    """A sound journal has no difference and no violation, and every record is read."""
     path = ended if named == "the directory" else StateDir(ended).journal
     told = tell(command, path, "--json")
     number = len(events(ended))
@@ -170,7 +171,7 @@ def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> N
 @pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check"), ("journal", "export")])
 @pytest.mark.parametrize("there", ["nothing", "a directory", "a circle of links", "no possible name"])
 def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[str, ...], there: str) -> None:
-    """The path that was given, and what to give: of a path, never an option that the command does not have."""
+    """A missing journal is an error with the path and what to give."""
     path = tmp_path / ("j" * 300 if there == "no possible name" else "j")
     match there:
         case "a directory":
@@ -186,7 +187,7 @@ def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[st
 
 @pytest.mark.anyio
 async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
-    """Its journal may be replayed and validated meanwhile: what is under way differs from nothing."""
+    """The journal of a running supervisor has no difference."""
     async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup:
         await play(sup)
         await sup.start_session("more", agent=work)
@@ -200,7 +201,7 @@ async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_supervisor_that_died(tmp_path: Path, tell: Tell) -> None:
-    """What it left open is no difference; nor is what the next one made of it."""
+    """The journal of a killed supervisor has no difference, nor has it after recovery."""
     async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup, anyio.create_task_group() as group:
         session = await sup.start_session("s", agent=work)
         group.start_soon(session.run, "hang")
@@ -214,24 +215,22 @@ async def test_a_supervisor_that_died(tmp_path: Path, tell: Tell) -> None:
     assert tell("validate", dead).status == 0
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_seeded_runs_replay(backend: str) -> None:
-    """Whatever happens in a run, its records lead to the rows that the journal keeps: state, data, parents and ends."""
-    for seed in range(12):
-        ran = simulate(seed, backend)
-        for store in (ran.store, *([ran.crashed] if ran.crashed is not None else [])):
-            records = store.log.after(0, 1_000_000)
-            replay = Replay(store.entities.values())
-            for record in records:
-                replay.replay(record)
-            replay.finish()
-            assert (replay.differences, replay.violations) == ([], []), seed
-            assert what_if(records).parts_at is None, seed
+@pytest.mark.parametrize("scenario", SCENARIOS[::3])
+def test_simulated_runs_replay(scenario: str) -> None:
+    """The records of a simulated run replay to the rows of its journal: state, data, parents and ends."""
+    store = simulated_journal(scenario, 7)
+    records = store.log.after(0, 1_000_000)
+    replay = Replay(store.entities.values())
+    for record in records:
+        replay.replay(record)
+    replay.finish()
+    assert (replay.differences, replay.violations) == ([], [])
+    assert what_if(records).parts_at is None
 
 
 # ------------------------------------------------------------------------------------------------------- what differs
 def test_a_tampered_state(tell: Tell, copy: Path) -> None:
-    """A record that says another state than its table is a violation, and named."""
+    """A record with another state than its table's is a violation."""
     record = the(events(copy), "SessionStarted", "lead")
     change(copy, "UPDATE events SET to_status = 'Interrupting' WHERE seq = ?", record.seq)
     for command in ("replay", "validate"):
@@ -259,7 +258,7 @@ def test_a_tampered_state(tell: Tell, copy: Path) -> None:
     ],
 )
 def test_a_tampered_row(tell: Tell, copy: Path, statement: str, field: str) -> None:
-    """What the journal keeps beside its records is compared, too: here it is exactly one thing."""
+    """A row that differs from its records is exactly one difference."""
     change(copy, statement)
     told = tell("replay", copy, "--json")
     assert told.status == 1
@@ -268,7 +267,7 @@ def test_a_tampered_row(tell: Tell, copy: Path, statement: str, field: str) -> N
 
 
 def test_a_missing_record(tell: Tell, copy: Path) -> None:
-    """A record that was taken out leaves a gap, and the entity's later records do not go on from it."""
+    """A missing record is a gap, which the entity's later records show."""
     record = the(events(copy), "WorktreeReady", "lead")
     change(copy, "DELETE FROM events WHERE seq = ?", record.seq)
     found = tell("replay", copy, "--json").json["violations"]
@@ -291,7 +290,7 @@ def test_a_missing_record(tell: Tell, copy: Path) -> None:
 def test_what_breaks_no_law_and_was_not_written(
     tell: Tell, copy: Path, command: str, statement: str, words: str
 ) -> None:
-    """A forged row that every invariant would let pass is told by its hash: the first such record, or the entity."""
+    """A forged row that no invariant catches is found by its hash."""
     change(copy, statement)
     before = StateDir(copy).journal.read_bytes()
     told = tell(command, copy)
@@ -309,8 +308,8 @@ def test_what_breaks_no_law_and_was_not_written(
     ],
 )
 def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: str) -> None:
-    """Metadata that are no JSON, a text that is not UTF-8, a table that is gone: damage as the check calls it, with its
-    status and no traceback."""
+    """Metadata that are not JSON, a text that is not UTF-8 and a missing table are reported as damage, without a
+    traceback."""
     with closing(apsw.Connection(str(StateDir(copy).journal))) as db:
         db.execute(statement)
     for command in ("replay", "validate"):
@@ -325,8 +324,7 @@ def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: s
 
 @pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
 def test_what_only_has_the_name_is_no_journal(tell: Tell, tmp_path: Path, held: bytes, words: str) -> None:
-    """A file of no byte is what a copy that failed leaves behind, one of zeros a disk: no command calls it sound, or
-    a log."""
+    """An empty file, and a file of zeros, are not accepted as a journal or a log."""
     path = tmp_path / "journal.db"
     path.write_bytes(held)
     for command in (["validate"], ["replay"], ["journal", "check"]):
@@ -336,7 +334,7 @@ def test_what_only_has_the_name_is_no_journal(tell: Tell, tmp_path: Path, held: 
 
 
 def test_a_journal_without_records_says_so(tell: Tell, tmp_path: Path) -> None:
-    """It is sound, and nobody may take it for a copy of a run."""
+    """A journal without records is sound, and reported as empty."""
     state = StateDir.open(tmp_path / "state")
     open_database(state.journal, None).close()
     assert tell("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
@@ -344,7 +342,7 @@ def test_a_journal_without_records_says_so(tell: Tell, tmp_path: Path) -> None:
 
 
 def test_a_forged_event_does_not_break_the_reader(tell: Tell, copy: Path) -> None:
-    """Metadata of the wrong form are a violation of that record, whatever the table's actions trust."""
+    """Metadata of the wrong form are a violation of their record."""
     record = the(events(copy), "tool_completed", "lead:t1")
     change(
         copy, "UPDATE events SET metadata = ? WHERE seq = ?", '{"call_id": "ghost", "outcome": "aborted"}', record.seq
@@ -357,7 +355,7 @@ def test_a_forged_event_does_not_break_the_reader(tell: Tell, copy: Path) -> Non
 @pytest.mark.parametrize("command", [["replay"], ["validate"], ["journal", "check"], ["journal", "export"]])
 @pytest.mark.parametrize(("begin", "status"), [(b"", 1), (b"no database file", 2)])
 def test_a_torn_journal(tell: Tell, copy: Path, command: list[str], begin: bytes, status: int) -> None:
-    """A file that was cut is damaged; something else in a journal's clothes is bad input: one message that names it."""
+    """A truncated journal is damaged; another file with its name is bad input."""
     journal = StateDir(copy).journal
     journal.write_bytes(begin + journal.read_bytes()[len(begin) : 5000])
     told = tell(*command, journal)
@@ -368,7 +366,7 @@ def test_a_torn_journal(tell: Tell, copy: Path, command: list[str], begin: bytes
 
 @pytest.mark.parametrize("arguments", [["replay"], ["replay", "--at", "1"], ["validate"]])
 def test_what_is_not_there(tell: Tell, tmp_path: Path, arguments: list[str]) -> None:
-    """A missing file, or a directory that is no state directory: bad input, and nothing is made."""
+    """A missing file or directory is bad input, and nothing is created."""
     for path in (tmp_path / "nix.db", tmp_path):
         told = tell(*arguments, path)
         assert told.status == 2
@@ -377,7 +375,7 @@ def test_what_is_not_there(tell: Tell, tmp_path: Path, arguments: list[str]) -> 
 
 
 def test_a_text_is_no_journal(tell: Tell, ended: Path) -> None:
-    """``replay`` wants records; lines are for ``validate``."""
+    """``replay`` rejects a log of lines."""
     told = tell("replay", StateDir(ended).transitions)
     assert told.status == 2
     assert "is not a journal" in told.err
@@ -385,7 +383,7 @@ def test_a_text_is_no_journal(tell: Tell, ended: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- as of a record
 def test_the_tree_at_a_record(tell: Tell, ended: Path) -> None:
-    """What was alive at the abort, with the open calls; what came later is not there."""
+    """The tree at a record has the entities and open calls of that time only."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
     (lead,) = tell("replay", ended, "--at", wish.seq, "--json").json
     below = {one["id"]: one for one in lead["children"]}
@@ -397,7 +395,7 @@ def test_the_tree_at_a_record(tell: Tell, ended: Path) -> None:
 
 
 def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
-    """It is the tree that the journal keeps."""
+    """The tree at the last record is the journal's."""
     records = events(ended)
     replay = Replay()
     for record in records:
@@ -409,7 +407,7 @@ def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
 
 
 def test_the_tree_of_a_plan_that_has_ended(tell: Tell, tmp_path: Path) -> None:
-    """Its tasks stand below their workstream, as in the tree that the journal keeps."""
+    """Tasks of an ended plan are below their workstream, as in the journal's tree."""
 
     async def run() -> None:
         agents = {"sh": AgentConfig(adapter="command", command=("true",))}
@@ -425,7 +423,7 @@ def test_the_tree_of_a_plan_that_has_ended(tell: Tell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, -1, 1_000_000])
 def test_a_record_that_is_none(tell: Tell, ended: Path, at: int) -> None:
-    """The message names the numbers that there are."""
+    """An unknown record number is an error with the valid range."""
     told = tell("replay", ended, "--at", at)
     assert told.status == 2
     assert f"has no record {at}; give 1 to {len(events(ended))}" in told.err
@@ -433,7 +431,7 @@ def test_a_record_that_is_none(tell: Tell, ended: Path, at: int) -> None:
 
 # ---------------------------------------------------------------------------------------------- under other policies
 def test_an_abort_that_would_have_crossed(tell: Tell, ended: Path) -> None:
-    """The abort of a call would have ended the sibling, too, and the runs part there."""
+    """With the edge tool_to_sibling the sibling would have ended, too, and the runs differ from there."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
     told = tell("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
     assert told.status == 0
@@ -441,12 +439,12 @@ def test_an_abort_that_would_have_crossed(tell: Tell, ended: Path) -> None:
     assert (found["parts_at"], found["ended"], found["lived"]) == (wish.seq, ["lead/b"], [])
     assert found["aborts"][0]["would_end"] == ["lead/b"]
     text = tell("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
-    assert text.startswith(f"the runs part at record {wish.seq} of ")
+    assert text.startswith(f"the runs differ from record {wish.seq} of ")
     assert "  would have ended lead/b" in text.splitlines()
 
 
 def test_an_abort_that_would_have_gone_all_the_way(ended: Path) -> None:
-    """With both edges the parent goes, too; the later abort of it ends nobody any more."""
+    """With both edges the parent would have ended, too, and its later abort ends nothing."""
     outcome = what_if(events(ended), edges={"tool_to_sibling": True, "sibling_to_session": True})
     assert set(outcome.ended) == {"lead", "lead/a", "lead/b"}
     [first] = outcome.aborts
@@ -454,7 +452,7 @@ def test_an_abort_that_would_have_gone_all_the_way(ended: Path) -> None:
 
 
 def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
-    """What an edge on record has ended would have lived without it."""
+    """Without a recorded edge the entities that it ended would have lived."""
 
     async def run() -> None:
         policy = AbortPolicy(tool_to_sibling=True)
@@ -475,7 +473,7 @@ def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
 
 
 def test_giving_up_earlier(tell: Tell, ended: Path) -> None:
-    """With one error allowed the session gives up at its first failure: the second launch is saved."""
+    """With one error allowed the session gives up at its first failure, and one launch is saved."""
     first = the(events(ended), "SessionExited", "poor")
     found = tell("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
     assert (found["parts_at"], found["ended"]) == (first.seq, ["poor"])
@@ -487,22 +485,22 @@ def test_giving_up_earlier(tell: Tell, ended: Path) -> None:
 
 
 def test_giving_up_later(tell: Tell, ended: Path) -> None:
-    """With more restarts allowed it would have tried again where it was given up, and not have waited longer before."""
+    """With more restarts allowed the session would have tried again."""
     found = tell("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
     assert (found["lived"], found["ended"], found["launches_spent"]) == (["poor"], [], 1)
     assert found["waited_s"] == found["would_wait_s"]
 
 
 def test_waiting_longer(tell: Tell, ended: Path) -> None:
-    """Another backoff moves nobody, and shows what it would have cost."""
+    """Another backoff changes only the waiting time."""
     told = tell("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
     assert told.status == 0
-    assert told.out.startswith("the runs do not part")
+    assert told.out.startswith("the runs do not differ")
     assert "backoff: 0.00 s as it was, 5.00 s as it would be" in told.out
 
 
 def test_both_policies_at_once(ended: Path) -> None:
-    """They are one other run: it parts where the first of them makes it."""
+    """Two policies are one other run, which differs from the first record that either changes."""
     records = events(ended)
     outcome = what_if(records, edges={"tool_to_sibling": True}, limits={"max_total_errors": 1})
     assert set(outcome.ended) == {"lead/b", "poor"}
@@ -510,7 +508,7 @@ def test_both_policies_at_once(ended: Path) -> None:
 
 
 def test_what_comes_below_the_gone_is_saved() -> None:
-    """Once a session would have ended, its agents, and the children it would not have had, are launches saved."""
+    """Agents and children below a session that would have ended are launches saved."""
     log = Log()
     log.running("s", max_total_errors=2)
     log.fail("s", "s:t1")
@@ -523,7 +521,7 @@ def test_what_comes_below_the_gone_is_saved() -> None:
 
 
 def test_who_would_be_abandoned_lives_on() -> None:
-    """Neither the end of its parent, where that gives up, nor an abort from above ends a child that it would leave."""
+    """A child that its parent would abandon survives the parent's end and an abort from above."""
     log = Log()
     log.running("s")
     for child in ("s/free", "s/tied", "s/tied/free"):
@@ -538,7 +536,7 @@ def test_who_would_be_abandoned_lives_on() -> None:
 
 
 def test_the_loss_of_a_supervisor_is_no_restart() -> None:
-    """A session that was lost with its supervisor tries again however few restarts there may be."""
+    """The loss of a supervisor does not count as a restart."""
     log, reason = Log(), TransitionReason.ORPHAN_RECOVERED
     log.running("s")
     lost = {"exit": "Error", "error": "its supervisor ended", "transition_reason": reason.value}
@@ -551,7 +549,7 @@ def test_the_loss_of_a_supervisor_is_no_restart() -> None:
 
 @pytest.mark.anyio
 async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
-    """Whoever wants one try asks again by himself: such failures count as no restarts, also where fewer would do."""
+    """Failures of sessions with a single attempt do not count as restarts."""
     async with supervising(tmp_path, settings=SETTINGS) as run:
         session = await run.sup.start_session("s", agent=work)
         for _ in range(3):
@@ -593,7 +591,7 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
     ],
 )
 def test_a_policy_that_is_none(tell: Tell, ended: Path, option: str, value: str, words: str) -> None:
-    """Bad input: one message with the key, the value and what would be right, and exit status 2."""
+    """An invalid policy is bad input with the key, the value and the fix."""
     told = tell("replay", ended, option, value)
     assert (told.status, told.out) == (2, "")
     assert words in told.err
@@ -601,14 +599,14 @@ def test_a_policy_that_is_none(tell: Tell, ended: Path, option: str, value: str,
 
 
 def test_a_policy_and_a_record_at_once(tell: Tell, ended: Path) -> None:
-    """One shows what was, the other what would have been."""
+    """``--at`` and a policy exclude each other."""
     told = tell("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
     assert told.status == 2
     assert "give one of them" in told.err
 
 
 def test_only_named_fields_of_a_policy_change(ended: Path) -> None:
-    """What is not named stays as it was: naming the limits that were in force changes nothing."""
+    """Limits that are not named stay as recorded."""
     limits = msgspec.to_builtins(SETTINGS.limits.value())
     same = {name: limits[name] for name in ("max_total_errors", "restarts_max", "backoff_base_ms", "backoff_cap_ms")}
     assert what_if(events(ended), limits=same, edges={"tool_to_sibling": False}).parts_at is None

@@ -1,4 +1,4 @@
-"""The check of a transitions.jsonl: what a good log is, and every way in which a line can be bad."""
+"""The check of a transitions.jsonl: valid logs, and every kind of invalid line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABSENT: Any = object()
 def line(
     machine: str, entity_id: str, source: str, trigger: str, target: str, metadata: Any = ABSENT, /, **fields: Any
 ) -> bytes:
-    """One line of a log; a field given as ABSENT is left out."""
+    """Return one line of a log; a field given as ABSENT is left out."""
     facts = {
         "timestamp": AT,
         "event_type": f"{machine}_state_transition",
@@ -42,7 +42,7 @@ def line(
 
 
 def job(entity_id: str, *states: str, metadata: Any = ABSENT) -> list[bytes]:
-    """The lines of a job that goes through these states; *metadata* belongs to the last of them."""
+    """Return the lines of a job that passes these states; *metadata* belongs to the last one."""
     triggers = {
         ("pending", "queued"): "scheduler_assigned",
         ("queued", "running"): "worker_started",
@@ -68,7 +68,7 @@ def problems(lines: Iterable[bytes | str]) -> list[tuple[int, str | None, str]]:
 
 
 def the_problem(lines: Iterable[bytes | str]) -> tuple[int, str | None, str]:
-    """The one problem that there is."""
+    """Return the only problem."""
     (one,) = problems(lines)
     return one
 
@@ -78,18 +78,18 @@ START = line("job", "j1", "pending", "scheduler_assigned", "queued")
 
 # ------------------------------------------------------------------------------------------------- what is good
 def test_empty_log_is_good() -> None:
-    """No line, no problem."""
+    """An empty log is valid."""
     assert validate_lines([]) == Report(lines=0, entities=0, problems=[])
 
 
 def test_good_log_is_good() -> None:
-    """Lines and entities are counted; the same id under two machines is two entities."""
+    """Lines and entities are counted; the same id in two machines is two entities."""
     lines = [*job("x", *DONE), line("task", "x", "OPEN", "claimed", "CLAIMED", seq=7, cause_id=6, abort_id=None)]
     assert validate_lines(lines) == Report(lines=5, entities=2, problems=[])
 
 
 def path_to(machine: Machine[Any, Any], goal: Any) -> list[tuple[str, str, str]]:
-    """A shortest path of edges from a first state to *goal*."""
+    """Return a shortest path of edges from an initial state to *goal*."""
     paths: dict[Any, list[tuple[str, str, str]]] = {state: [] for state in machine.initial}
     queue = list(machine.initial)
     for state in queue:
@@ -102,7 +102,7 @@ def path_to(machine: Machine[Any, Any], goal: Any) -> list[tuple[str, str, str]]
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_edge_of_every_table_is_accepted(name: str) -> None:
-    """Whatever the table allows, extensions and self loops too, is legal in a log."""
+    """Every edge of every table, with extensions and self loops, is valid."""
     machine = MACHINES[name]
     for number, one in enumerate(machine.rules):
         steps = [*path_to(machine, one.source), (one.source.value, one.on.name(), one.target.value)]
@@ -111,7 +111,7 @@ def test_every_edge_of_every_table_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_other_edge_is_refused(name: str) -> None:
-    """Whatever the table does not have is one problem that names machine, edge and what is allowed."""
+    """Every other edge is one problem that names machine, edge and allowed edges."""
     machine = MACHINES[name]
     edges = {(one.source, one.on.name(), one.target) for one in machine.rules}
     for source in machine.states:
@@ -127,7 +127,7 @@ def test_every_other_edge_is_refused(name: str) -> None:
 
 
 def test_lines_of_the_journal_are_good() -> None:
-    """What the journal writes of its records passes, with the reasons that it adds to the metadata."""
+    """The journal's own lines are valid."""
     steps = [("OPEN", "claimed", "CLAIMED"), ("CLAIMED", "started", "IN_PROGRESS"), ("IN_PROGRESS", "failed", "FAILED")]
     records = [
         LifecycleEvent(
@@ -149,7 +149,7 @@ def test_lines_of_the_journal_are_good() -> None:
 
 
 def test_lines_may_be_text_and_need_no_newline() -> None:
-    """Text is as good as bytes, and a whole line without a newline is whole."""
+    """Lines may be text, and the last one needs no newline."""
     assert problems([START.decode()]) == []
     assert problems([START.strip()]) == []
     assert problems([START.strip() + b"\r\n"]) == []
@@ -175,14 +175,14 @@ def test_lines_may_be_text_and_need_no_newline() -> None:
     ],
 )
 def test_what_is_no_line(text: bytes | str, words: str) -> None:
-    """Each is one problem of that line, and the lines around it are read all the same."""
+    """Each invalid line is one problem, and the lines around it are read."""
     number, field, message = the_problem([START, text, *job("j2", "pending", "queued")])
     assert (number, field) == (2, None)
     assert message.startswith(words)
 
 
 def test_line_of_the_longest_length_is_read() -> None:
-    """A line of exactly the limit, without its newline, is not too long."""
+    """A line of exactly the limit, without its newline, is read."""
     blank = len(line("job", "j", "pending", "scheduler_assigned", "queued", {"note": ""})) - 1
     whole = line("job", "j", "pending", "scheduler_assigned", "queued", {"note": "x" * (LINE_BYTES_MAX - blank)})
     assert len(whole) == LINE_BYTES_MAX + 1
@@ -191,7 +191,7 @@ def test_line_of_the_longest_length_is_read() -> None:
 
 
 def test_torn_last_line_is_named() -> None:
-    """A last line without its end is torn; one that was written whole is merely bad."""
+    """An incomplete last line is torn; a complete one is only invalid."""
     number, field, message = the_problem([START, START[:40]])
     assert (number, field) == (2, None)
     assert message.startswith("torn last line")
@@ -199,18 +199,18 @@ def test_torn_last_line_is_named() -> None:
 
 
 def test_only_the_last_line_can_be_torn() -> None:
-    """One in the middle that is not whole is simply no JSON, also where lines come without their newlines."""
+    """An incomplete line in the middle is not JSON."""
     words = [message.partition(":")[0] for _, _, message in problems(["{", "{", "{"])]
     assert words == ["not JSON", "not JSON", "torn last line, it was never written whole"]
 
 
 def test_a_line_may_have_a_mebibyte() -> None:
-    """The limit is part of the format."""
+    """The limit of a line is one MiB."""
     assert LINE_BYTES_MAX == 1048576
 
 
 def test_lines_are_read_one_at_a_time() -> None:
-    """A log of 50 MB costs a few of its lines in memory, not itself."""
+    """A log of 50 MB takes the memory of a few lines."""
     lines = (b"%06d" % number + b"x" * 100_000 + b"\n" for number in range(500))
     tracemalloc.start()
     try:
@@ -223,7 +223,7 @@ def test_lines_are_read_one_at_a_time() -> None:
 
 
 def test_split_lines_is_what_a_file_would_give() -> None:
-    """However the chunks fall, the lines are those of the file."""
+    """Lines do not depend on the division into chunks."""
     text = START + b"\n" + START + START[:30]
     for size in (1, 7, len(START), len(text)):
         chunks = [text[at : at + size] for at in range(0, len(text), size)]
@@ -231,7 +231,7 @@ def test_split_lines_is_what_a_file_would_give() -> None:
 
 
 def test_split_lines_cuts_what_is_too_long() -> None:
-    """A line far beyond the limit costs the limit, is still too long, and the next line is intact."""
+    """A line far beyond the limit takes the memory of the limit, and the next line is intact."""
     chunks = [*[b"x" * 4096] * 1024, b"\n" + START]
     long, short = split_lines(chunks)
     assert (len(long), short) == (LINE_BYTES_MAX + 2, START)
@@ -239,19 +239,19 @@ def test_split_lines_cuts_what_is_too_long() -> None:
 
 
 def test_split_lines_cuts_a_line_that_comes_in_pieces() -> None:
-    """The limit is on the line, not on its pieces, also for the last one that has no end."""
+    """The limit holds for a line that arrives in pieces, also without a newline."""
     assert list(split_lines([b"abc", b"defgh\n", b"ij"], bytes_max=5)) == [b"abcdef\n", b"ij"]
     assert list(split_lines([b"ab", b"cd", b"ef", b"gh"], bytes_max=5)) == [b"abcdef"]
 
 
 def test_problems_are_bounded() -> None:
-    """Beyond the limit problems are counted, not kept."""
+    """Problems beyond the limit are counted, not kept."""
     report = validate_lines([b"{\n"] * 10, problems_max=3)
     assert ([one.line for one in report.problems], report.omitted, report.lines) == ([1, 2, 3], 7, 10)
 
 
 def test_problem_is_a_value() -> None:
-    """A problem says line, field and words."""
+    """A problem has line, field and text."""
     assert validate_lines([b"{}\n"]).problems[0] == Problem(1, "timestamp", "missing")
 
 
@@ -262,7 +262,7 @@ REQUIRED = ["timestamp", "event_type", "severity", "entity_id", "from_state", "t
 @pytest.mark.parametrize("field", REQUIRED)
 @pytest.mark.parametrize(("value", "words"), [(ABSENT, "missing"), (None, "must not be null")])
 def test_required_fields(field: str, value: Any, words: str) -> None:
-    """Each of the eight fields must be there and must say something."""
+    """Each of the eight fields must be present and not empty."""
     assert (1, field, words) in problems(
         [line("job", "j1", "pending", "scheduler_assigned", "queued", **{field: value})]
     )
@@ -292,7 +292,7 @@ def test_required_fields(field: str, value: Any, words: str) -> None:
     ],
 )
 def test_fields_of_the_wrong_kind(field: str, value: Any, words: str) -> None:
-    """A wrong value is one problem of its field, which says what it should have been."""
+    """A value of the wrong type is one problem that says what the field must hold."""
     number, where, message = the_problem(
         [line("job", "j1", "pending", "scheduler_assigned", "queued", **{field: value})]
     )
@@ -301,13 +301,13 @@ def test_fields_of_the_wrong_kind(field: str, value: Any, words: str) -> None:
 
 
 def test_the_name_of_an_unknown_field_is_cut() -> None:
-    """Sixty characters of it are shown."""
+    """The name of an unknown field is cut at sixty characters."""
     found = the_problem([line("job", "j1", "pending", "scheduler_assigned", "queued", **{"x" * 61: 1})])
     assert found[1] == "x" * 60
 
 
 def test_names_in_messages_are_short() -> None:
-    """A hostile value does not come back at full length."""
+    """A long value is shortened in messages."""
     text = "x" * 100_000
     for field in ("event_type", "severity", "trigger", text):
         for one in validate_lines([line("job", "j1", "pending", "x", "queued", **{field: text})]).problems:
@@ -316,7 +316,7 @@ def test_names_in_messages_are_short() -> None:
 
 # -------------------------------------------------------------------------------------------------------- the order
 def test_timestamps_do_not_go_back() -> None:
-    """Equal is fine; earlier is a problem, and the next is compared with the latest."""
+    """Timestamps may be equal, but not go back; each is compared with the latest."""
     times = [AT, AT, LATER, EARLIER, AT, LATER]
     lines = [
         line("job", f"j{n}", "pending", "scheduler_assigned", "queued", timestamp=at) for n, at in enumerate(times)
@@ -328,7 +328,7 @@ def test_timestamps_do_not_go_back() -> None:
 
 
 def test_seq_rises() -> None:
-    """Gaps are fine, since not every record is a transition; the same number twice is not."""
+    """Record numbers rise, and may have gaps."""
     lines = [line("job", f"j{n}", "pending", "scheduler_assigned", "queued", seq=n) for n in (2, 5)]
     assert problems([*lines, START]) == []
     again = line("job", "k", "pending", "scheduler_assigned", "queued", seq=5)
@@ -336,31 +336,31 @@ def test_seq_rises() -> None:
 
 
 def test_cause_comes_before() -> None:
-    """A line is caused by an earlier record."""
+    """The cause of a line is an earlier record."""
     own = line("job", "j", "pending", "scheduler_assigned", "queued", seq=3, cause_id=3)
     assert the_problem([own]) == (1, "cause_id", "must be less than the line's seq: 3 in 3")
 
 
 def test_entity_begins_in_a_first_state() -> None:
-    """A log that begins in the middle of a life is not whole."""
+    """The first line of an entity begins in an initial state."""
     found = the_problem([line("job", "j1", "queued", "worker_started", "running")])
     assert found == (1, "from_state", "'j1' begins in queued; a job begins in pending")
 
 
 def test_entity_goes_on_where_it_was() -> None:
-    """A gap is one problem, not one for each line after it."""
+    """A gap in an entity's lines is one problem."""
     lines = [START, *job("j1", *DONE)[2:]]
     assert the_problem(lines) == (2, "from_state", "is running, but 'j1' was last in queued")
 
 
 def test_entity_cannot_go_back_on_its_own() -> None:
-    """A line that repeats an earlier one is a problem like one that skips."""
+    """A repeated line is a problem."""
     lines = [*job("j1", *RUNNING), job("j1", *RUNNING)[1]]
     assert the_problem(lines) == (3, "from_state", "is queued, but 'j1' was last in running")
 
 
 def test_nothing_leaves_a_terminal_state() -> None:
-    """The message says that it was terminal; an extension may leave one all the same."""
+    """Leaving a terminal state is a problem, except by an extension."""
     number, field, message = the_problem(
         [*job("j1", *DONE), line("job", "j1", "completed", "worker_started", "running")]
     )
@@ -373,7 +373,7 @@ def test_nothing_leaves_a_terminal_state() -> None:
 
 
 def test_life_goes_on_after_an_unknown_state() -> None:
-    """A line whose state is unknown is one problem; the entity's next line is taken at its word."""
+    """A line with an unknown state is one problem, and the entity's next line is accepted."""
     lines = [line("job", "j1", "pending", "scheduler_assigned", "waiting"), *job("j1", *DONE)[1:]]
     assert the_problem(lines)[:2] == (1, "to_state")
 
@@ -485,17 +485,17 @@ RUNNING = (*QUEUED, "running")
     ],
 )
 def test_invariants_of_a_job(lines: list[bytes], field: str, words: str) -> None:
-    """Worker, retries, times and dependencies of a job; the last line is the one that breaks the rule."""
+    """Worker, retries, times and dependencies of a job are checked; the last line violates the rule."""
     assert the_problem(lines) == (len(lines), field, words)
 
 
 def test_dependencies_that_are_completed_are_satisfied() -> None:
-    """A queued job whose dependencies have ended well is in order."""
+    """A queued job with completed dependencies is valid."""
     assert problems([*job("j0", *DONE), *job("j1", *QUEUED, metadata={"depends_on": ["j0"]})]) == []
 
 
 def test_times_in_order_are_in_order() -> None:
-    """Equal times are in order, and the first start is compared however late it is told."""
+    """Equal times are valid, and a start is compared whenever it is reported."""
     facts = {"created_at": AT, "started_at": AT, "completed_at": "2024-01-15T12:30:00+02:00"}
     assert problems(job("j1", *DONE, metadata=facts)) == []
 
@@ -552,12 +552,12 @@ BY_W1 = {"worker_id": "w1"}
     ],
 )
 def test_invariants_of_a_worker(lines: list[bytes], field: str, words: str) -> None:
-    """Capacity, and that a worker that rests or ends holds nothing; the last line breaks the rule."""
+    """A worker has at most its slots, and an idle or ended one holds nothing; the last line violates the rule."""
     assert the_problem(lines) == (len(lines), field, words)
 
 
 def test_worker_that_released_its_job_may_rest() -> None:
-    """A job that left running has freed its slot, for the next one too."""
+    """A job that left running has freed its slot."""
     over = line("worker", "w1", "busy", "task_completed", "idle", {"active_tasks": 0})
     first = [*job("j1", *RUNNING, metadata=BY_W1), line("job", "j1", "running", "worker_lost", "retrying")]
     assert problems([IDLE, BUSY, *first, *job("j2", *RUNNING, metadata=BY_W1)]) == []
@@ -574,12 +574,12 @@ FAILED = line("workstream", "s1", "executing", "critical_task_failed", "failed")
 
 
 def member(entity_id: str, *states: str, **facts: Any) -> list[bytes]:
-    """A job of the workstream s1, which it names in its last line."""
+    """Return the lines of a job that names the workstream s1 in its last line."""
     return job(entity_id, *states, metadata=STREAM | facts)
 
 
 def rest(entity_id: str, *states: str) -> list[bytes]:
-    """The lines of a job that is queued already."""
+    """Return the lines of a job that is queued already."""
     return job(entity_id, *states)[1:]
 
 
@@ -607,12 +607,12 @@ def rest(entity_id: str, *states: str) -> list[bytes]:
     ],
 )
 def test_invariants_of_a_workstream(lines: list[bytes], words: str) -> None:
-    """A workstream agrees with its jobs, completes with all of them, and fails with a critical one."""
+    """A workstream must agree with its jobs, complete with all of them, and fail with a critical one."""
     assert the_problem(lines) == (len(lines), "to_state", words)
 
 
 def test_workstream_that_agrees_with_its_jobs_is_good() -> None:
-    """Two jobs to the end, then the workstream; and one that fails with its critical job."""
+    """A workstream that completes with its jobs, and one that fails with its critical job, are valid."""
     started = [*member("a", *QUEUED), READY, *rest("a", *RUNNING), EXECUTING]
     ended = [*rest("a", *DONE)[1:], *member("b", *DONE), VALIDATING, COMPLETED]
     assert problems([*started, *ended]) == []
@@ -620,14 +620,14 @@ def test_workstream_that_agrees_with_its_jobs_is_good() -> None:
 
 
 def test_job_is_counted_once_however_many_lines_it_has() -> None:
-    """An illegal line after the end of a job is its own problem and changes no count of its workstream."""
+    """An illegal line after a job's end does not change its workstream's counts."""
     again = line("job", "a", "failed", "worker_started", "failed", STREAM)
     lines = [READY, *member("a", *RUNNING, "failed", critical=True), again, EXECUTING]
     assert problems(lines)[1:] == [(len(lines), "to_state", "executing, but 1 critical jobs failed; then it must fail")]
 
 
 def test_cost_of_a_line_does_not_grow_with_the_log() -> None:
-    """Dependencies are looked at once, and jobs are counted, so a repeated line costs what it says."""
+    """The cost of a line does not grow with the log."""
     waits = [f"d{number}" for number in range(100)]
     first = job("j1", *QUEUED, metadata={"depends_on": waits})
     again = line("job", "j1", "queued", "no_such_trigger", "queued")

@@ -1,4 +1,4 @@
-"""The invariants of jobs, workers and workstreams one by one, and the values that they are made of."""
+"""The invariants of jobs, workers and workstreams, and the functions that read their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Lines = list[tuple[str, str, str, dict[str, Any]]]
 
 
 def found(*lines: tuple[str, str, str, dict[str, Any]]) -> list[tuple[int, str | None, str]]:
-    """The problems of these transitions, each with the number of its line (from 1)."""
+    """Return the problems of these transitions, each with the number of its line, from 1."""
     problems: list[tuple[int, str | None, str]] = []
     number = 0
 
@@ -64,12 +64,12 @@ def stream(state: str) -> tuple[str, str, str, dict[str, Any]]:
     ],
 )
 def test_a_value_is_shown_short(value: object, text: str) -> None:
-    """Texts up to 60 characters and numbers of 63 bits stand as they are, whatever is longer does not."""
+    """Texts beyond 60 characters and numbers beyond 63 bits are shortened."""
     assert shortened(value) == text
 
 
 def test_the_largest_number_is_that_of_63_bits() -> None:
-    """What every reader of a log can hold."""
+    """The largest valid number has 63 bits."""
     assert INTEGER_MAX == 9223372036854775807
 
 
@@ -93,7 +93,7 @@ def test_the_largest_number_is_that_of_63_bits() -> None:
     ],
 )
 def test_a_moment_is_a_number_or_a_time_with_a_zone(value: object, moment: float | None) -> None:
-    """A truth is no number, and a time without a zone could be any."""
+    """A time is a number or an ISO 8601 time with a zone."""
     assert moment_of(value) == moment
 
 
@@ -112,7 +112,7 @@ def test_a_moment_is_a_number_or_a_time_with_a_zone(value: object, moment: float
     ],
 )
 def test_a_count_has_bounds(value: object, count: int | None, complains: bool) -> None:
-    """From the least to the greatest number, both included; the field is named when it is none."""
+    """A count has inclusive bounds, and an invalid one is reported with its field."""
     said: list[str | None] = []
     assert count_of({"n": value}, "n", lambda field, words: said.append(field), least=2) == count
     assert said == (["n"] if complains else [])
@@ -122,7 +122,7 @@ def test_a_count_has_bounds(value: object, count: int | None, complains: bool) -
     ("value", "name", "complains"), [(None, None, False), ("a", "a", False), ("", None, True), (7, None, True)]
 )
 def test_a_name_says_something(value: object, name: str | None, complains: bool) -> None:
-    """Nothing is no name, an empty one is a problem."""
+    """A missing id is none, an empty one is a problem."""
     said: list[str | None] = []
     assert name_of({"n": value}, "n", lambda field, words: said.append(field)) == name
     assert said == (["n"] if complains else [])
@@ -131,7 +131,7 @@ def test_a_name_says_something(value: object, name: str | None, complains: bool)
 
 # -------------------------------------------------------------------------------------------------------------- jobs
 def test_the_last_retry_is_allowed() -> None:
-    """As many retries as the limit are in order, one more is not, by the limit that was told last."""
+    """The number of retries may equal the last reported limit."""
     assert found(job("j", "retrying", retry_count=2, max_retries=2)) == []
     assert found(job("j", "retrying", retry_count=1, max_retries=3)) == []
     lines = [job("j", "queued", max_retries=0), job("j", "running", max_retries=3), job("j", "retrying", retry_count=3)]
@@ -142,14 +142,14 @@ def test_the_last_retry_is_allowed() -> None:
 
 
 def test_times_of_a_job_may_be_equal() -> None:
-    """Created, started and completed at one moment, told in one line or in three."""
+    """Creation, start and completion of a job may be equal."""
     assert found(job("j", "completed", created_at=1, started_at=1, completed_at=1)) == []
     lines = [job("j", "queued", created_at=1), job("j", "running", started_at=1), job("j", "completed", completed_at=1)]
     assert found(*lines) == []
 
 
 def test_each_time_is_compared_with_the_one_before() -> None:
-    """With the start where there is one, with the creation where there is none."""
+    """Completion is compared with the start, or without one with the creation."""
     said = found(job("j", "completed", created_at=3, started_at=2, completed_at=1))
     assert said == [
         (1, "metadata.started_at", "2 is before created_at 3"),
@@ -160,26 +160,26 @@ def test_each_time_is_compared_with_the_one_before() -> None:
 
 
 def test_a_disorder_of_times_is_said_once() -> None:
-    """A later line that tells no time has nothing new to say about them."""
+    """Times in the wrong order are one problem."""
     lines = [job("j", "queued", created_at=3), job("j", "running", started_at=2), job("j", "validating")]
     assert [number for number, _, _ in found(*lines)] == [2]
 
 
 def test_one_form_of_time_is_used() -> None:
-    """Numbers and texts cannot be compared, whichever comes first."""
+    """Numbers and texts as times are a problem, in either order."""
     for first, second in ((1, "1970-01-01T00:00:02Z"), ("1970-01-01T00:00:01Z", 2)):
         said = found(job("j", "running", created_at=first, started_at=second))
         assert [field for _, field, _ in said] == ["metadata.started_at"]
 
 
 def test_a_bad_time_hides_no_good_one() -> None:
-    """It is reported, and the others are compared all the same."""
+    """An invalid time is reported, and the others are compared."""
     said = found(job("j", "completed", created_at="then", started_at=2, completed_at=1))
     assert [field for _, field, _ in said] == ["metadata.created_at", "metadata.completed_at"]
 
 
 def test_a_dependency_must_be_completed() -> None:
-    """Known and not completed, and not known at all, are both not enough; later lines say nothing about it."""
+    """A dependency that is not completed, or unknown, is one problem."""
     waits = job("j", "queued", depends_on=["a", "b"])
     assert found(job("a", "completed"), job("b", "completed"), waits) == []
     lines = [job("a", "failed"), waits, job("j", "queued")]
@@ -190,7 +190,7 @@ def test_a_dependency_must_be_completed() -> None:
 
 
 def test_dependencies_may_be_told_before_the_job_is_queued() -> None:
-    """They are looked at when it is queued, and not before."""
+    """Dependencies are checked when the job is queued."""
     waits = job("j", "pending", depends_on=["a"])
     assert found(waits) == []
     assert [number for number, _, _ in found(waits, job("j", "queued"))] == [2]
@@ -199,7 +199,7 @@ def test_dependencies_may_be_told_before_the_job_is_queued() -> None:
 
 # ----------------------------------------------------------------------------------------------------------- workers
 def test_every_slot_may_be_taken() -> None:
-    """As many tasks as slots are in order, told by the worker or by the jobs; one more is not."""
+    """A worker may have as many tasks as slots."""
     slots = worker("idle", max_concurrent_tasks=2)
     jobs = [job(name, "running", worker_id="w") for name in "abc"]
     assert found(slots, worker("busy", active_tasks=2), *jobs[:2]) == []
@@ -208,7 +208,7 @@ def test_every_slot_may_be_taken() -> None:
 
 
 def test_a_job_that_runs_on_is_one_task() -> None:
-    """Two lines about one running job take one slot, also where it changed its worker."""
+    """Two lines about one running job take one slot."""
     slots = worker("idle", max_concurrent_tasks=1)
     assert found(slots, job("a", "running", worker_id="w"), job("a", "running", worker_id="w")) == []
     moved = [job("a", "running", worker_id="w"), job("a", "running", worker_id="v"), job("b", "running", worker_id="w")]
@@ -217,7 +217,7 @@ def test_a_job_that_runs_on_is_one_task() -> None:
 
 @pytest.mark.parametrize("state", ["idle", "shutdown"])
 def test_a_worker_at_rest_has_no_running_jobs(state: str) -> None:
-    """The jobs that the log shows running count, and those that the worker says it has."""
+    """An idle worker has neither running jobs nor reported tasks."""
     running = [job(name, "running", worker_id="w") for name in "ab"]
     words = f"worker 'w' goes to {state}, but 2 of its jobs run"
     assert found(*running, worker(state)) == [(3, "to_state", words)]
@@ -240,7 +240,7 @@ def test_a_worker_at_rest_has_no_running_jobs(state: str) -> None:
     ],
 )
 def test_jobs_run_while_their_workstream_does(state: str, wrong: bool) -> None:
-    """Nothing runs in one that has not begun, or has ended; what is only queued does not run."""
+    """No job runs in a workstream that has not begun or has ended."""
     assert found(stream(state), job("a", "queued", workstream_id="s")) == []
     said = found(stream(state), job("a", "running", workstream_id="s"))
     assert said == ([(2, "to_state", f"a job runs, but its workstream 's' is {state}")] if wrong else [])
@@ -275,19 +275,19 @@ def jobs_in(**states: str) -> Lines:
     ],
 )
 def test_a_workstream_agrees_with_its_jobs(jobs: Lines, state: str, words: str | None) -> None:
-    """What it is, is what its jobs are: none has started, some have, or all are completed."""
+    """The state of a workstream must agree with the states of its jobs."""
     assert found(*jobs, stream(state)) == ([(len(jobs) + 1, "to_state", words)] if words else [])
 
 
 def test_a_job_is_counted_where_it_is_now() -> None:
-    """Its earlier states are forgotten, also those from before it named its workstream."""
+    """A job counts in its current state only."""
     lines = [job("a", "queued"), job("a", "running", workstream_id="s"), job("a", "completed")]
     assert found(*lines, stream("validating"), stream("completed")) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "executing", "validating", "completed", "failed", "cancelled"])
 def test_a_critical_failure_ends_the_workstream(state: str) -> None:
-    """Told with the failure or before it; anything but a failure or a cancel is wrong then."""
+    """After a critical failure the workstream may only fail or be cancelled."""
     lines = [
         job("a", "running", workstream_id="s", critical=True),
         job("a", "failed"),
@@ -298,7 +298,7 @@ def test_a_critical_failure_ends_the_workstream(state: str) -> None:
 
 
 def test_critical_jobs_are_counted_once() -> None:
-    """A workstream with critical failures has as many jobs as it has, and each failure counts whatever came before."""
+    """A critical failure is counted once."""
     jobs = [*jobs_in(a="completed"), job("b", "failed", workstream_id="s", critical=True)]
     assert [words for _, _, words in found(*jobs, stream("validating"))] == [
         "validating, but only 1 of its 2 jobs are completed",
@@ -311,7 +311,7 @@ def test_critical_jobs_are_counted_once() -> None:
 
 
 def test_a_critical_job_that_is_tried_again_has_not_failed() -> None:
-    """Neither has one that failed and is not critical, nor one whose mark is no truth."""
+    """A critical job that is tried again, or is not marked with true, is no critical failure."""
     again = [job("a", "failed", workstream_id="s", critical=True), job("a", "completed")]
     assert found(*again, stream("completed")) == []
     for mark in (False, 1, "true", None):
@@ -320,7 +320,7 @@ def test_a_critical_job_that_is_tried_again_has_not_failed() -> None:
 
 
 def test_a_job_stays_in_its_workstream() -> None:
-    """Naming the same again, or none, is no change; another is, and the first one keeps it."""
+    """A job cannot change its workstream."""
     assert (
         found(job("a", "queued", workstream_id="s"), job("a", "running"), job("a", "failed", workstream_id="s")) == []
     )
@@ -335,7 +335,7 @@ STATES = ("pending", "queued", "running", "validating", "completed", "failed", "
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_a_running_job_has_a_worker(state: str) -> None:
-    """In every other state a worker is one too many, and none is in order."""
+    """A job that is not running has no worker."""
     runs = state == "running"
     assert [field for _, field, _ in found(job("a", state, worker_id="w"))] == ["metadata.worker_id"] * (not runs)
     assert [field for _, field, _ in found(job("a", state, worker_id=None))] == ["metadata.worker_id"] * runs
@@ -346,7 +346,7 @@ def test_only_a_running_job_has_a_worker(state: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_a_completed_dependency_is_satisfied(state: str) -> None:
-    """Whatever else it is, the job that is queued must wait for it."""
+    """Only a completed dependency is satisfied."""
     said = found(job("a", state), job("b", "queued", depends_on=["a"]))
     words = f"a queued job waits for nothing, but 'a' is {state}"
     assert said == ([] if state == "completed" else [(2, "metadata.depends_on", words)])
@@ -354,7 +354,7 @@ def test_only_a_completed_dependency_is_satisfied(state: str) -> None:
 
 @pytest.mark.parametrize("state", [one for one in STATES if one != "queued"])
 def test_only_a_queued_job_is_asked_for_its_dependencies(state: str) -> None:
-    """Others may wait for what is not there; that it must be a list is said at any time."""
+    """Dependencies are checked for queued jobs only, but must always be a list."""
     assert found(job("a", state, depends_on=["x"])) == []
     assert [field for _, field, _ in found(job("a", state, depends_on="x"))] == ["metadata.depends_on"]
 
@@ -362,7 +362,7 @@ def test_only_a_queued_job_is_asked_for_its_dependencies(state: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("phase", ["ready", "executing", "validating", "completed", "failed", "cancelled"])
 def test_a_workstream_of_one_job(phase: str, state: str) -> None:
-    """Ready before it starts, executing once it has, validating and completed when it is completed."""
+    """A workstream of one job is ready, executing, validating and completed with the job."""
     right = {
         "ready": state in ("pending", "queued"),
         "executing": state not in ("pending", "queued"),
@@ -376,6 +376,6 @@ def test_a_workstream_of_one_job(phase: str, state: str) -> None:
 
 @pytest.mark.parametrize("state", ["idle", "busy", "unresponsive", "shutdown", "initializing"])
 def test_only_a_worker_at_rest_must_hold_nothing(state: str) -> None:
-    """One that is lost, or busy, may still have what it had."""
+    """A lost or busy worker may hold tasks."""
     said = found(job("a", "running", worker_id="w"), worker(state, active_tasks=1))
     assert len(said) == (2 if state in ("idle", "shutdown") else 0)

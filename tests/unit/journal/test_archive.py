@@ -1,4 +1,5 @@
-"""What has ended leaves the journal for archives: who may, that nothing is lost or doubled, and that all is checked."""
+"""Archives: which entities leave the journal, that no record is lost or doubled, and that everything stays
+verifiable."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ import apsw
 import pytest
 
 from supervisor.journal import archive, sqlite
-from supervisor.journal.archive import APART, WRITING, compacting
+from supervisor.journal.archive import OWN_CONNECTION, WRITING, compact_pieces
 from supervisor.journal.database import Database, open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.history import History
 from supervisor.journal.integrity import check_all
 from supervisor.journal.jsonl import TransitionLog
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 NOW = 1_000_000.0
 ALL = Retention(keep_s=0.0, records_max=None)
-"""Everything that may leave does."""
+"""Retention under which everything that may leave does."""
 
 
 class Made:
@@ -90,11 +91,11 @@ def journal_of(folder: Path, seed: int) -> Database:
 
 
 def compact(database: Database, folder: Path, retention: Retention = ALL, now: float = NOW) -> Compacted:
-    return [told for _, told in compacting(database, folder / "archive", retention, now)][-1]
+    return [told for _, told in compact_pieces(database, folder / "archive", retention, now)][-1]
 
 
 def everything(folder: Path) -> list[Any]:
-    """All records, entities and effects of a state directory, wherever they lie now."""
+    """All records, entities and effects of a state directory, in the journal or in archives."""
     with History(folder / "runtime" / "journal.db", folder / "archive") as history:
         rows = sorted(history.entities(), key=lambda row: row.born_seq)
         return [list(history.events()), rows, sorted(history.effects().items())]
@@ -109,15 +110,15 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 # ------------------------------------------------------------------------------------------------------- moving
 def test_what_ended_leaves_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
-    """Journal and archives together hold what the journal held; each is sound by itself; who lives stays."""
+    """Journal and archives together hold what the journal held, each verifies by itself, and living entities stay."""
     with closing(journal_of(tmp_path, seed)) as database:
         before = everything(tmp_path)
         told = compact(database, tmp_path)
         assert told.records > 20
-        assert (told.records_left, told.entities_left) == (database.standing.records, database.standing.entities)
+        assert (told.records_left, told.entities_left) == (database.checksums.records, database.checksums.entities)
         assert told.records + told.records_left == len(before[0])
         assert everything(tmp_path) == before
-        assert check_all(database.db) == database.standing
+        assert check_all(database.db) == database.checksums
         assert {row[0] for row in database.db.execute("SELECT ended FROM entities")} == {0}
         for name in told.archives:
             with JournalReader(tmp_path / "archive" / name) as reader:
@@ -125,7 +126,7 @@ def test_what_ended_leaves_and_nothing_is_lost(tmp_path: Path, seed: int) -> Non
 
 
 def test_a_compacted_journal_goes_on_and_is_compacted_again(tmp_path: Path, seed: int) -> None:
-    """Numbers go on, what lives can end, and the next archive has what ended since."""
+    """After a compaction numbers go on, living entities can end, and the next archive has what ended since."""
     with closing(journal_of(tmp_path, seed)) as database:
         compact(database, tmp_path)
         seq = database.last_seq
@@ -140,13 +141,13 @@ def test_a_compacted_journal_goes_on_and_is_compacted_again(tmp_path: Path, seed
         told = compact(database, tmp_path)
         assert told.entities == len(rows)
         assert everything(tmp_path) == before
-        assert check_all(database.db) == database.standing
+        assert check_all(database.db) == database.checksums
     with closing(open_database(tmp_path / "runtime" / "journal.db", None)) as database:
         assert database.last_seq == before[0][-1].seq
 
 
 def test_ids_stay_taken_and_numbers_go_on(tmp_path: Path, seed: int) -> None:
-    """Whoever had a name has had it for ever; turns are named by their sessions."""
+    """An archived entity's id stays reserved; ids of turns are derived from their sessions."""
     with closing(journal_of(tmp_path, seed)) as database:
         before, seq = read_ids(database.db), database.last_seq
         compact(database, tmp_path)
@@ -158,21 +159,22 @@ def test_ids_stay_taken_and_numbers_go_on(tmp_path: Path, seed: int) -> None:
 def test_a_slice_is_bounded_and_after_each_the_journal_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """No transaction deletes more than it may, also of an entity with more records; after each all can be checked."""
+    """No transaction deletes more than the limit, also for an entity with more records; after each the journal
+    verifies."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", most)
     with closing(journal_of(tmp_path, 1)) as database:
         before = everything(tmp_path)
-        left = database.standing.records
-        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
+        left = database.checksums.records
+        with closing(compact_pieces(database, tmp_path / "archive", ALL, NOW)) as pieces:
             for _ in pieces:
-                assert left - database.standing.records <= most
-                left = database.standing.records
-                assert check_all(database.db) == database.standing
+                assert left - database.checksums.records <= most
+                left = database.checksums.records
+                assert check_all(database.db) == database.checksums
         assert everything(tmp_path) == before
 
 
 def test_archives_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is much goes into several files, no child without its parent's leave, and nothing is lost."""
+    """Many records go into several files, no child leaves without its parent, and nothing is lost."""
     monkeypatch.setattr(archive, "RECORDS_PER_ARCHIVE", 20)
     with closing(journal_of(tmp_path, 2)) as database:
         before = everything(tmp_path)
@@ -183,7 +185,7 @@ def test_archives_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.Monkey
 
 # ----------------------------------------------------------------------------------------------------- crashes
 class Crash(Exception):
-    """The process dies here."""
+    """Stands for the death of the process."""
 
 
 def crashes(folder: Path, seed: int) -> Iterator[int]:
@@ -191,7 +193,7 @@ def crashes(folder: Path, seed: int) -> Iterator[int]:
     for pieces_done in range(10_000):
         place = folder / str(pieces_done)
         database = journal_of(place, seed)
-        pieces = compacting(database, place / "archive", ALL, NOW)
+        pieces = compact_pieces(database, place / "archive", ALL, NOW)
         done = sum(1 for _ in zip(range(pieces_done), pieces, strict=False))
         pieces.close()
         database.close()
@@ -212,9 +214,9 @@ def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
         before = before or everything(place)
         assert everything(place) == before
         with closing(open_database(place / "runtime" / "journal.db", None)) as database:
-            assert check_all(database.db) == database.standing
+            assert check_all(database.db) == database.checksums
             compact(database, place)
-            assert check_all(database.db) == database.standing
+            assert check_all(database.db) == database.checksums
             named = {name for (name,) in database.db.execute("SELECT file FROM archives WHERE done")}
         assert everything(place) == before
         left = {one.name for one in (place / "archive").iterdir()} - named
@@ -223,7 +225,7 @@ def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
     assert count > 15
 
 
-class Failing(Files):
+class Failing(JournalFiles):
     """Fails at the n-th of its calls that change something."""
 
     def __init__(self, at: int) -> None:
@@ -244,17 +246,17 @@ class Failing(Files):
 
 
 def test_a_disk_that_fails_while_an_archive_is_made_costs_nothing(tmp_path: Path) -> None:
-    """Whichever sync or rename it is: the error names the archive, the journal is as it was, and nothing is left."""
+    """Whichever sync or rename fails: the error names the archive, the journal is unchanged, and no file is left."""
     with closing(journal_of(tmp_path, 1)) as database:
-        before, standing = everything(tmp_path), database.standing
+        before, checksums = everything(tmp_path), database.checksums
         files, at = Failing(1), 1
-        while database.standing == standing:
+        while database.checksums == checksums:
             with suppress(JournalError):
-                for _ in compacting(database, tmp_path / "archive", ALL, NOW, files):
+                for _ in compact_pieces(database, tmp_path / "archive", ALL, NOW, files):
                     pass
                 assert files.calls < at
             if files.calls >= at:
-                assert database.standing == standing == check_all(database.db)
+                assert database.checksums == checksums == check_all(database.db)
                 at += 1
                 files = Failing(at)
         assert at > 5
@@ -262,9 +264,9 @@ def test_a_disk_that_fails_while_an_archive_is_made_costs_nothing(tmp_path: Path
 
 
 def test_the_error_of_such_a_disk_names_the_archive(tmp_path: Path) -> None:
-    """And says what to see to."""
+    """The error says what to check."""
     with closing(journal_of(tmp_path, 1)) as database:
-        pieces = compacting(database, tmp_path / "archive", ALL, NOW, Failing(1))
+        pieces = compact_pieces(database, tmp_path / "archive", ALL, NOW, Failing(1))
         with pytest.raises(JournalError, match=r"archive/journal-000001\.db could not be used"):
             list(pieces)
         assert list((tmp_path / "archive").iterdir()) == []
@@ -274,22 +276,24 @@ def test_the_error_of_such_a_disk_names_the_archive(tmp_path: Path) -> None:
     ("reason", "words"), [("'no'", "record {} is not what was"), ("CAST(x'f0' AS TEXT)", "'utf-8'")]
 )
 def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: str) -> None:
-    """What is not what was written, or no text any more, is found before it moves, and nothing is deleted."""
+    """A record that is not as it was written, or no text any more, is found before it moves, and nothing is deleted."""
     with closing(journal_of(tmp_path, 1)) as database:
         (seq,) = database.db.execute(
             "SELECT max(seq) FROM events WHERE entity_id IN (SELECT id FROM entities WHERE ended)"
         )
         database.db.execute(f"UPDATE events SET reason = {reason} WHERE seq = ?", seq)
-        records = database.standing.records
+        records = database.checksums.records
         with pytest.raises(JournalError, match=rf"journal\.db is damaged \({words.format(*seq)}"):
             compact(database, tmp_path)
         assert database.db.execute("SELECT count(*) FROM events").get == records
 
 
 def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bit that rots in an index: the entity is there, and nobody finds it. It would be archived, and stay, and be
-    archived again, until the disk is full. The check finds it."""
-    monkeypatch.setattr(Files, "boot", lambda _: "one boot")  # in which a start does not look at everything
+    """The check finds an entity that an index does not find by its id, and nothing is archived.
+
+    Without the check the entity would be archived, stay, and be archived again, until the disk is full.
+    """
+    monkeypatch.setattr(JournalFiles, "boot", lambda _: "one boot")  # in which a start does not look at everything
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         database.append([entry(1, 1, "leaves", ended=True), entry(2, 1, "stays")])
     _rot_in_index(tmp_path / "journal.db", b"leaves", b"leavet")
@@ -297,7 +301,7 @@ def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path, mon
         reader.check()
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         words = r"journal\.db is damaged \(1 entities are not found by their ids\)"
-        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
+        with closing(compact_pieces(database, tmp_path / "archive", ALL, NOW)) as pieces:
             with pytest.raises(JournalError, match=words):
                 list(islice(pieces, 100))  # a few would do
         assert database.db.execute("SELECT count(*) FROM events").get == 2
@@ -316,22 +320,22 @@ def _rot_in_index(path: Path, was: bytes, now: bytes) -> None:
 
 
 def test_an_archive_that_is_gone_keeps_the_rest_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing more is deleted for which there is no other copy; the error says to put the file back."""
+    """Records without another copy are not deleted; the error says to put the file back."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", 5)
     with closing(journal_of(tmp_path, 1)) as database:
-        full = database.standing.records
-        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
-            while database.standing.records == full:
+        full = database.checksums.records
+        with closing(compact_pieces(database, tmp_path / "archive", ALL, NOW)) as pieces:
+            while database.checksums.records == full:
                 next(pieces)
         path = tmp_path / "archive" / "journal-000001.db"
         path.rename(tmp_path / "elsewhere")
-        left = database.standing
+        left = database.checksums
         with pytest.raises(JournalError, match="put the file back"):
             compact(database, tmp_path)
-        assert database.standing == left
+        assert database.checksums == left
         (tmp_path / "elsewhere").rename(path)
         compact(database, tmp_path)
-        assert database.standing.records < left.records
+        assert database.checksums.records < left.records
 
 
 # ---------------------------------------------------------------------------------------------------- retention
@@ -343,13 +347,13 @@ def standing_after(tmp_path: Path, batches: list[Append], retention: Retention, 
 
 
 def test_the_young_stay(tmp_path: Path) -> None:
-    """Who ended within the time to keep stays, to the second of the last record."""
+    """An entity that ended within the time to keep stays, to the second of its last record."""
     batch = [entry(seq, 1, f"s{seq}", ended=True) for seq in range(1, 6)]
     assert standing_after(tmp_path, batch, Retention(keep_s=100.0), 1102.5) == {"s3", "s4", "s5"}
 
 
 def test_the_oldest_leave_where_there_are_too_many_records(tmp_path: Path) -> None:
-    """A count bounds the journal before the time does, but never takes who ended a moment ago."""
+    """A bound on records applies before the time does, but never to an entity that ended a moment ago."""
     batch = [entry(seq, 1, f"s{seq}", ended=True) for seq in range(1, 11)]
     retention = Retention(keep_s=None, records_max=4)
     assert standing_after(tmp_path, batch, retention, NOW) == {"s7", "s8", "s9", "s10"}
@@ -362,7 +366,7 @@ def test_without_bounds_nothing_leaves(tmp_path: Path) -> None:
 
 
 def test_the_archive_of_another_journal_is_left_alone(tmp_path: Path) -> None:
-    """Where the journal was moved away, or an older copy was put back, its archives are the only copy there is."""
+    """Archives of a journal that was moved away, or replaced by an older copy, are left: they may be the only copy."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (first,) = sorted((tmp_path / "archive").iterdir())
@@ -377,7 +381,7 @@ def test_the_archive_of_another_journal_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_parents_stay_while_a_child_does(tmp_path: Path) -> None:
-    """An ended parent of somebody alive stays, with all above it; its ended children leave."""
+    """An ended parent of a living entity stays, with all above it; its ended children leave."""
     batch = [
         entry(1, 1, "top", ended=True),
         entry(2, 1, "top/mid", parent_id="top", ended=True),
@@ -390,7 +394,7 @@ def test_parents_stay_while_a_child_does(tmp_path: Path) -> None:
 
 
 def test_what_failed_stays_with_the_session_that_worked_on_it(tmp_path: Path) -> None:
-    """A FAILED task, its session, and all below that, can be looked into for as long as somebody wants."""
+    """A FAILED task, its session, and everything below them stay."""
     task: dict[str, Any] = {"entity_type": "task"}
     batch = [
         entry(1, 1, "task:a", **task, state="CLAIMED", event="claimed", metadata={"by": "a"}),
@@ -406,7 +410,7 @@ def test_what_failed_stays_with_the_session_that_worked_on_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_is_below_a_workstream_leaves_after_it_has_ended(tmp_path: Path, ended: bool) -> None:
-    """What is closed of it stays while it goes on; tasks of none are alone."""
+    """Entities below a workstream stay while it runs; tasks without a workstream leave by themselves."""
     state = "completed" if ended else "executing"
     task, run = {"entity_type": "task", "state": "CLOSED"}, {"entity_type": "run", "state": "COMPLETED"}
     batch = [
@@ -421,7 +425,7 @@ def test_what_is_below_a_workstream_leaves_after_it_has_ended(tmp_path: Path, en
 
 
 def test_who_owes_an_effect_stays_and_so_does_the_newest_record(tmp_path: Path) -> None:
-    """What was not performed yet is not forgotten, and the journal knows its end."""
+    """An entity that owes an effect stays, and so does the newest record's, by which the journal knows its end."""
     batch = [entry(1, 1, "owes", owed=(("e", b"{}"),), ended=True), entry(2, 1, "a", ended=True)]
     batch += [entry(3, 1, "last", ended=True)]
     assert standing_after(tmp_path, batch, ALL, NOW) == {"owes", "last"}
@@ -453,22 +457,22 @@ async def test_a_journal_is_compacted_while_it_is_written(tmp_path: Path) -> Non
 
 
 async def test_a_compaction_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its writing pieces keep others out as an append does, whose thread may go on when its wait was cancelled."""
+    """The writing pieces of a compaction exclude other operations, even an append whose wait was cancelled."""
     journal_of(tmp_path, 1).close()
     journal = await SqliteJournal.open(tmp_path / "runtime" / "journal.db", jsonl=None)
     alone: list[tuple[str, bool]] = []
 
     def watched(*args: Any, **options: Any) -> Iterator[tuple[str, Compacted]]:
-        where = APART
-        for where_next, told in compacting(*args, **options):
+        where = OWN_CONNECTION
+        for where_next, told in compact_pieces(*args, **options):
             alone.append((where, journal._working.locked()))
             where = where_next
             yield where, told
 
-    monkeypatch.setattr(sqlite, "compacting", watched)
+    monkeypatch.setattr(sqlite, "compact_pieces", watched)
     await journal.compact(tmp_path / "archive", ALL, NOW, pause_s=0.0)
     await journal.close()
-    assert {where for where, _ in alone} == {APART, WRITING}
+    assert {where for where, _ in alone} == {OWN_CONNECTION, WRITING}
     assert [where for where, locked in alone if locked is not (where == WRITING)] == []
 
 
@@ -487,7 +491,7 @@ async def test_a_cancelled_compaction_is_finished_by_the_next(tmp_path: Path) ->
 
 
 async def test_a_closed_journal_is_not_compacted(tmp_path: Path) -> None:
-    """It says so."""
+    """A compaction of a closed journal is an error."""
     journal = await SqliteJournal.open(tmp_path / "journal.db", jsonl=None)
     await journal.close()
     with pytest.raises(JournalError, match="closed"):
@@ -497,7 +501,7 @@ async def test_a_closed_journal_is_not_compacted(tmp_path: Path) -> None:
 async def test_a_journal_whose_lines_are_behind_is_not_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines that are still to be written are made from records in the journal: those stay until they are."""
+    """Records whose lines are not written yet stay until they are."""
 
     def refuse(log: TransitionLog, records: object) -> None:
         raise OSError(28, "No space left on device")
@@ -515,7 +519,7 @@ async def test_a_journal_whose_lines_are_behind_is_not_compacted(
 
 # ------------------------------------------------------------------------------------------------ all of it, read
 def test_a_history_is_whole_while_records_leave_the_journal(tmp_path: Path) -> None:
-    """Who has begun to read sees every record once, though a whole compaction runs meanwhile."""
+    """A reader that has begun sees every record once, though a whole compaction runs meanwhile."""
     with closing(journal_of(tmp_path, 1)) as database, History(tmp_path / "runtime" / "journal.db") as history:
         seqs = range(1, database.last_seq + 1)
         reading = history.events()
@@ -535,7 +539,7 @@ def test_a_history_is_as_long_as_its_archives_are_there(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_cut_to_nothing_is_damage(tmp_path: Path) -> None:
-    """To whoever reads a history, as one that is missing."""
+    """An archive that is cut to nothing is reported to readers like a missing one."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (tmp_path / "archive" / "journal-000001.db").write_bytes(b"")
@@ -544,7 +548,7 @@ def test_an_archive_that_is_cut_to_nothing_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_changed_archive_is_found_by_the_check(tmp_path: Path) -> None:
-    """The journal keeps a digest of every byte of it."""
+    """A changed archive is found, since the journal keeps a digest of all its bytes."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     path = tmp_path / "archive" / "journal-000001.db"
@@ -553,5 +557,5 @@ def test_a_changed_archive_is_found_by_the_check(tmp_path: Path) -> None:
         db.execute("UPDATE meta SET value = 7 WHERE key = 'generation'")
     with History(tmp_path / "runtime" / "journal.db", tmp_path / "archive") as history:
         (problem,) = [one for one in history.check() if one.problem]
-        assert history.changed() == [(None, None, f"{path} it is not as it was archived")]
+        assert history.find_damage() == [(None, None, f"{path} it is not as it was archived")]
     assert (problem.file, problem.problem) == (str(path), "it is not as it was archived")

@@ -1,4 +1,4 @@
-"""One suite for every journal, then what only one on a disk can be asked: kill -9, other schemas, damage, readers."""
+"""Conformance suite of all journals, then tests of the one on disk: kill -9, other schemas, damage, readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 
 from supervisor.journal.chain import check_chain
 from supervisor.journal.database import open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.reader import JournalReader
@@ -37,7 +37,7 @@ AnyJournal = MemoryJournal | SqliteJournal
 
 
 def entry(seq: int, entity_seq: int, entity: str = "s/a", **more: Any) -> Append:
-    """What one event changes: fields of the record by their names, those of the append likewise."""
+    """Make an append; fields of the record and of the append are given by their names."""
     names = [name for name in ("state", "data", "owed", "settled", "ended", "parent_id") if name in more]
     ours: dict[str, Any] = {"parent_id": None, "state": "Running", "data": b"{}"}
     ours |= {name: more.pop(name) for name in names}
@@ -71,7 +71,7 @@ Place = InMemory | OnDisk
 
 @pytest.fixture(params=[InMemory, OnDisk])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a journal can be opened again and again."""
+    """A place at which a journal can be opened again and again."""
     made: Place = request.param(tmp_path)
     return made
 
@@ -155,7 +155,7 @@ async def test_records_keep_the_order_of_their_appends(place: Place) -> None:
     ],
 )
 async def test_a_fenced_batch_writes_nothing_at_all(place: Place, bad: Append, named: str) -> None:
-    """One record out of order refuses the whole batch, its effects and settlements too; the next one is welcome."""
+    """A record out of order refuses the whole batch, with its effects and settlements; the next batch is accepted."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, owed=(("e1", b"{}"),))])
         before = await everything(journal)
@@ -181,7 +181,7 @@ async def test_an_earlier_generation_is_fenced(place: Place) -> None:
 
 
 async def test_an_earlier_generation_leaves_without_a_word(tmp_path: Path) -> None:
-    """It writes nothing to a journal that is another's, nor has it wait for who reads: the log beside it stays."""
+    """An owner that was replaced writes nothing on closing, and leaves the log beside the journal."""
     place = OnDisk(tmp_path)
     async with opened(place) as earlier:
         await earlier.append([entry(1, 1)])
@@ -278,7 +278,7 @@ async def test_live_only_leaves_out_what_has_ended(place: Place) -> None:
 
 
 async def test_entities_are_found_by_their_ids(place: Place) -> None:
-    """Those that are asked for and are there; with live_only, those of them that live."""
+    """Entities are found by id; with live_only, only the living ones of them."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/b", ended=True), entry(3, 1, "s/c")])
         assert [row.id for row in await journal.entities(ids=["s/a", "s/b", "s/no"])] == ["s/a", "s/b"]
@@ -287,7 +287,7 @@ async def test_entities_are_found_by_their_ids(place: Place) -> None:
 
 
 async def test_ids_are_those_that_somebody_chose(place: Place) -> None:
-    """Whoever ended keeps its name; turns and agents are named by their sessions."""
+    """An ended entity keeps its id; ids of turns and agents are derived from their sessions."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/a:t1", entity_type="turn", parent_id="s/a")])
         await journal.append([entry(3, 1, "task:x", entity_type="task", ended=True), entry(4, 2, "s/a", ended=True)])
@@ -346,7 +346,7 @@ async def test_a_read_that_races_an_append_sees_all_of_it_or_nothing(place: Plac
 
 
 async def test_close_is_idempotent_and_nothing_works_after_it(place: Place) -> None:
-    """A closed journal says so, to everything but close()."""
+    """Every operation but close() of a closed journal is an error."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1)])
         await journal.close()
@@ -442,7 +442,7 @@ async def _open_and_close(folder: Path) -> None:
 
 
 async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """A journal of a newer version is named with both numbers and the way out, and not one byte of it changes."""
+    """A journal of a newer schema is refused with both numbers and the fix, and no byte of it changes."""
     await _open_and_close(tmp_path)
     path = tmp_path / "journal.db"
     with closing(apsw.Connection(str(path))) as db:
@@ -485,7 +485,7 @@ async def test_somebody_elses_database_is_refused_by_name(tmp_path: Path) -> Non
         await OnDisk(tmp_path).open()
 
 
-class Rebooted(Files):
+class Rebooted(JournalFiles):
     """The machine's files, in another boot than that of the last snapshot."""
 
     def boot(self) -> str:
@@ -498,7 +498,7 @@ def open_rebooted(folder: Path) -> None:
 
 
 async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path) -> None:
-    """Garbage in the middle of the file is an error at the door after a boot, which names the file."""
+    """Garbage in the middle of the file is an error of the first opening after a boot, which names the file."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(n, n, metadata={"text": "x" * 400}) for n in range(1, 200)])
     path = tmp_path / "journal.db"
@@ -565,7 +565,7 @@ async def test_a_missing_folder_is_an_error_with_the_path(tmp_path: Path) -> Non
 
 @contextmanager
 def files_end_at(size_bytes: int) -> Iterator[None]:
-    """No file of this process can grow beyond *size_bytes*: a full disk, as seen by whoever writes."""
+    """Limit the size of files for this process to *size_bytes*, which looks like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -575,7 +575,7 @@ def files_end_at(size_bytes: int) -> Iterator[None]:
 
 
 async def test_a_disk_that_refuses_is_told_and_the_journal_goes_on_when_it_heals(tmp_path: Path) -> None:
-    """A failed append raises, leaves no half of a batch, and the same batch is welcome once there is room."""
+    """A failed append raises and leaves no part of a batch, and the same batch is accepted once there is room."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(1, 1)])
         big = [entry(2, 2, metadata={"text": "x" * 200_000}), entry(3, 1, "s/b")]
@@ -638,7 +638,7 @@ async def test_a_reader_sees_each_commit_while_the_writer_is_open(tmp_path: Path
 
 
 async def test_a_closed_journal_is_whole_in_its_one_file_although_a_reader_stays(tmp_path: Path) -> None:
-    """SQLite empties the write-ahead log when the last connection ends; who reads on must not keep records in it."""
+    """A closed journal is complete in its one file although a reader stays: no record remains in the log."""
     await _open_and_close(tmp_path)
     async with opened(OnDisk(tmp_path)) as journal:
         with JournalReader(tmp_path / "journal.db") as reader:
@@ -753,7 +753,7 @@ def test_a_reader_reads_what_a_killed_writer_left(tmp_path: Path) -> None:
 
 
 def test_lines_have_what_was_there_although_its_commit_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error after the commit leaves a record that is durable after all: its line is written when that is known."""
+    """An error after the commit leaves a durable record: its line is written when that is known."""
     lines = tmp_path / "transitions.jsonl"
     with closing(open_database(tmp_path / "journal.db", lines)) as database:
         database.append([entry(1, 1, "s")])

@@ -12,10 +12,10 @@ import pytest
 
 from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.database import Database, open_database
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.integrity import SNAPSHOT_EVERY, check_all, read_snapshot
 from supervisor.journal.reader import JournalReader
-from supervisor.journal.schema import explaining
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.tables import VERSION
 from supervisor.ports import JournalError
 from tests.unit.journal.test_journal import Rebooted, entry
@@ -58,18 +58,18 @@ ANOTHERS_PAGE = """
 PRAGMA writable_schema = ON;
 UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'events') WHERE name = 'snapshot'
 """
-"""What a disk that lies about its syncs may leave: no constraint of the table holds for what is read there."""
+"""A page that a disk which lies about its syncs may leave: no constraint of the table holds for it."""
 
 
 def abandoned(path: Path, into: Path) -> Path:
-    """What a kill of its owner would leave of the journal at *path*, in another folder."""
+    """Copy what a kill of its owner would leave of the journal at *path* to another folder."""
     into.mkdir()
     for one in path.parent.glob(f"{path.name}*"):
         shutil.copy(one, into / one.name)
     return into / path.name
 
 
-class Counting(Files):
+class Counting(JournalFiles):
     """The machine's files; counts the rows of ``events`` that are read one by one when a journal is opened."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Counting(Files):
 
 
 def test_an_orderly_end_leaves_nothing_to_verify(tmp_path: Path) -> None:
-    """A close writes a snapshot of all there is: the next opening reads no record."""
+    """A close writes a snapshot of everything: the next opening reads no record."""
     filled(tmp_path / "journal.db", 700).close()
     files = Counting()
     with closing(open_database(tmp_path / "journal.db", None, files)) as database:
@@ -99,18 +99,18 @@ def test_an_orderly_end_leaves_nothing_to_verify(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_only_what_came_after_the_last_snapshot_is_verified(tmp_path: Path) -> None:
-    """There is a snapshot every so many records, and none of them before it is read again."""
+    """After a kill an opening reads only the records after the last snapshot."""
     with closing(filled(tmp_path / "journal.db", SNAPSHOT_EVERY + 1_200)) as database:
         left = abandoned(tmp_path / "journal.db", tmp_path / "left")
-        expected = database.standing
+        expected = database.checksums
     files = Counting()
     with closing(open_database(left, None, files)) as database:
         assert 0 < files.rows <= 1_200 + 500
-        assert database.standing == expected == check_all(database.db)
+        assert database.checksums == expected == check_all(database.db)
 
 
 def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
-    """What a power cut took can only be missing then, so no snapshot of an earlier boot counts."""
+    """After a boot everything is verified: a snapshot of an earlier boot does not count."""
     filled(tmp_path / "journal.db", 700).close()
 
     class CountingRebooted(Counting, Rebooted):
@@ -122,13 +122,13 @@ def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
 
 
 def test_the_snapshot_is_what_the_records_fold_to(tmp_path: Path) -> None:
-    """The sum that is kept up append by append is that of a full check, over reopenings."""
+    """The sum that appends keep up equals that of a full check, over reopenings."""
     path = tmp_path / "journal.db"
     filled(path, 90).close()
     with closing(open_database(path, None)) as database:
         database.append([entry(91, 1, "s/x", ended=True), entry(92, 31, "s/1"), entry(93, 32, "s/1")])
-        assert database.standing == check_all(database.db)
-        digest = database.standing.digest
+        assert database.checksums == check_all(database.db)
+        digest = database.checksums.digest
     with closing(open_database(path, None)) as database:
         found = read_snapshot(database.db)
         assert found is not None
@@ -165,7 +165,7 @@ def test_entities_that_are_not_what_the_snapshot_says_are_named(tmp_path: Path, 
     ],
 )
 def test_what_is_found_in_the_same_boot(tmp_path: Path, change: str, told: str) -> None:
-    """What came after the snapshot, who it is about, and who lives, is verified by each opening."""
+    """Each opening verifies the records after the snapshot, their entities, and the living entities."""
     path = tmp_path / "journal.db"
     filled(path, 30).close()
     with closing(open_database(path, None)) as database:
@@ -178,14 +178,14 @@ def test_what_is_found_in_the_same_boot(tmp_path: Path, change: str, told: str) 
 
 
 def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tmp_path: Path) -> None:
-    """An opening in the same boot does not look there; it says so nowhere, and these do find it."""
+    """Damage in old records is not found by an opening in the same boot, but by the full check and after a boot."""
     path = tmp_path / "journal.db"
     filled(path, 30).close()
     with closing(apsw.Connection(str(path))) as db:
         db.execute("UPDATE events SET reason = 'no' WHERE seq = 4")
     open_database(path, None).close()
     with JournalReader(path) as reader:
-        assert reader.changed() == (4, None, "record 4 is not what was written there")
+        assert reader.find_damage() == (4, None, "record 4 is not what was written there")
         with pytest.raises(JournalError, match="record 4 is not what was written"):
             reader.check()
     with pytest.raises(JournalError, match="record 4 is not what was written"):
@@ -193,13 +193,13 @@ def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tm
 
 
 def test_a_fenced_owner_leaves_the_snapshot_alone(tmp_path: Path) -> None:
-    """Closing what a later supervisor owns writes nothing."""
+    """Closing a journal that a later supervisor owns writes nothing."""
     path = tmp_path / "journal.db"
     earlier = filled(path, 10)
     later = open_database(path, None)
     later.append([entry(11, 4, "s/2")])
     before = read_snapshot(later.db)
-    with explaining(path):
+    with translate_errors(path):
         earlier.close()
     assert read_snapshot(later.db) == before
     later.close()

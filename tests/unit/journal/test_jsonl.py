@@ -1,4 +1,4 @@
-"""transitions.jsonl: spec 004's lines, made again from the journal wherever they are missing."""
+"""transitions.jsonl: spec 004's lines, which can be made again from the journal."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_a_file_that_is_whole_is_left_as_it_is(tmp_path: Path) -> None:
 
 @on_both_backends
 async def test_a_last_line_torn_at_any_byte_is_rebuilt(tmp_path: Path) -> None:
-    """However much of the last line is missing, the file is byte for byte what it was."""
+    """However much of the last line is missing, the file is rebuilt byte for byte."""
     whole = await journal_of(tmp_path, RECORDS)
     begins = whole[:-1].rindex(b"\n") + 1
     for length in range(begins, len(whole), 11):
@@ -152,7 +152,7 @@ async def test_a_last_line_torn_at_any_byte_is_rebuilt(tmp_path: Path) -> None:
 @on_both_backends
 @pytest.mark.parametrize("tail", [b"\0" * 700, b"\xff\xfe{\n}\n", b'{"seq":9}\n', b'{"timestamp":"x"'])
 async def test_garbage_after_the_last_good_line_is_cut(tmp_path: Path, tail: bytes) -> None:
-    """What a power cut leaves behind the last good line goes, and the missing lines come back."""
+    """Garbage after the last good line is removed, and the missing lines are written again."""
     whole = await journal_of(tmp_path, RECORDS[:-1])
     first_line = whole[: whole.index(b"\n") + 1]
     for good in (first_line, whole):
@@ -170,7 +170,7 @@ async def test_a_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
 
 @on_both_backends
 async def test_a_file_ahead_of_the_journal_is_the_witness_of_a_lost_end(tmp_path: Path) -> None:
-    """Lines that the journal does not know are not thrown away: the open fails, names both numbers, changes nothing."""
+    """A file with lines that the journal does not have refuses the open with both numbers, and is unchanged."""
     theirs = await journal_of(tmp_path, RECORDS)
     (tmp_path / "journal.db").unlink()
     with pytest.raises(
@@ -182,7 +182,7 @@ async def test_a_file_ahead_of_the_journal_is_the_witness_of_a_lost_end(tmp_path
 
 @on_both_backends
 async def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    """A file without one line of ours is not cut to nothing."""
+    """A file without a line of ours is not changed."""
     (tmp_path / "transitions.jsonl").write_text("dear diary\n")
     with pytest.raises(JournalError, match=r"transitions\.jsonl holds no line of a supervisor's transitions"):
         await journal_of(tmp_path, RECORDS)
@@ -208,7 +208,7 @@ async def test_a_journal_may_have_no_lines(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_half_written_is_cut_before_the_next(tmp_path: Path) -> None:
-    """A full disk may tear a line while the log is open; what comes later begins on a line of its own."""
+    """A line that a full disk has torn is removed before the next line is written."""
     path = tmp_path / "transitions.jsonl"
     log = TransitionLog.open(path, journal_seq=0)
     log.extend([record(1)])

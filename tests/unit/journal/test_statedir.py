@@ -46,7 +46,7 @@ def test_only_its_owner_can_read_a_new_state_directory(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_whatever_the_umask_all_that_a_run_leaves_is_its_owners_alone(tmp_path: Path) -> None:
-    """Journal, transcripts, keeper, tag, worktrees: nobody else may read or write any of it, with a umask of 0 too."""
+    """Journal, transcripts, fork server file, tag and worktrees are private, even with a umask of 0."""
     repository = tmp_path / "repository"
     repository.mkdir()
     git = ("git", "-c", "user.email=a@b", "-c", "user.name=a", "-C", str(repository))
@@ -71,7 +71,7 @@ def _open_to_others(root: Path) -> list[str]:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is full when a directory is made: what there was of it is taken back, and the next start a first."""
+    """If the disk is full when a directory is made, what was made is removed, and the next start is a first one."""
 
     def full(self: Path, target: Path) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -84,7 +84,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("left", ["", "0123"])
 def test_half_a_tag_is_drawn_anew(tmp_path: Path, left: str) -> None:
-    """A full disk may have left it: with an empty one, one directory's processes would be taken for another's."""
+    """An incomplete tag, as a full disk may leave it, is drawn again: an empty one would match other directories'
+    processes."""
     state = StateDir.open(tmp_path / "s")
     state.tag_file.write_text(left)
     assert len(state.tag()) == 16
@@ -92,7 +93,7 @@ def test_half_a_tag_is_drawn_anew(tmp_path: Path, left: str) -> None:
 
 
 def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
-    """Who made the directory decided who may look into it; runtime/ is private all the same."""
+    """An existing directory keeps its mode; runtime/ is made private."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(0o755)
     state = StateDir.open(tmp_path / "s")
@@ -110,7 +111,8 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path, create: bool) -> Non
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, create: bool) -> None:
-    """Such a journal could not be opened; nothing is made. Below a directory that has such a name all is well."""
+    """A path that is not UTF-8 is refused and nothing is made; a directory with such a name above a relative path is
+    fine."""
     above = tmp_path / os.fsdecode(b"\xff")
     with pytest.raises(StateDirError, match=r"its name is not UTF-8; use another --state-dir$"):
         StateDir.open(above / "s", create=create)
@@ -122,7 +124,8 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, create: bool) -> No
 
 @pytest.mark.parametrize("closed", [".", "runtime"])
 def test_the_directory_of_another_user_is_refused(tmp_path: Path, closed: str) -> None:
-    """What this user may not read is named, with who may; root, whom nothing is closed to, plays another user."""
+    """A directory that this user may not read is named, with its owner; root, who may read everything, plays another
+    user."""
     state = StateDir.open(tmp_path / "s")
     (state.root / closed).chmod(0)
     uid = os.geteuid()
@@ -295,7 +298,7 @@ def test_folder_names_are_readable(name: str, folder: str) -> None:
 
 
 def test_a_session_without_a_name_has_no_folder() -> None:
-    """An empty id would be the folder of all."""
+    """An empty id is refused: it would be the folder of all."""
     with pytest.raises(ValueError, match="session_id: '' names no session"):
         folder_name("")
 
@@ -303,7 +306,7 @@ def test_a_session_without_a_name_has_no_folder() -> None:
 # ------------------------------------------------------------------------------------------------------ whose it is
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
 def test_a_directory_that_others_may_write_into_is_refused(tmp_path: Path, mode: int) -> None:
-    """Whoever may write there could replace the journal: the sentence says what to do, and nothing is written."""
+    """A directory that others may write into is refused with the fix, and nothing is written."""
     path = tmp_path / "s"
     path.mkdir()
     path.chmod(mode)
@@ -316,7 +319,7 @@ def test_a_directory_that_others_may_write_into_is_refused(tmp_path: Path, mode:
 
 
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by root: its owner could lay links for it."""
+    """A directory of another user is refused, also by root."""
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(StateDirError, match=f"belongs to user {owner}, and you are {owner + 1}; use another"):
@@ -325,7 +328,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["runtime", "agents", "transitions.jsonl", "runtime/journal.db", "runtime/lock"])
 def test_a_link_where_a_file_of_ours_belongs_is_refused(tmp_path: Path, name: str) -> None:
-    """Nothing is written through it."""
+    """A link in place of one of our files is refused, and nothing is written through it."""
     path, elsewhere = tmp_path / "s", tmp_path / "elsewhere"
     (path / name).parent.mkdir(parents=True)
     elsewhere.mkdir()
@@ -336,7 +339,7 @@ def test_a_link_where_a_file_of_ours_belongs_is_refused(tmp_path: Path, name: st
 
 
 def test_the_directory_itself_may_be_reached_over_a_link(tmp_path: Path) -> None:
-    """Its user has laid that one."""
+    """The directory itself may be reached over a link of its user."""
     (tmp_path / "real").mkdir()
     (tmp_path / "s").symlink_to("real")
     StateDir.open(tmp_path / "s")

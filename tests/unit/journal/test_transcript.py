@@ -1,4 +1,4 @@
-"""The transcript: lines from chunks, a cap that keeps both ends and counts the middle, followers, a refusing disk."""
+"""Transcripts: lines from chunks, a cap that keeps both ends and counts the middle, followers, a full disk."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_follower_sees_every_byte_once(tmp_path: Path) -> None:
 
 
 def test_a_follower_who_was_away_too_long_is_told(tmp_path: Path) -> None:
-    """Text that was dropped between two questions is one line with the number of its bytes."""
+    """Text that was dropped between two reads is one line with the number of its bytes."""
     path = tmp_path / "transcript.log"
     with Transcript(path, cap_bytes=1024) as log:
         log.write("agent", "first\n", at=NOON)
@@ -172,7 +172,7 @@ def test_a_character_that_is_still_being_written_is_not_broken(tmp_path: Path) -
 
 
 def test_a_disk_that_refuses_fails_no_session_and_the_gap_is_told(tmp_path: Path) -> None:
-    """Refused text is counted, and its number stands in the log as soon as something can be written again."""
+    """Refused text is counted, and the log says how much was lost as soon as something can be written again."""
     path = tmp_path / "transcript.log"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Transcript(path) as log:

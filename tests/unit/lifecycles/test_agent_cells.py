@@ -69,7 +69,7 @@ def test_every_cell_is_tested() -> None:
 @pytest.mark.parametrize("status", [0, 3, -9, 137, None])
 @pytest.mark.parametrize("state", [A.STARTING, A.WORKING, A.IDLE], ids=lambda one: one.value)
 def test_the_raw_status_is_kept(state: A, status: int | None) -> None:
-    """However and whenever an agent ends, it is dead with its raw exit status, and buried once."""
+    """Whenever an agent ends, it is dead with its raw exit status, and finalized once."""
     step = AGENT.step(state, DATA[state], AgentExited(status=status, ended_by="terminate"))
     assert (step.state, step.data.status, step.data.ended_by) == (A.DEAD, status, "terminate")
     assert step.effects == (FinalizeEntity(),)
@@ -82,7 +82,7 @@ def test_nothing_is_stale(name: str) -> None:
 
 
 def test_an_agent_is_used_again() -> None:
-    """Between its turns it is idle, and every further turn makes it work again, with what is known of it kept."""
+    """An idle agent works again with every further turn, and keeps its data."""
     state, data = AGENT.replay(A.STARTING, BORN, [EVENTS["process_started"], EVENTS["agent_ready"]])
     for _ in range(3):
         state, data = AGENT.replay(state, data, [TaskFinished(), TaskAssigned(turn_id="s:t2")])
@@ -90,5 +90,5 @@ def test_an_agent_is_used_again() -> None:
 
 
 def test_an_exit_tells_of_no_process_that_nobody_counted() -> None:
-    """Unless it is said, nothing was killed with the agent and nothing survived it."""
+    """By default an exit reports no killed and no surviving process."""
     assert (AgentExited().killed, AgentExited().survivors) == (0, 0)

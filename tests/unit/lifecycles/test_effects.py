@@ -1,4 +1,4 @@
-"""Every effect there is: which do not wait for a disk, that they are values, and how they stand in the journal."""
+"""Effects: which ones do not wait for a disk, their equality, and their form in the journal."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ KINDS = [type(one) for one, _ in JOURNALLED]
 
 
 def test_every_effect_is_tested() -> None:
-    """There is no effect but those here, and the module exports each of them."""
+    """The list in this file has every effect of the module, and the module exports each of them."""
     defined = {one for one in vars(effects).values() if isinstance(one, type) and issubclass(one, SupervisorEffect)}
     assert defined == {SupervisorEffect, *KINDS}
-    assert {one.__name__ for one in defined} | {"EFFECTS", "decoded", "encoded"} == set(effects.__all__)
+    assert {one.__name__ for one in defined} | {"EFFECTS", "decode_effect", "encode_effect"} == set(effects.__all__)
 
 
 def test_only_what_ends_things_is_exempt() -> None:
-    """An abort never waits for a disk, nor the word that leads to an interrupt; nothing else goes before its record."""
+    """Only effects that end something, and the event that leads to an interrupt, do not wait for their record."""
     exempt = {one for one in KINDS if one.exempt}
     assert exempt == {CancelSession, CancelStep, ForceStopSession, TerminateSession, CancelTool, SendEventNow}
 
@@ -141,7 +141,7 @@ def test_encoded(effect: SupervisorEffect, fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])
 def test_what_is_encoded_can_be_had_again(effect: SupervisorEffect) -> None:
-    """An effect that the journal owes is the same effect when it is read, its event of the right kind."""
+    """An effect that is read from the journal equals the effect that was written, with its event of the right class."""
     events = {
         type(one.event).name(): type(one.event) for one, _ in JOURNALLED if isinstance(one, SendEvent | StartTimer)
     }
@@ -150,7 +150,7 @@ def test_what_is_encoded_can_be_had_again(effect: SupervisorEffect) -> None:
 
 @pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])
 def test_effects_are_values(effect: SupervisorEffect) -> None:
-    """An effect is compared by what it says, equals only its own kind, and cannot be changed."""
+    """An effect equals an effect of the same class and fields only, and cannot be changed."""
     same = type(effect)(**{name: getattr(effect, name) for name in effect.__struct_fields__})
     assert same == effect
     assert [other for other, _ in JOURNALLED if other == effect] == [effect]

@@ -32,7 +32,7 @@ EVERY = [pytest.param(machine, id=name) for name, machine in MACHINES.items()]
 
 @pytest.mark.parametrize("name", INITIAL)
 def test_an_entity_begins_where_it_may(name: str) -> None:
-    """Each machine has the first states of its specification, and stands under its own name."""
+    """Each machine begins in the states that its specification names, and is registered under its own name."""
     assert as_json(MACHINES[name])["initial"] == INITIAL[name].split()
     assert MACHINES[name].name == name
 
@@ -45,7 +45,7 @@ def test_tables_have_no_faults(machine: Machine[Any, Any]) -> None:
 
 @pytest.mark.parametrize("machine", EVERY)
 def test_extensions_say_why(machine: Machine[Any, Any]) -> None:
-    """An extension's reason is words, not a mark."""
+    """Each extension gives its reason as a sentence."""
     reasons = [one.extension for one in machine.rules if one.extension is not None]
     assert all(len(reason.split()) >= 3 for reason in reasons)
 
@@ -82,14 +82,14 @@ def assert_refused(
 
 
 def blank(kind: type[Event]) -> Event:
-    """An event of that kind; what it must carry is nothing, since nobody may look at it."""
+    """Return an event of that class with empty required fields."""
     fields = msgspec.structs.fields(kind)
     return kind(**{one.name: None for one in fields if one.required})
 
 
 # ------------------------------------------------------------------------------------------------------- task
 def walk(machine: Machine[Any, Any], state: Any, data: Any, *events: Event) -> Step[Any, Any]:
-    """The last of these steps."""
+    """Return the last of these steps."""
     for event in events:
         step = machine.step(state, data, event)
         state, data = step.state, step.data
@@ -98,7 +98,7 @@ def walk(machine: Machine[Any, Any], state: Any, data: Any, *events: Event) -> S
 
 
 def test_task_runs_to_its_end() -> None:
-    """Claimed, started, completed, closed: the holder and the summary are kept."""
+    """A task that is claimed, started, completed and closed keeps its holder and its summary."""
     step = walk(
         task.TASK,
         task.Task.OPEN,
@@ -127,7 +127,7 @@ def test_task_retries_are_bounded() -> None:
 
 
 def test_task_counts_its_claims() -> None:
-    """Each claim counts, whoever made it, and giving the task back takes none away."""
+    """Each claim counts, whichever session made it, and giving the task back takes none away."""
     data = task.TaskData()
     for number in (1, 2, 3):
         step = walk(task.TASK, task.Task.OPEN, data, task.Claimed(by=f"a{number}"))
@@ -161,7 +161,7 @@ def test_task_default_is_three_retries() -> None:
 def test_task_knows_what_it_waits_for(
     state: task.Task, event: Event, target: task.Task, waiting_for: tuple[str, ...]
 ) -> None:
-    """What blocks a task, or what it was split into, is in its data until it goes on."""
+    """The data of a blocked or split task names what it waits for, until it goes on."""
     step = task.TASK.step(state, task.TaskData(waiting_for=("before",)), event)
     assert (step.state, step.data.waiting_for) == (target, waiting_for)
 
@@ -313,7 +313,7 @@ def test_run_manual_reset_starts_afresh() -> None:
 
 
 def test_run_waits_for_its_dependencies() -> None:
-    """It starts when none is left, and is skipped only for what has ended for good."""
+    """A run starts when no dependency is left, and is skipped only if a dependency has ended for good."""
     with pytest.raises(IllegalTransition):
         task_run.RUN.step(R.PENDING, task_run.TaskRunData(), task_run.ExecutorStarted(waiting_for=("t1",)))
     with pytest.raises(IllegalTransition):
@@ -350,7 +350,7 @@ def test_run_delay(failures: int, jitter: float, delay_s: float) -> None:
 
 
 def test_run_delay_stops_doubling() -> None:
-    """However high the cap: from the 65th failure on the delay stays what it is, and no exponent overflows."""
+    """From the 65th failure on the delay stays the same, whatever the cap, and no exponent overflows."""
     delays = [
         task_run.retry_delay_s(task_run.TaskRunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
         for failures in (64, 65, 66, 100_000)
@@ -372,7 +372,7 @@ def test_run_beyond_its_limits_is_not_retried(data: task_run.TaskRunData) -> Non
 
 
 def test_run_tests_that_fail_are_charged() -> None:
-    """One failure more, for good."""
+    """A failed test adds one permanent failure."""
     step = task_run.RUN.step(
         R.VALIDATING, task_run.TaskRunData(failures=1), task_run.TestsFailed(error="2 tests failed")
     )
@@ -380,14 +380,14 @@ def test_run_tests_that_fail_are_charged() -> None:
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:
-    """It is counted like any other, and no delay of an earlier decision is left."""
+    """A probe counts as an attempt, and drops the delay of an earlier decision."""
     data = task_run.TaskRunData(attempts=5, delay_s=16.0)
     step = task_run.RUN.step(R.HALF_OPEN, data, task_run.ProbeStarted())
     assert (step.state, step.data) == (R.IN_PROGRESS, task_run.TaskRunData(attempts=6, delay_s=0.0, probe=True))
 
 
 def test_run_beyond_its_probes_stays_open() -> None:
-    """No more probes than the limit are admitted, also where it was lowered under way."""
+    """No more probes than the limit are admitted, even if the limit was lowered meanwhile."""
     with pytest.raises(IllegalTransition):
         task_run.RUN.step(R.CIRCUIT_OPEN, task_run.TaskRunData(probes=5, probes_max=3), task_run.CooldownExpired())
 
@@ -397,7 +397,7 @@ J = job.Job
 
 
 def test_job_runs_to_its_end() -> None:
-    """Times are the events' own, the worker is there only while it runs."""
+    """A job's times are those of its events, and it has a worker only while it runs."""
     step = walk(
         job.JOB,
         J.PENDING,
@@ -442,14 +442,13 @@ def test_job_whose_run_gave_up_fails_with_retries_left() -> None:
 
 
 def test_job_beyond_its_limit_is_not_retried() -> None:
-    """A limit that was lowered under way counts: what is over it has no retry left."""
+    """A job with more failures than a lowered limit has no retry left."""
     step = job.JOB.step(J.RUNNING, job.JobData(retry_count=3, max_retries=2), job.ExecutionFailed(error="x"))
     assert (step.state, step.data.retry_count) == (J.FAILED, 3)
 
 
 def test_job_is_created_once() -> None:
-    """It has its place for good when it has one: nothing leads back to where it would be given another, and made
-    younger by that."""
+    """A queued job is never queued again: no rule leads back, which would give the job a new place in the queue."""
     assert not [one for one in job.JOB.rules if one.target is J.PENDING]
 
 
@@ -471,7 +470,7 @@ def test_job_guards_refuse(state: J, event: Event) -> None:
 
 
 def test_job_validation_failure_names_the_rules() -> None:
-    """What failed is the last error."""
+    """A failed validation records the failed rules as the last error."""
     step = job.JOB.step(J.VALIDATING, job.JobData(), job.ValidationFailed(failed_rules=("lint", "types")))
     assert (step.state, step.data.last_error) == (J.FAILED, "validation failed: lint, types")
 
@@ -529,7 +528,7 @@ def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> Non
 
 
 def test_workstream_may_be_of_one_task() -> None:
-    """One task is a plan; none is not."""
+    """A plan needs at least one task."""
     step = workstream.WORKSTREAM.step(
         W.PLANNED, workstream.WorkstreamData(tasks=1), workstream.AllTasksCreated(count=1)
     )
@@ -550,7 +549,7 @@ def test_workstream_may_be_of_one_task() -> None:
     ],
 )
 def test_workstream_ends_badly(event: Event, target: W, error: str) -> None:
-    """A critical failure ends it at once, others when all is settled; failed beats cancelled."""
+    """A critical failure ends a workstream at once, others when all tasks have ended; failed takes precedence."""
     counts = [getattr(event, name, 0) for name in ("completed", "failed", "cancelled")]
     step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=sum(counts) or 3), event)
     assert (step.state, step.data.last_error) == (target, error)
@@ -560,7 +559,7 @@ K = worker.Worker
 
 
 def test_worker_fills_and_frees_its_slots() -> None:
-    """It stays busy while a slot is taken, refuses the task that has no slot, and is idle when all are free."""
+    """A worker stays busy while a slot is taken, refuses a task without a free slot, and is idle when all are free."""
     step = walk(
         worker.WORKER,
         K.INITIALIZING,
@@ -585,7 +584,7 @@ def test_worker_refuses_what_it_cannot_do() -> None:
 
 
 def test_worker_drains_before_it_shuts_down() -> None:
-    """Told to stop while busy it takes nothing new, stays busy to its last task, and goes at the next request."""
+    """A busy worker that is to stop takes nothing new, stays busy to its last task, and stops at the next request."""
     busy = worker.WorkerData(max_concurrent_tasks=3, active_tasks=2)
     step = walk(worker.WORKER, K.BUSY, busy, worker.ShutdownRequested(), worker.TaskCompleted())
     assert (step.state, step.data.draining, step.data.active_tasks) == (K.BUSY, True, 1)
@@ -597,7 +596,7 @@ def test_worker_drains_before_it_shuts_down() -> None:
 
 
 def test_worker_is_lost_after_enough_misses() -> None:
-    """Two missed checks are too few; after three it holds nothing, and after 180 s of silence it is given up."""
+    """A worker holds no task after three missed checks, not after two, and is given up after 180 s of silence."""
     busy = worker.WorkerData(active_tasks=1)
     with pytest.raises(IllegalTransition):
         worker.WORKER.step(K.BUSY, busy, worker.HealthCheckTimeout(missed=2))
@@ -612,14 +611,14 @@ def test_worker_is_lost_after_enough_misses() -> None:
 
 @pytest.mark.parametrize("missed", [3, 4, 9])
 def test_worker_may_have_missed_more_than_enough(missed: int) -> None:
-    """A supervisor that looks late finds it lost all the same, and given up all the same."""
+    """A worker that is checked late counts as lost, and as given up, all the same."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=2), worker.HealthCheckTimeout(missed=missed))
     assert (step.state, step.data.active_tasks) == (K.UNRESPONSIVE, 0)
     assert worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=999)).state is K.SHUTDOWN
 
 
 def test_worker_holds_no_less_than_nothing() -> None:
-    """A task that ends twice frees one slot, and a draining worker without a task stays until it is told to go."""
+    """A task that ends twice frees one slot, and a draining worker without a task stays until the next request."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=0), worker.TaskCompleted())
     assert (step.state, step.data.active_tasks) == (K.IDLE, 0)
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=0, draining=True), worker.TaskCompleted())
@@ -628,13 +627,13 @@ def test_worker_holds_no_less_than_nothing() -> None:
 
 @pytest.mark.parametrize("state", [K.IDLE, K.BUSY])
 def test_worker_beyond_its_slots_takes_nothing(state: K) -> None:
-    """A limit that was lowered under way counts."""
+    """A worker with more tasks than a lowered number of slots takes nothing."""
     with pytest.raises(IllegalTransition):
         worker.WORKER.step(state, worker.WorkerData(active_tasks=3, max_concurrent_tasks=2), worker.TaskAssigned())
 
 
 def test_worker_drains_what_it_holds() -> None:
-    """One task is enough to stay for, and a worker that drains is idle no more."""
+    """A worker with one task stays, and a draining worker is never idle."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=1), worker.ShutdownRequested())
     assert (step.state, step.data.draining, step.data.active_tasks) == (K.BUSY, True, 1)
 
@@ -713,6 +712,6 @@ def test_worker_drains_what_it_holds() -> None:
     ids=lambda one: type(one).__name__,
 )
 def test_limits_are_the_specified_ones(data: msgspec.Struct, limits: dict[str, Any]) -> None:
-    """Where nobody says otherwise the limits are the specification's, and nothing has been counted yet."""
+    """The default limits are the specification's, and nothing has been counted yet."""
     facts = {name: one for name, one in msgspec.structs.asdict(data).items() if isinstance(one, int | float)}
     assert facts == limits

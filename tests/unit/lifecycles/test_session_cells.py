@@ -43,8 +43,8 @@ from supervisor.lifecycles.events import (
     Ended,
     FatalError,
     GraceExceeded,
-    MessageHeard,
     MessageReceived,
+    MessageTakenUp,
     OperatorStop,
     PromptReady,
     SessionExited,
@@ -94,7 +94,7 @@ EVENTS: dict[str, Event] = {
     "UrgentMessage": UrgentMessage(message_id="m3", sender="cat", text="now"),
     "MessageReceived": MessageReceived(message_id="m3", sender="cat", text="now"),
     "BoundaryReached": BoundaryReached(incarnation=3),
-    "MessageHeard": MessageHeard(incarnation=3, message_id="m2"),
+    "MessageHeard": MessageTakenUp(incarnation=3, message_id="m2"),
     "SteerElapsed": SteerElapsed(incarnation=3, message_id="m2"),
     "GraceExceeded": GraceExceeded(incarnation=3),
     "BackoffElapsed": BackoffElapsed(),
@@ -162,7 +162,8 @@ DATA = {
 
 
 class Case(NamedTuple):
-    """In *state*, knowing *data*, *event* leads to *target*, *changes* of the data, and *effects* in this order."""
+    """A case: in *state*, with *data*, *event* leads to *target*, *changes* of the data, and *effects* in this
+    order."""
 
     name: str
     state: S
@@ -252,7 +253,7 @@ def starts() -> Iterator[Case]:
 
 
 def exits_in_spawning() -> Iterator[Case]:
-    """Any end before it was ready is an error, a clean one too."""
+    """Any end before the agent was ready is an error, a clean one too."""
     clean = {"exit": Exit.ERROR, "error": "the agent exited before it was ready"}
     rows = [
         (ERROR, ERROR, "bad"),
@@ -396,8 +397,8 @@ def point_cases() -> Iterator[Case]:
 
 
 def steered_cases() -> Iterator[Case]:
-    """Who can be told within a turn is told once, and interrupted only for what is not taken up in time; what is taken
-    up counts as offered, and what was told and not taken up has a turn of its own."""
+    """A message for a steerable agent is sent once within the turn, and interrupts only if it is not taken up in time;
+    a message that was taken up counts as offered, and one that was not has a turn of its own."""
     told = UrgentMessage(message_id="m3", sender="cat", text="now", steer=True)
     kept = Message(id="m3", sender="cat", text="now", urgent=True, steer=True, told=True)
     say = SteerAgent(incarnation=3, message_id="m3", sender="cat", text="now")
@@ -411,7 +412,7 @@ def steered_cases() -> Iterator[Case]:
     yield case("", S.RUNNING, late, S.INTERRUPTING, interrupt, grace, data=waiting)
     yield case("heard", S.RUNNING, late, S.RUNNING, data=session(inbox=(OLD, kept), offered=2))
     yield case("", S.INTERRUPTING, late, S.INTERRUPTING)
-    heard = MessageHeard(incarnation=3, message_id="m3")
+    heard = MessageTakenUp(incarnation=3, message_id="m3")
     for state in ACTIVE:
         mixed = session(inbox=(OLD, NEW, kept))
         yield case("", state, heard, state, data=mixed, inbox=(OLD, kept, NEW), offered=2)
@@ -430,7 +431,7 @@ def steered_cases() -> Iterator[Case]:
 
 
 def boundary_cases() -> Iterator[Case]:
-    """What waited for the tool boundary interrupts when it is reached; where nothing waits, nothing happens."""
+    """A message that waited for the tool boundary interrupts when it is reached; without one nothing happens."""
     reached = EVENTS["BoundaryReached"]
     waiting = session(inbox=(OLD, replace(BOUNDARY_KEPT, sender="dan")))
     interrupt = CancelSession(reason="urgent message from dan", abort_reason=AbortReason.USER_INTERRUPT)
@@ -641,14 +642,14 @@ def test_a_message_that_comes_again_is_as_soon_as_it_ever_was(first: str | None,
 @pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
 @pytest.mark.parametrize("turn_id", ["s:t3", "s:t5", "a:t4", ""])
 def test_only_the_turn_of_the_request_answers_it(state: S, turn_id: str) -> None:
-    """Another turn's end, whatever its number, changes nothing and answers nobody."""
+    """The end of another turn, whatever its number, changes nothing and answers no request."""
     step = SESSION.step(state, session(), TurnReaped(turn_id=turn_id, completed=True))
     assert (step.data, step.effects) == (session(), ())
 
 
 @pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
 def test_a_turn_is_known_by_what_its_id_says(state: S) -> None:
-    """Its end answers the request, wherever the id was read."""
+    """The end of a turn answers its request, whatever object holds the id."""
     step = SESSION.step(state, session(inbox=()), TurnReaped(turn_id="".join("s:t4"), completed=True))
     assert [(one.request_id, one.outcome) for one in step.effects if isinstance(one, ReplyToRequest)] == [
         (FIRST.id, "completed")
@@ -656,7 +657,7 @@ def test_a_turn_is_known_by_what_its_id_says(state: S) -> None:
 
 
 def test_a_message_is_known_by_what_its_id_says() -> None:
-    """The same id read from elsewhere is the same message: it is kept once."""
+    """A message whose id was read again is the same message, and is kept once."""
     again = replace(urgent(DeliveryPoint.NOW)[0], message_id="".join(urgent(DeliveryPoint.NOW)[1].id))
     before = urgent(DeliveryPoint.TURN_END)[1]
     step = SESSION.step(S.COOLING_DOWN, session(inbox=(before,)), again)
@@ -664,13 +665,13 @@ def test_a_message_is_known_by_what_its_id_says() -> None:
 
 
 def test_a_misspelt_limit_is_an_error() -> None:
-    """It is not silently the default."""
+    """A misspelt limit is an error, not a default."""
     with pytest.raises(msgspec.ValidationError, match="grace"):
         msgspec.convert({"grace": 1}, SessionLimits)
 
 
 def test_backoff_stops_doubling() -> None:
-    """However high the cap: from the 33rd error on the delay stays what it is."""
+    """From the 33rd error on the delay stays the same, whatever the cap."""
     limits = SessionLimits(backoff_base_ms=1, backoff_cap_ms=2**100)
     assert [backoff_ms(number, limits) for number in (32, 33, 34, 10**6)] == [2**31, 2**32, 2**32, 2**32]
 
@@ -704,12 +705,12 @@ def test_never_stale(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["OperatorStop", "FatalError"])
 def test_an_end_after_the_last_record_is_stale(name: str) -> None:
-    """A session that has ended cannot be ended again: who still wants that, from its mailbox, comes too late."""
+    """An OperatorStop after the last record is stale."""
     assert stale(replace(DATA[S.STOPPED], ended=True), EVENTS[name])
 
 
 def test_a_request_after_the_last_record_is_refused() -> None:
-    """Who asks a session that has ended hears so: a request is not dropped as stale."""
+    """A request after the last record is refused, not dropped as stale."""
     over = replace(DATA[S.STOPPED], ended=True)
     assert not stale(over, EVENTS["TurnRequested"])
     with pytest.raises(IllegalTransition):
@@ -770,7 +771,7 @@ OPS = st.tuples(KINDS, st.integers(0, 3), st.sampled_from([OK, ERROR, TIMEOUT]))
 
 
 class Run:
-    """A session and, beside it, an account of what the specification says must be so; fed event by event."""
+    """A session that is fed event by event, with an independent account of what the specification requires."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self.born = SessionData(id="s", agent="a", limits=limits)
@@ -812,7 +813,7 @@ class Run:
                 return event
 
     def take(self, event: Event) -> None:
-        """What an entity does with it: drop what is stale, refuse what is illegal, and otherwise step."""
+        """Handle an event as an entity does: drop a stale one, refuse an illegal one, and otherwise step."""
         if stale(self.data, event):
             return
         before, known = self.state, self.data
@@ -849,7 +850,7 @@ class Run:
                 self.asked.append(event.request_id)
 
     def deliver(self, before: S, event: Event) -> None:
-        """Who has which message: those of a prompt are the agent's when its turn has succeeded."""
+        """Account for messages: those of a prompt are delivered when its turn has succeeded."""
         match before, event:
             case _, UrgentMessage() | MessageReceived():
                 if event.message_id not in self.messages:
@@ -887,8 +888,8 @@ class Run:
 def test_any_sequence_keeps_the_account(
     ops: list[tuple[str, int, Verdict]], row: int, total: int, stable_after_s: float
 ) -> None:
-    """Whatever comes in whatever order: counters, numbers and messages are those of an independent account, a
-    threshold stops before another launch, each request is answered once by the end, and a fold gives the live state."""
+    """In any sequence of events the counters, numbers and messages are those of an independent account, a threshold
+    stops before another launch, each request is answered once by the end, and a fold gives the live state."""
     limits = SessionLimits(max_consecutive_errors=row, max_total_errors=total, stable_after_s=stable_after_s)
     run = Run(limits)
     for kind, number, verdict in ops:

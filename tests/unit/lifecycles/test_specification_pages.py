@@ -22,7 +22,7 @@ PAGES = {
     "workstream": ("004-workstream-job-worker.md", " of a workstream"),
     "worker": ("004-workstream-job-worker.md", " of a worker"),
 }
-"""Where each machine is specified: the page, and how its headings go on after "States" and "Transitions"."""
+"""The page of each machine, and the ends of its headings after "States" and "Transitions"."""
 
 machines = pytest.mark.parametrize("name", MACHINES)
 
@@ -67,7 +67,7 @@ def built_edges(name: str) -> set[tuple[str, str, str]]:
 
 
 def test_every_machine_has_a_page() -> None:
-    """The eight machines of the code are the eight that the specification has pages for."""
+    """The eight machines of the code are those of the specification's pages."""
     assert sorted(PAGES) == sorted(MACHINES)
 
 

@@ -87,12 +87,12 @@ EVENTS: dict[str, Event] = {
 
 
 def asking(data: TurnData) -> TurnData:
-    """The same with a permission that is open: an answer to one that is not comes too late."""
+    """The same data with an open permission: without one an answer comes too late."""
     return replace(data, permissions=1, asking=(WISH,))
 
 
 def extendable(data: TurnData) -> TurnData:
-    """The same with time that may be extended: progress means nothing elsewhere."""
+    """The same data with time that may be extended: without it progress changes nothing."""
     return replace(data, hard_cap_s=5400.0, due_s=20.0, most_s=5120.0)
 
 
@@ -101,7 +101,7 @@ def same(data: TurnData) -> TurnData:
 
 
 HEARD = {"answered": asking, "moves": extendable}
-"""What the data must have for an event to come in time."""
+"""Data with which an event comes in time."""
 
 NEWBORN = TurnData(id="s:t1", session_id="s")
 READY = TurnData(id="s:t1", session_id="s", request_id="r1", incarnation=2, phase="ready")
@@ -199,7 +199,7 @@ def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
 
 
 def abandoned(call: Call, abort_id: str | None, outcome: ToolOutcome, reason: str) -> tuple[Effect, ...]:
-    """The call is ended, and the turn tells itself its one result."""
+    """The call is ended, and the turn sends itself the call's one result."""
     result = ToolCompleted(call_id=call.call_id, outcome=outcome, reason=reason, abort_id=abort_id, over=True)
     return (cancel(call, abort_id, reason), SendEvent(to="s:t1", event=result))
 
@@ -214,7 +214,7 @@ ANSWERED = EVENTS["answered"]
 
 
 def permission_cases() -> Iterator[Case]:
-    """Who asks waits, by the policy's word or a human's; the answer is given once, or taken back with the turn."""
+    """A permission waits for the policy or a human; its answer is given once, or withdrawn with the turn."""
     asked = EVENTS["asked"]
     for state in (T.RUNNING, T.TOOL_USE, T.COMPACTING):
         yield case("human", state, asked, state, AskPermission(number=1, within_s=60.0), permissions=1, asking=(WISH,))
@@ -244,7 +244,7 @@ TOLD = AnswerPermission(number=1, request_id="q1", option="yes")
 
 
 def boundary_cases() -> Iterator[Case]:
-    """Who awaits the boundary hears at once where no call is open, else with the last result; never after the turn."""
+    """The boundary is reported at once if no call is open, else with the last result; never after the turn."""
     awaited, reached = EVENTS["boundary"], SendEventNow(to="s", event=BoundaryReached(incarnation=2))
     yield case("", T.TOOL_USE, awaited, T.TOOL_USE, boundary_awaited=True)
     for state in (T.RUNNING, T.COMPACTING):
@@ -307,7 +307,7 @@ def extension_cases() -> Iterator[Case]:
 
 @pytest.mark.parametrize("most_s", [None, 1300.9, 1300.0, 900.0])
 def test_time_at_its_cap_is_not_extended(most_s: float | None) -> None:
-    """Where there is no cap, or the time that is left reaches it, progress changes nothing."""
+    """Progress changes nothing without a cap, or if the time that is left reaches the cap."""
     assert stale(replace(READY, due_s=1300.0, most_s=most_s), ProgressSeen(left_s=20.0, at=1280.0))
 
 
@@ -455,7 +455,7 @@ def test_a_call_has_one_result(outcome: ToolOutcome) -> None:
 
 @pytest.mark.parametrize("state", T)
 def test_a_permission_has_one_answer(state: T) -> None:
-    """After its answer a second one comes too late, whatever has become of the turn since."""
+    """A second answer to a permission comes too late, whatever state the turn is in."""
     assert not stale(asking(DATA[state]), ANSWERED)
     assert stale(TURN.step(T.RUNNING, asking(READY), ANSWERED).data, ANSWERED)
     assert stale(DATA[state], ANSWERED)
@@ -521,7 +521,7 @@ def test_the_compaction_that_interrupts_a_verification() -> None:
 
 
 def answer_itself(step: Step[T, TurnData]) -> Step[T, TurnData]:
-    """Hear what the turn told itself."""
+    """Handle the events that the turn sent to itself."""
     (told,) = [one.event for one in step.effects if isinstance(one, SendEvent) and one.to == "s:t1"]
     return TURN.step(step.state, step.data, told)
 
@@ -548,7 +548,7 @@ OPS = st.tuples(KINDS, st.integers(1, 4), st.sampled_from(["completed", "failed"
 
 
 class Run:
-    """A turn fed event by event, and an account of its calls and reports beside it."""
+    """A turn that is fed event by event, with an independent account of its calls and reports."""
 
     def __init__(self) -> None:
         self.state, self.data = T.IDLE, NEWBORN
@@ -601,8 +601,8 @@ class Run:
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
 @given(st.lists(OPS, min_size=10, max_size=50))
 def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None:
-    """Whatever comes in whatever order: TOOL_USE holds exactly while calls are open, each call has one result, the
-    session hears how it ended before it is reaped and of the reaping once, and a fold gives the live state."""
+    """In any sequence of events TOOL_USE holds exactly while calls are open, each call has one result, the session
+    learns of the end before the reaping, each once, and a fold gives the live state."""
     run = Run()
     for kind, number, outcome in ops:
         run.take(run.event(kind, number, outcome))

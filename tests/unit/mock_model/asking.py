@@ -1,4 +1,4 @@
-"""A client for the tests: requests in every dialect, as plain bytes."""
+"""Client for the tests: requests in every API as plain bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = list(PATHS)
 
 
 class Answered(NamedTuple):
-    """An answer; ``whole``: its end came."""
+    """Answer; ``whole``: its end arrived."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Answered(NamedTuple):
 
 
 def body_of(dialect: str, prompt: str, *, stream: bool = False, results: int = 0) -> dict[str, Any]:
-    """A request with a prompt, the calls that were made since, and their results."""
+    """Return a request with a prompt, the calls made since, and their results."""
     return _BODIES[dialect](prompt, stream, results)
 
 
@@ -85,7 +85,7 @@ _BODIES = {"anthropic": _anthropic, "chat": _chat, "responses": _responses, "goo
 
 
 async def ask(port: int, dialect: str, prompt: str, *, stream: bool = False, results: int = 0) -> Answered:
-    """Ask the stub; in a thread, so that any event loop may wait for it."""
+    """Send a request to the server in a thread, so that any event loop can wait for the answer."""
     path = PATHS[dialect]
     if stream and dialect == "google":
         path = path.replace(":generate", ":streamGenerate").replace("generateContent", "GenerateContent") + "?alt=sse"
@@ -93,7 +93,7 @@ async def ask(port: int, dialect: str, prompt: str, *, stream: bool = False, res
 
 
 async def post(port: int, path: str, body: str | bytes, method: str = "POST", **headers: str) -> Answered:
-    """Send any request at all."""
+    """Send any request."""
     return await anyio.to_thread.run_sync(_request, port, path, body, method, headers)
 
 

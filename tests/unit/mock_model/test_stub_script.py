@@ -1,4 +1,4 @@
-"""What a prompt asks the stub for, without a socket."""
+"""The script language, and the answers of the model server, without a socket."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _asked(text: str, results: int = 0, tools: tuple[Tool, ...] = (), **more: An
     ],
 )
 def test_a_prompt_is_read(text: str, answers: tuple[Answer, ...]) -> None:
-    """Each word stands for its answer, in order; everything else is no script."""
+    """Each word of a script gives its answer, in order; other text is ignored."""
     assert answers_in(text) == answers
 
 
 @given(st.text(alphabet="RUNSAYHGDROPLEWT[]<>{}0123456789.-einf \n", max_size=60))
 def test_no_text_is_an_error(text: str) -> None:
-    """Whatever a prompt holds, there is an answer to it."""
+    """Any prompt has an answer."""
     asked = _asked(text)
     assert reply_to(asked, answer_to(asked)) is not None
 
@@ -91,19 +91,19 @@ def test_no_text_is_an_error(text: str) -> None:
     ],
 )
 def test_a_script_goes_on_with_each_result(text: str, results: int, failed: int, answer: Answer) -> None:
-    """A call waits for its result, a failure for its number; what ends a turn is said as often as asked."""
+    """A script continues after a call's result and after counted failures; an answer that ends the turn repeats."""
     assert answer_to(_asked(text, results), failed) == answer
 
 
 def test_the_newest_script_counts() -> None:
-    """A text that an agent adds after the user's is no script, and does not hide one; an older script is over."""
+    """The newest text with a script counts, not a later text without one."""
     said = [("RUN[[old]]", 0), ("", 1), ("RUN[[new]]", 0), ("a reminder", 0), ("", 1)]
     assert script_in_force(said) == ("RUN[[new]]", 1)
     assert script_in_force([("hello", 0), ("again", 0)]) == ("again", 0)
 
 
 def test_usage_is_what_the_prompt_says() -> None:
-    """Tokens in and out; without the word, small ones."""
+    """USAGE sets input and output tokens; the default is small."""
     assert spent_in("SAY[[a]] USAGE[[1200 300]]") == Spent(1200, 300)
     assert spent_in("SAY[[a]]") == Spent()
 
@@ -118,7 +118,7 @@ def test_usage_is_what_the_prompt_says() -> None:
     ],
 )
 def test_every_shell_tool_is_found_and_filled(name: str, field: str, form: dict[str, Any], arguments: Any) -> None:
-    """Whatever an agent names its shell, it is given the command in the form that it wants."""
+    """The command goes to the agent's shell tool in the form that the tool needs."""
     schema = {"properties": {field: form, "timeout_ms": {"type": "number"}}, "required": [field, "timeout_ms"]}
     tool = find([Tool("other"), Tool(name, schema)], SHELL_TOOLS)
     assert tool is not None
@@ -126,7 +126,7 @@ def test_every_shell_tool_is_found_and_filled(name: str, field: str, form: dict[
 
 
 def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
-    """The turn ends with words that name what there is."""
+    """Without a fitting tool the turn ends with a text that lists the tools."""
     reply = reply_to(_asked("RUN[[a]]", tools=(Tool("read"),)), Run("a"))
     assert isinstance(reply, ModelAnswer)
     assert reply.text == "stub: no shell tool among read"
@@ -134,7 +134,7 @@ def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
 
 
 def test_a_demanded_form_is_kept() -> None:
-    """Where the client demands JSON of a form, it gets that."""
+    """A client that demands JSON of a schema gets it."""
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "who": {"enum": ["user"]}}}
     reply = reply_to(_asked("SAY[[x]]", schema=schema), Say("x"))
     assert isinstance(reply, ModelAnswer)
@@ -142,7 +142,7 @@ def test_a_demanded_form_is_kept() -> None:
 
 
 def test_a_program_says_what_is_answered() -> None:
-    """A list of answers is used up in order, by the requests that it is for; then prompts decide again."""
+    """A program's answers are used in order by the requests that they are for, then prompts decide again."""
     book = RequestLog()
     book.script([Say("first"), Fail(429)], where=lambda asked: bool(asked.tools))
     with_tools = _asked("SAY[[prompt]]", tools=(Tool("bash"),))
@@ -153,7 +153,7 @@ def test_a_program_says_what_is_answered() -> None:
 
 
 def test_what_is_kept_is_bounded_and_counted() -> None:
-    """Old requests go, their number does not."""
+    """Old requests are dropped, but still counted."""
     book = RequestLog()
     for _ in range(KEPT_MAX + 1):
         book.refused("chat", "/", 400, "")
@@ -161,7 +161,7 @@ def test_what_is_kept_is_bounded_and_counted() -> None:
 
 
 def test_no_key_of_a_query_is_kept() -> None:
-    """Of a query only the names are written down."""
+    """Only the names of a query are logged."""
     assert path_of("/v1beta/models/m:generateContent?key=AIza&alt=sse") == "/v1beta/models/m:generateContent?key&alt"
 
 
@@ -181,7 +181,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(_KEYS, JSON, max_size=6), st.sampled_from((ANTHROPIC, CHAT, RESPONSES, GOOGLE)))
 def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
-    """Any object is a request or a bad one, and what it asks can be answered in that dialect."""
+    """Any JSON object is a request or a bad request, and a request has an answer."""
     try:
         asked = dialect.read_request("/v1beta/models/m:streamGenerateContent", body)
     except BadRequest:
@@ -209,11 +209,11 @@ def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
     ],
 )
 def test_a_path_is_somebodys(method: str, target: str, dialect: str, endpoint: Endpoint) -> None:
-    """The path says the dialect and the business."""
+    """The path selects API and endpoint."""
     assert route(method, target, {}).dialect.name == dialect
     assert route(method, target, {}).endpoint is endpoint
 
 
 def test_the_list_of_models_is_anthropics_for_who_says_so() -> None:
-    """Two dialects have it at the same path; a header tells them apart."""
+    """A header selects the API of the list of models."""
     assert route("GET", "/v1/models", {"anthropic-version": "2023-06-01"}).dialect.name == "anthropic"

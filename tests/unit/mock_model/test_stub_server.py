@@ -1,4 +1,4 @@
-"""The stub on a socket, in every dialect, under asyncio and trio."""
+"""The model server on a socket, in every API, on asyncio and trio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ either_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "str
 
 
 def _text(dialect: str, answer: Answered, stream: bool) -> str:
-    """The words of an answer, as a client puts them together."""
+    """Return the text of an answer, as a client joins it."""
     parts = answer.events if stream else [answer.body]
     return "".join(_words(dialect, part, stream) for part in parts)
 
@@ -44,7 +44,7 @@ def _words(dialect: str, part: Any, stream: bool) -> str:
 
 
 def _call(dialect: str, answer: Answered, stream: bool) -> tuple[str, dict[str, Any]]:
-    """The call in an answer: the tool's name, its arguments."""
+    """Return the call in an answer: the tool's name and its arguments."""
     parts = answer.events if stream else [answer.body]
     match dialect:
         case "anthropic" if stream:
@@ -72,7 +72,7 @@ def _usage(answer: Answered, stream: bool) -> str:
 @every_dialect
 @either_way
 async def test_it_says_what_the_prompt_says(dialect: str, stream: bool) -> None:
-    """The text arrives, with the usage that was asked for, and with an end."""
+    """The text arrives with its usage and its end."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "SAY[[hello there]] USAGE[[1234 567]]", stream=stream)
     assert (answer.status, answer.whole) == (200, True)
@@ -84,7 +84,7 @@ async def test_it_says_what_the_prompt_says(dialect: str, stream: bool) -> None:
 @every_dialect
 @either_way
 async def test_it_calls_the_shell_and_then_is_done(dialect: str, stream: bool) -> None:
-    """The first request is answered with a call of the client's own tool, the one with the result with a text."""
+    """The first request gets a call of the client's tool, the request with the result gets a text."""
     async with open_stub_model() as stub:
         first = await ask(stub.port, dialect, "RUN[[make test]]", stream=stream)
         second = await ask(stub.port, dialect, "RUN[[make test]]", stream=stream, results=1)
@@ -97,14 +97,14 @@ async def test_it_calls_the_shell_and_then_is_done(dialect: str, stream: bool) -
 @every_dialect
 @either_way
 async def test_it_starts_a_sub_agent(dialect: str, stream: bool) -> None:
-    """A prompt for a sub-agent goes to the tool that makes one, with its script."""
+    """A prompt for a sub-agent goes to the tool for sub-agents, with its script."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "AGENT[[RUN<<ls>>]]", stream=stream)
     assert _call(dialect, answer, stream) == ("Task", {"prompt": "RUN[[ls]]"})
 
 
 async def test_a_call_names_its_namespace() -> None:
-    """A tool of a namespace is called with it."""
+    """A call of a tool with a namespace names the namespace."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, "responses", "AGENT[[x]]")
     assert answer.body["output"][0]["namespace"] == "collab"
@@ -113,7 +113,7 @@ async def test_a_call_names_its_namespace() -> None:
 @every_dialect
 @either_way
 async def test_pieces_come_one_by_one(dialect: str, stream: bool) -> None:
-    """A slow answer is complete in the end."""
+    """A slow answer is complete at the end."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "SLOW[[3 0]]", stream=stream)
     assert _text(dialect, answer, stream) == "slow 0 slow 1 slow 2 "
@@ -122,7 +122,7 @@ async def test_pieces_come_one_by_one(dialect: str, stream: bool) -> None:
 @every_dialect
 @either_way
 async def test_an_answer_is_torn(dialect: str, stream: bool) -> None:
-    """The connection ends in the middle: something came, and its end did not."""
+    """A torn answer begins, and the connection ends before its end."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "DROP", stream=stream)
     assert (answer.status, answer.whole) == (200, False)
@@ -131,7 +131,7 @@ async def test_an_answer_is_torn(dialect: str, stream: bool) -> None:
 
 @every_dialect
 async def test_a_stream_ends_without_its_last_event(dialect: str) -> None:
-    """The connection is fine, and the answer is not: nothing says that it is over."""
+    """A clean drop ends the connection properly without the end of the answer."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "DROP[[clean]]", stream=True)
     assert answer.whole
@@ -145,7 +145,7 @@ async def test_a_stream_ends_without_its_last_event(dialect: str) -> None:
 @every_dialect
 @either_way
 async def test_it_is_silent_for_as_long_as_it_is_there(dialect: str, stream: bool) -> None:
-    """An answer begins and does not go on; the end of the server is what ends it."""
+    """A hanging answer begins and does not continue until the server ends."""
     async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
         path = PATHS[dialect]
         if stream:
@@ -158,7 +158,7 @@ async def test_it_is_silent_for_as_long_as_it_is_there(dialect: str, stream: boo
 
 @every_dialect
 async def test_it_can_be_mute(dialect: str) -> None:
-    """Not one byte comes before the server ends."""
+    """A mute answer sends no byte until the server ends."""
     answers: list[bytes] = []
 
     async def listen(client: anyio.abc.SocketStream) -> None:
@@ -207,7 +207,7 @@ FAILURES = [
 async def test_failures_have_the_providers_own_form(
     dialect: str, prompt: str, status: int, expected: dict[str, Any], stream: bool
 ) -> None:
-    """The status, and an error as that provider words it."""
+    """A failure has the status and the provider's form of an error."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, prompt, stream=stream)
         assert stub.requests[0].status == status
@@ -217,7 +217,7 @@ async def test_failures_have_the_providers_own_form(
 
 @every_dialect
 async def test_a_limit_says_when_to_come_again(dialect: str) -> None:
-    """A 429 has a retry-after, the one of the script where it has one."""
+    """Status 429 has a retry-after header, the script's if it has one."""
     async with open_stub_model() as stub:
         usual = await ask(stub.port, dialect, "ERR[[429]]")
         longer = await ask(stub.port, dialect, "ERR[[429 9 30]]")
@@ -226,7 +226,7 @@ async def test_a_limit_says_when_to_come_again(dialect: str) -> None:
 
 @every_dialect
 async def test_it_recovers_after_some_failures(dialect: str) -> None:
-    """A failure with a number is over when that many requests have failed."""
+    """A failure with a number ends after that many requests."""
     async with open_stub_model() as stub:
         answers = [await ask(stub.port, dialect, "ERR[[503 2]] SAY[[at last]]") for _ in range(3)]
     assert [one.status for one in answers] == [503, 503, 200]
@@ -236,7 +236,7 @@ async def test_it_recovers_after_some_failures(dialect: str) -> None:
 @every_dialect
 @pytest.mark.parametrize("body", ["", "[", "[]", "null", '"x"', "{}", '{"model": 3}', b"\xff\xfe", "[" * 100_000])
 async def test_a_bad_request_is_told_so_in_the_providers_words(dialect: str, body: str | bytes) -> None:
-    """The error has that provider's form, whatever was sent, and the server goes on."""
+    """A bad request gets the provider's form of an error, and the server continues."""
     async with open_stub_model() as stub:
         answer = await post(stub.port, PATHS[dialect], body)
         good = await ask(stub.port, dialect, "SAY[[fine]]")
@@ -250,7 +250,7 @@ async def test_a_bad_request_is_told_so_in_the_providers_words(dialect: str, bod
 
 
 async def test_what_is_no_http_is_answered_and_left() -> None:
-    """A client that breaks the protocol is told so, and others are served."""
+    """A client that breaks HTTP gets an error, and others are served."""
     async with open_stub_model() as stub:
         async with await anyio.connect_tcp("127.0.0.1", stub.port) as client:
             await client.send(b"\x00\x01 nonsense\r\n\r\n")
@@ -259,7 +259,7 @@ async def test_what_is_no_http_is_answered_and_left() -> None:
 
 
 async def test_a_body_beyond_the_bound_is_refused() -> None:
-    """It is not kept in memory, and the client is told the provider's own 413."""
+    """A body beyond the limit is not kept, and gets the provider's 413."""
     async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
         size = BODY_BYTES_MAX + 1
         await client.send(f"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())
@@ -282,13 +282,13 @@ async def test_a_body_beyond_the_bound_is_refused() -> None:
     ],
 )
 async def test_the_other_paths(method: str, path: str, status: int) -> None:
-    """Agents ask for models, counts and signs of life; what is not there is a 404, and no traceback."""
+    """Models, token counts and health checks are answered; other paths are 404."""
     async with open_stub_model() as stub:
         assert (await post(stub.port, path, "{}", method)).status == status
 
 
 async def test_a_connection_serves_many_requests() -> None:
-    """Agents keep their connections."""
+    """A connection serves several requests."""
     body = json.dumps(body_of("chat", "SAY[[a]]"))
     request = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
     async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
@@ -302,7 +302,7 @@ async def test_a_connection_serves_many_requests() -> None:
 
 
 async def test_ids_are_never_given_twice() -> None:
-    """Not by one server, and not by the next: a conversation may outlive it."""
+    """Ids differ between answers, also of another server."""
     ids: list[str] = []
     for _ in range(2):
         async with open_stub_model() as stub:
@@ -311,7 +311,7 @@ async def test_ids_are_never_given_twice() -> None:
 
 
 async def test_a_program_scripts_it() -> None:
-    """Answers in a list, whatever the prompt says, and with one usage."""
+    """A program's answers take precedence over the prompt, with one usage."""
     async with open_stub_model() as stub:
         stub.script([Say("one"), Say("two")], spent=Spent(5, 6))
         answers = [(await ask(stub.port, "chat", "SAY[[prompt]]")).body for _ in range(3)]
@@ -321,14 +321,14 @@ async def test_a_program_scripts_it() -> None:
 
 
 async def test_what_is_seen_has_no_key() -> None:
-    """Neither the header nor the query of a key is anywhere in what is kept."""
+    """No logged request holds a key from a header or a query."""
     async with open_stub_model() as stub:
         await post(stub.port, "/v1/messages?key=sk-secret", "{}")
         assert "sk-secret" not in str(stub.requests)
 
 
 async def test_it_is_served_from_a_thread() -> None:
-    """A test of any event loop, or of none, has it beside it."""
+    """The server in a thread serves a test with any event loop or none."""
     with hosted_stub_model() as stub:
         answer = await ask(stub.port, "google", "SAY[[hi]]", stream=True)
         assert _text("google", answer, True) == "hi"
@@ -336,7 +336,7 @@ async def test_it_is_served_from_a_thread() -> None:
 
 
 def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
-    """Its import brings neither the server nor an event loop."""
+    """The pytest plug-in imports neither the server nor an event loop."""
     program = (
         "import sys, pytest; before = set(sys.modules)\n"
         "import supervisor.mock_model.pytest_plugin\n"

@@ -1,4 +1,4 @@
-"""Acceptance tests: what holds passes, what does not fails with its reason, and nothing outlives its time-out."""
+"""Acceptance tests: they pass, fail with a reason, or end at their time-out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def one(kind: str, *words: str, timeout_s: float = 30.0) -> AcceptanceTest:
 
 
 async def test_what_holds_passes(tmp_path: Path) -> None:
-    """A file that is there, a module that can be imported, programs that exit with 0; what they said is kept."""
+    """An existing file, an importable module and programs that exit with 0 pass, and the output is kept."""
     (tmp_path / "module.py").write_text("VALUE = 1\n")
     done = await check(
         tmp_path,
@@ -41,14 +41,14 @@ async def test_what_holds_passes(tmp_path: Path) -> None:
 
 
 async def test_a_missing_file_fails_and_what_follows_is_not_tried(tmp_path: Path) -> None:
-    """The first that fails ends the matter."""
+    """The first test that fails is the last that runs."""
     done = await check(tmp_path, one("file_exists", "report.txt"), one("command", "touch", "ran"))
     assert [checked.problem for checked in done] == [f"report.txt does not exist in {tmp_path}"]
     assert not (tmp_path / "ran").exists()
 
 
 async def test_a_file_outside_the_directory_does_not_count(tmp_path: Path) -> None:
-    """By a path that leads out, or by a link."""
+    """A file outside the directory, by its path or by a link, does not count."""
     work = tmp_path / "work"
     work.mkdir()
     (tmp_path / "outside.txt").write_text("")
@@ -58,7 +58,7 @@ async def test_a_file_outside_the_directory_does_not_count(tmp_path: Path) -> No
 
 
 async def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
-    """An agent can leave anything: it fails its test, and nothing else."""
+    """A link to itself fails its test, and nothing else."""
     (tmp_path / "out").symlink_to("out")
     for name in ("out", "x" * 300):
         (failed,) = await check(tmp_path, one("file_exists", name))
@@ -66,7 +66,7 @@ async def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
 
 
 async def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """The status, and the last line of its output."""
+    """A failed program is reported with its status and the last line of its output."""
     failed = (await check(tmp_path, one("unit_tests", "sh", "-c", "echo first; echo 1 failed >&2; exit 3")))[0]
     assert failed.problem == "exited with 3: 1 failed"
     assert failed.output == "first\n1 failed"
@@ -74,19 +74,19 @@ async def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path) 
 
 
 async def test_a_module_that_cannot_be_imported_fails(tmp_path: Path) -> None:
-    """With the error of the import."""
+    """A module that cannot be imported fails with the error of the import."""
     (tmp_path / "broken.py").write_text("raise ValueError('half done')\n")
     broken = (await check(tmp_path, one("python_import", "broken")))[0]
     assert broken.problem == "exited with 1: ValueError: half done"
 
 
 async def test_a_test_that_never_ends_is_ended(tmp_path: Path) -> None:
-    """At its time-out, with everything that it started."""
+    """A test that exceeds its time-out is ended with everything that it started."""
     stuck = (await check(tmp_path, one("command", "sh", "-c", "echo begun; sleep 1000 & wait", timeout_s=0.2)))[0]
     assert stuck.problem == "it was still running after 0.2 s"
 
 
 async def test_a_program_that_is_not_there_fails(tmp_path: Path) -> None:
-    """Its name is told."""
+    """A missing program fails with its name."""
     missing = (await check(tmp_path, one("lint", "no-such-linter")))[0]
     assert "no-such-linter" in missing.problem

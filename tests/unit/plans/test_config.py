@@ -1,4 +1,4 @@
-"""Plans: what is accepted, what every mistake is answered with, and that the bounds mirror the vocabulary."""
+"""Plan files: what is valid, the error for every mistake, and limits that equal those of the runtime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loaded(folder: Path, text: str | bytes) -> Plan:
 
 
 def refusal(folder: Path, text: str | bytes) -> str:
-    """What the plan is refused with, its folder left out."""
+    """Return the error of an invalid plan, without the plan's directory."""
     with pytest.raises(BadPlan) as refused:
         loaded(folder, text)
     return str(refused.value).replace(f"{folder}/", "")
@@ -45,7 +45,7 @@ def refusal(folder: Path, text: str | bytes) -> str:
 
 # -------------------------------------------------------------------------------------------------- what is right
 def test_the_smallest_plan(tmp_path: Path) -> None:
-    """An agent with a command and a task are enough; everything else has a default."""
+    """A plan needs only an agent with a command and a task; everything else has a default."""
     plan = loaded(
         tmp_path,
         "agents: {a: {adapter: command, command: [sh, -c, 'exit 0']}}\n"
@@ -57,7 +57,7 @@ def test_the_smallest_plan(tmp_path: Path) -> None:
 
 
 def test_everything_can_be_said(tmp_path: Path) -> None:
-    """Every key of a plan arrives where it belongs, and the bounds become the structs of the vocabulary."""
+    """Every key of a plan reaches its field, and the limits become the runtime's values."""
     plan = loaded(
         tmp_path,
         """
@@ -84,13 +84,13 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     ("model", "struct"), [(LadderConfig, StageBudgets), (PolicyConfig, AbortPolicy), (LimitsConfig, SessionLimits)]
 )
 def test_bounds_mirror_the_vocabulary(model: type[BaseModel], struct: type[msgspec.Struct]) -> None:
-    """A bound that a struct has can be written, and what is not written has the struct's default."""
+    """Every limit of the runtime can be set in a plan, and has the runtime's default."""
     assert set(model.model_fields) == {field.name for field in msgspec.structs.fields(struct)}
     assert model().value() == struct()  # type: ignore[attr-defined]
 
 
 def test_relative_programs_are_relative_to_the_plan(tmp_path: Path) -> None:
-    """A program with a slash and a directory are found beside the plan, wherever the command is given."""
+    """A program with a slash, and a directory, are relative to the plan."""
     shutil.copy("/bin/sh", tmp_path / "agent")
     (tmp_path / "work").mkdir()
     plan = loaded(tmp_path, "agents: {a: {adapter: acp, command: [./agent, x], cwd: work}}\ntasks: [{id: t, agent: a}]")
@@ -99,7 +99,7 @@ def test_relative_programs_are_relative_to_the_plan(tmp_path: Path) -> None:
 
 
 def test_the_examples_are_plans() -> None:
-    """Every plan under examples/ can be loaded."""
+    """Every plan below examples/ is valid."""
     examples = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
     assert len(examples) >= 2
     for path in examples:
@@ -107,7 +107,7 @@ def test_the_examples_are_plans() -> None:
 
 
 def test_a_plan_in_python_is_checked_too() -> None:
-    """A host that builds a plan without a file gets the same checks."""
+    """A plan that is built in Python gets the same checks."""
     agent = AgentConfig(adapter="scripted")
     with pytest.raises(ValidationError, match="'b' is not an agent of this plan"):
         Plan(agents={"a": agent}, tasks=(TaskConfig(id="t", agent="b"),))
@@ -120,17 +120,17 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "two documents": ("a: 1\n---\nb: 2", "plan.yaml:2:1: not YAML: expected a single document"),
     "a control character": ('a: "\x01"', "plan.yaml:1: not YAML: special characters are not allowed (#x01)"),
     "a Python object": ("a: !!python/object:os.system x", "plan.yaml:1:4: not YAML: could not determine"),
-    "no date": ("a: 2024-13-45", "plan.yaml: a value that looks like a number or a date is none"),
+    "no date": ("a: 2024-13-45", "plan.yaml: a value looks like a number or a date, but is not valid"),
     "not UTF-8": (b"a: 1\nb: \xff", "plan.yaml:2: not UTF-8 (byte 0xff at position 8); save the plan as UTF-8"),
     "empty": ("# nothing\n", "plan.yaml: is empty; a plan needs agents and tasks"),
     "a list": ("\n- a", "plan.yaml:2: a plan is a mapping with the keys agents and tasks"),
     "a key twice": (
         AGENTS + "tasks: []\ntasks: []",
-        "plan.yaml:3: tasks: is there twice (first in line 2); remove one",
+        "plan.yaml:3: tasks: is a duplicate key (first in line 2); remove one",
     ),
     "a key twice below": (
         "agents:\n  a: {adapter: scripted}\n  a: {adapter: scripted}",
-        "plan.yaml:3: a: is there twice (first in line 2); remove one",
+        "plan.yaml:3: a: is a duplicate key (first in line 2); remove one",
     ),
     "a key that is a truth value": (
         "agents:\n  on: {adapter: scripted}",
@@ -181,11 +181,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         AGENTS
         + "tasks:\n - {id: z, agent: build, depends_on: [a]}\n - {id: a, agent: build, depends_on: [b]}\n"
         + " - {id: b, agent: build, depends_on: [a]}",
-        "plan.yaml:4: tasks[1].depends_on: goes round in a circle: a -> b -> a; remove one of these dependencies",
+        "plan.yaml:4: tasks[1].depends_on: is part of a cycle: a -> b -> a; remove one of these dependencies",
     ),
     "a task that waits for itself": (
         AGENTS + "tasks: [{id: a, agent: build, depends_on: [a]}]",
-        "plan.yaml:2: tasks[0].depends_on: goes round in a circle: a -> a",
+        "plan.yaml:2: tasks[0].depends_on: is part of a cycle: a -> a",
     ),
     "a negative time": (
         AGENTS + "tasks: [{id: t, agent: build}]\nlimits:\n  grace_s: -1",
@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "a command for the scripted agent": (
         "agents: {a: {adapter: scripted, command: [sh]}}\ntasks: [{id: t, agent: a}]",
-        "plan.yaml:1: agents.a.command: the scripted agent has none; remove it",
+        "plan.yaml:1: agents.a.command: the scripted agent takes none; remove it",
     ),
     "a program that is not there": (
         "agents:\n  a:\n    adapter: command\n    command: [no-such-program-here]\ntasks: [{id: t, agent: a}]",
@@ -278,23 +278,23 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "a prompt with a NUL": (
         AGENTS + 'tasks: [{id: t, agent: build, prompt: "a\\0b"}]',
-        "plan.yaml:2: tasks[0].prompt: holds a NUL character",
+        "plan.yaml:2: tasks[0].prompt: contains a NUL character",
     ),
     "a prompt with half a character": (
         AGENTS + 'tasks: [{id: t, agent: build, prompt: "\\ud800"}]',
-        "plan.yaml:2: tasks[0].prompt: holds half of a surrogate pair",
+        "plan.yaml:2: tasks[0].prompt: contains half of a surrogate pair",
     ),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_mistake_is_named_with_its_place_and_its_remedy(tmp_path: Path, text: str | bytes, expected: str) -> None:
-    """Every mistake is one message that begins with file, line and field, and says what would be right."""
+    """Every mistake is one message with file, line, field and fix."""
     assert refusal(tmp_path, text).startswith(expected)
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    """A plan with several mistakes names each of them, in the order of the file."""
+    """A plan with several mistakes reports all of them, in the order of the file."""
     told = refusal(
         tmp_path, "drain_s: -1\nagents:\n  a: {adapter: nix}\n  b: {adapter: acp}\ntasks: [{id: t, agent: a, x: 1}]"
     )
@@ -307,26 +307,26 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_aliases_do_not_multiply_without_bound(tmp_path: Path) -> None:
-    """A small file whose aliases stand for millions of values is refused before anything walks them."""
+    """A small file whose aliases stand for millions of values is rejected."""
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     assert refusal(tmp_path, "\n".join(levels)).startswith(f"plan.yaml: has more than {NODES_MAX} values")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A path where nothing is gets a message with the path."""
+    """A missing file is an error with the path."""
     with pytest.raises(BadPlan, match=r"nix\.yaml: no such file; give the path of a plan"):
         load_plan(tmp_path / "nix.yaml")
 
 
 def test_a_directory_is_no_plan(tmp_path: Path) -> None:
-    """A directory is named as one, with the likely file in it."""
+    """A directory is an error that names the likely file in it."""
     with pytest.raises(BadPlan, match=r"is a directory; give the path of a plan, for example .*/plan\.yaml"):
         load_plan(tmp_path)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that may not be read is named with the system's reason (root may read everything: it is told no here)."""
+    """An unreadable file is an error with the system's reason (simulated, because root may read everything)."""
 
     def refused(*args: object, **kwargs: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -338,14 +338,14 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_program_that_may_not_be_run_is_named(tmp_path: Path) -> None:
-    """A file beside the plan that is not executable is no program."""
+    """A program that is not executable is an error."""
     (tmp_path / "agent").touch(mode=0o600)
     told = refusal(tmp_path, "agents: {a: {adapter: acp, command: [./agent]}}\ntasks: [{id: t, agent: a}]")
     assert told == "plan.yaml:1: agents.a.command: 'agent' is not executable; chmod +x it or name its interpreter first"
 
 
 def test_a_long_chain_of_dependencies_is_no_circle(tmp_path: Path) -> None:
-    """Thousands of tasks in a row are checked without recursion."""
+    """Thousands of tasks in a chain are checked without recursion."""
     tasks = [" - {id: t0, agent: build}"]
     tasks += [f" - {{id: t{n}, agent: build, depends_on: [t{n - 1}]}}" for n in range(1, 3000)]
     assert len(loaded(tmp_path, AGENTS + "tasks:\n" + "\n".join(reversed(tasks))).tasks) == 3000

@@ -1,4 +1,5 @@
-"""What a plan says of work: every key arrives, the specified defaults, and the reply to each contradiction."""
+"""Models of tasks, workers and lifecycles: every key arrives, defaults are the specified ones, contradictions are
+errors."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def loaded(folder: Path, text: str) -> Plan:
 
 
 def refusal(folder: Path, text: str) -> str:
-    """What the plan is refused with, its folder left out."""
+    """Return the error of an invalid plan, without the plan's directory."""
     with pytest.raises(BadPlan) as refused:
         loaded(folder, text)
     return str(refused.value).replace(f"{folder}/", "")
@@ -47,7 +48,7 @@ def plan_of(*tasks: TaskConfig, **more: object) -> Plan:
 
 # -------------------------------------------------------------------------------------------------- what is right
 def test_every_key_of_a_task_arrives(tmp_path: Path) -> None:
-    """What a plan says of a task, its workers and its workstream is what the models hold."""
+    """Every key of a task, a worker and a workstream is in the models."""
     plan = loaded(
         tmp_path,
         AGENTS
@@ -106,7 +107,7 @@ tasks:
 
 
 def test_a_task_that_says_nothing_needs_nothing() -> None:
-    """The defaults of a task ask for no capability, no approval and no condition, and for three retries."""
+    """By default a task needs no capability, approval or condition, and has three retries."""
     task = TaskConfig(id="t", agent="a")
     assert (task.needs, task.approval, task.when, task.max_retries) == (frozenset(), "none", None, 3)
     assert (task.critical, task.optional, task.may_split, task.rollback) == (False, False, False, False)
@@ -114,7 +115,7 @@ def test_a_task_that_says_nothing_needs_nothing() -> None:
 
 
 def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
-    """The block of spec 002, key for key and value for value; ``probes_max`` alone is ours."""
+    """``task_lifecycle`` has the keys and values of spec 002, and ``probes_max``."""
     assert TaskLifecycle().model_dump() == {
         "default_timeout": 300,
         "validation_timeout": 30,
@@ -130,12 +131,12 @@ def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
 
 
 def test_the_defaults_of_a_lifecycle_are_those_of_a_run() -> None:
-    """What no plan says is decided in one place: the run's own limits."""
+    """The defaults of ``task_lifecycle`` are those of a task run."""
     assert TaskLifecycle().value() == TaskRunData()
 
 
 def test_a_lifecycle_becomes_the_limits_of_a_run(tmp_path: Path) -> None:
-    """Each key of the block reaches the limit that it is about."""
+    """Each key of ``task_lifecycle`` reaches its limit of a task run."""
     block = """task_lifecycle:
   default_timeout: 10
   max_attempts: 7
@@ -158,13 +159,13 @@ def test_a_lifecycle_becomes_the_limits_of_a_run(tmp_path: Path) -> None:
 
 
 def test_without_a_circuit_breaker_only_the_attempts_count() -> None:
-    """Where it is switched off, repeats of an error never end a run before its attempts do, and no probe follows."""
+    """Without a circuit breaker repeated errors do not end a run early, and no probe follows."""
     off = TaskLifecycle.model_validate({"max_attempts": 4, "circuit_breaker": {"enabled": False}}).value()
     assert (off.max_error_repeats, off.probes_max) == (4, 0)
 
 
 def test_the_defaults_of_a_worker_are_those_of_its_machine() -> None:
-    """Misses and silence as the lifecycle of a worker has them; heartbeats and checks as spec 004 has them."""
+    """Defaults of a worker are those of its lifecycle and of spec 004."""
     worker, data = WorkerConfig(), WorkerData()
     assert (worker.slots, worker.misses_max, worker.shutdown_s) == (
         data.max_concurrent_tasks,
@@ -175,14 +176,14 @@ def test_the_defaults_of_a_worker_are_those_of_its_machine() -> None:
 
 
 def test_a_test_without_a_time_of_its_own_has_the_one_of_the_lifecycle() -> None:
-    """``timeout_s`` of a test wins; else it is what the caller says."""
+    """A test's own ``timeout_s`` takes precedence over the caller's."""
     assert AcceptanceConfig(lint=("true",)).value(7.0).timeout_s == 7
     assert AcceptanceConfig(lint=("true",), timeout_s=2).value(7.0).timeout_s == 2
     assert AcceptanceConfig(lint=("true",), timeout_s=0).value(7.0).timeout_s == 0
 
 
 def test_subtasks_have_the_agent_of_their_parent(tmp_path: Path) -> None:
-    """A subtask that names no agent has that of the task above it, at every depth; one that does keeps it."""
+    """A subtask without an agent has its parent's, at every depth."""
     plan = loaded(
         tmp_path,
         AGENTS
@@ -201,7 +202,7 @@ def test_subtasks_have_the_agent_of_their_parent(tmp_path: Path) -> None:
 
 
 def test_a_subtask_may_wait_for_any_other_task() -> None:
-    """Subtasks depend on each other and on tasks elsewhere, and others on them."""
+    """Subtasks may depend on each other and on other tasks, and other tasks on them."""
     inner = (TaskConfig(id="p1", agent="a", depends_on=("o",)), TaskConfig(id="p2", agent="a", depends_on=("p1",)))
     tasks = (
         TaskConfig(id="o", agent="a"),
@@ -212,7 +213,7 @@ def test_a_subtask_may_wait_for_any_other_task() -> None:
 
 
 def test_subtasks_go_as_deep_as_is_allowed() -> None:
-    """The deepest level that may be is accepted, and the next one is refused, once."""
+    """The deepest allowed level of subtasks is valid, and the next one is one error."""
 
     def nested(levels: int) -> TaskConfig:
         task = TaskConfig(id=f"t{levels}", agent="a")
@@ -227,12 +228,12 @@ def test_subtasks_go_as_deep_as_is_allowed() -> None:
 
 
 def test_without_workers_every_need_is_met() -> None:
-    """Where no workers are named, one that can do everything is there."""
+    """A plan without workers has one worker that can do everything."""
     assert plan_of(TaskConfig(id="t", agent="a", role="anything", capabilities=("flying",)))
 
 
 def test_what_a_task_owns_may_be_everything() -> None:
-    """A dot is the whole workspace."""
+    """A task may own the whole workspace."""
     assert TaskConfig(id="t", agent="a", files=(".", "a/../b")).files == (".", "b")
 
 
@@ -246,15 +247,15 @@ WORKERS = "workers: {one: {roles: [backend], capabilities: [go]}, two: {capabili
 REFUSED: dict[str, tuple[str, str]] = {
     "critical and optional": (
         tasks("{id: t, agent: a, critical: true, optional: true}"),
-        "plan.yaml:3: tasks[0].optional: it is critical too: the plan cannot both fail and go on without it",
+        "plan.yaml:3: tasks[0].optional: the task is critical, too: the plan cannot both fail and continue without it",
     ),
     "complexity of nothing": (
         tasks("{id: t, agent: a, complexity: medium}"),
-        "plan.yaml:3: tasks[0].complexity: says nothing without scope, which its time-out is reckoned from",
+        "plan.yaml:3: tasks[0].complexity: has no effect without scope, from which the time-out is computed",
     ),
     "two time-outs": (
         tasks("{id: t, agent: a, scope: small, timeout_s: 1}"),
-        "plan.yaml:3: tasks[0].timeout_s: scope says how long it may take too; remove one",
+        "plan.yaml:3: tasks[0].timeout_s: scope sets the time-out, too; remove one",
     ),
     "no time at all": (
         tasks("{id: t, agent: a, timeout_s: 0}"),
@@ -278,11 +279,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a fallback to itself": (
         tasks("{id: t, agent: a, fallback_agents: [a]}"),
-        "plan.yaml:3: tasks[0].fallback_agents[0]: 'a' will have had its turn by then; name another, or remove it",
+        "plan.yaml:3: tasks[0].fallback_agents[0]: 'a' has been tried before; name another agent, or remove it",
     ),
     "a fallback twice": (
         tasks("{id: t, agent: a, fallback_agents: [b, b]}"),
-        "plan.yaml:3: tasks[0].fallback_agents[1]: 'b' will have had its turn by then",
+        "plan.yaml:3: tasks[0].fallback_agents[1]: 'b' has been tried before",
     ),
     "a fallback to nobody": (
         tasks("{id: t, agent: a, fallback_agents: [c]}"),
@@ -387,7 +388,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "rollback of nobody knows what": (
         tasks("{id: t, agent: a, rollback: true}"),
-        "plan.yaml:3: tasks[0].rollback: nobody can tell what it changes in a directory that others work in, too; give"
+        "plan.yaml:3: tasks[0].rollback: changes of the task cannot be told from others in a shared directory; give"
         " the files that it owns, or set workspace: worktree",
     ),
     "a checkpoint of what has not ended": (
@@ -433,41 +434,41 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a circle through a condition": (
         tasks("{id: p, agent: a, when: {task: q}}", "{id: q, agent: a, depends_on: [p]}"),
-        "plan.yaml:3: tasks[0].when: goes round in a circle: p -> q -> p; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].when: is part of a cycle: p -> q -> p; remove one of these dependencies",
     ),
     "a circle through a subtask": (
         tasks("{id: p, agent: a, subtasks: [{id: s, depends_on: [p]}]}"),
-        "plan.yaml:3: tasks[0].subtasks[0]: goes round in a circle: p -> s -> p; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].subtasks[0]: is part of a cycle: p -> s -> p; remove one of these dependencies",
     ),
     "a circle through what a parent waits for": (
         tasks("{id: x, agent: a, depends_on: [s]}", "{id: p, agent: a, depends_on: [x], subtasks: [{id: s}]}"),
-        "plan.yaml:3: tasks[0].depends_on: goes round in a circle: x -> s -> x; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].depends_on: is part of a cycle: x -> s -> x; remove one of these dependencies",
     ),
     "a circle through what a grandparent is wanted for": (
         tasks(
             "{id: x, agent: a, depends_on: [s]}",
             "{id: p, agent: a, when: {task: x}, subtasks: [{id: r, subtasks: [{id: s}]}]}",
         ),
-        "plan.yaml:3: tasks[0].depends_on: goes round in a circle: x -> s -> x; remove one of these dependencies",
+        "plan.yaml:3: tasks[0].depends_on: is part of a cycle: x -> s -> x; remove one of these dependencies",
     ),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_mistake_about_work_is_named_with_its_remedy(tmp_path: Path, text: str, expected: str) -> None:
-    """Each mistake is one line: file, line, field, and what would be right."""
+    """Each mistake is one line with file, line, field and fix."""
     told = refusal(tmp_path, text)
     assert told.startswith(expected)
     assert len(told.splitlines()) == 1
 
 
 def test_equal_delays_are_right() -> None:
-    """A first pause that is the longest one already is allowed."""
+    """``base_retry_delay`` may equal ``max_retry_delay``."""
     assert TaskLifecycle(base_retry_delay=5, max_retry_delay=5).value().base_delay_s == 5
 
 
 def test_a_link_out_of_the_directory_of_its_agent_is_no_owned_path(tmp_path: Path) -> None:
-    """Where the directory of the agent is known, an owned path that leads out of it by a link is refused."""
+    """An owned path that a link leads out of the agent's directory is an error."""
     (tmp_path / "work").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "work" / "link").symlink_to(tmp_path / "other")
@@ -480,7 +481,7 @@ def test_a_link_out_of_the_directory_of_its_agent_is_no_owned_path(tmp_path: Pat
 
 # --------------------------------------------------------------------------------------------- split while it runs
 def test_a_plan_takes_subtasks_in_as_if_they_had_stood_there() -> None:
-    """They stand under the task that was split, at any depth, for its agent unless they name another."""
+    """Added subtasks are below the split task, at any depth, with its agent unless they name another."""
     plan = plan_of(
         TaskConfig(id="o", agent="a"), TaskConfig(id="p", agent="b", subtasks=(TaskConfig(id="q", agent="b"),))
     )
@@ -508,18 +509,18 @@ def test_a_plan_takes_subtasks_in_as_if_they_had_stood_there() -> None:
         ("z", (TaskConfig(id="x"),), "'z' is not a task of this plan"),
         ("p", (TaskConfig(id="o"),), "tasks[1].subtasks[0].id: 'o' is the id of tasks[0] too; give it another"),
         ("p", (TaskConfig(id="x", agent="c"),), "tasks[1].subtasks[0].agent: 'c' is not an agent of this plan"),
-        ("p", (TaskConfig(id="x", depends_on=("p",)),), "tasks[1].subtasks[0]: goes round in a circle: p -> x -> p"),
+        ("p", (TaskConfig(id="x", depends_on=("p",)),), "tasks[1].subtasks[0]: is part of a cycle: p -> x -> p"),
     ],
 )
 def test_subtasks_must_fit_into_the_plan(task: str, subtasks: tuple[TaskConfig, ...], words: str) -> None:
-    """What a plan may not say, a split may not either."""
+    """A split is checked as the plan is."""
     plan = plan_of(TaskConfig(id="o", agent="a"), TaskConfig(id="p", agent="a"))
     with pytest.raises(BadPlan, match=re.escape(words)):
         with_subtasks(plan, {task: subtasks})
 
 
 def test_subtasks_are_told_all_that_is_wrong() -> None:
-    """One line for every problem of a split."""
+    """Every problem of a split is reported on a line of its own."""
     plan = plan_of(TaskConfig(id="p", agent="a"))
     with pytest.raises(BadPlan) as refused:
         with_subtasks(plan, {"p": (TaskConfig(id="p", agent="c"), TaskConfig(id="x", rollback=True))})

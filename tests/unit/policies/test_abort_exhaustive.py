@@ -1,4 +1,4 @@
-"""Every abort there can be in a tree of up to five nodes, planned and carried out, against a model of its own.
+"""Every abort in every tree of up to five nodes, planned and carried out, and compared with an independent model.
 
 A node is a session or a call; a call hangs from its session, a session from the session that started it or from the
 call that asked for it. Every shape is asked for every target, every scope, every policy of the target's session and of
@@ -37,7 +37,7 @@ SIZES = range(1, 6)
 
 # ------------------------------------------------------------------------------------------------------ every shape
 Shape = tuple[str, tuple["Shape", ...]]
-"""A node (``s`` or ``c``) and what hangs from it, in one order for all."""
+"""A node (``s`` or ``c``) and its children in sorted order."""
 
 
 @cache
@@ -62,7 +62,7 @@ def nodes_of(shape: Shape) -> int:
 
 
 class Node(NamedTuple):
-    """A node of a world: ``n0`` is the root; ``up`` is what it hangs from."""
+    """A node of a world: ``n0`` is the root; ``up`` is the parent."""
 
     name: str
     kind: str
@@ -113,7 +113,7 @@ def worlds(size: int) -> tuple[World, ...]:
 
 # -------------------------------------------------------------------------------------------------------- the model
 class Hit(NamedTuple):
-    """How the model's abort reached a node."""
+    """The way by which the model's abort reached a node."""
 
     scope: AbortScope
     edge: str | None
@@ -121,7 +121,7 @@ class Hit(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the model says: whom it ends, over which edges (each with the one before it), and the answer."""
+    """The model's result: the nodes it ends, the edges (each with the one before it), and the reply."""
 
     reached: dict[str, Hit]
     crossings: list[tuple[str, str, str | None]]
@@ -129,20 +129,20 @@ class Expected(NamedTuple):
 
 
 class Model:
-    """rules 9 to 12, sentence by sentence."""
+    """Model of an abort: rules 9 to 12, sentence by sentence."""
 
     def __init__(
         self, world: World, policies: dict[str, AbortPolicy], gone: Iterable[str] = (), *, ending: bool = True
     ) -> None:
         self.world, self.policies, self.gone = world, policies, set(gone)
         self.ending = ending
-        """Those that are gone are still ending: they are joined, over the edge by which they are reached."""
+        """Nodes that are still ending: the abort joins them, over the edge by which it reached them."""
         self.joined: dict[str, str | None] = {}
         self.reached: dict[str, Hit] = {}
         self.crossings: list[tuple[str, str, str | None]] = []
 
     def ask(self, target: str, scope: AbortScope) -> Expected | None:
-        """``None``: a root session has no siblings."""
+        """Return the model's result; ``None`` for SIBLING of a root session."""
         subject = target if scope is TOOL else self.world.session_of(target)
         if scope is TOOL:
             self.tool(subject)
@@ -158,7 +158,7 @@ class Model:
         return Expected(self.reached, kept, subject in self.gone and not self.reached)
 
     def tool(self, subject: str) -> None:
-        """That call (of a session: each of its calls), and the child sessions that the call started."""
+        """End that call (of a session: each of its calls), and the child sessions that the call started."""
         world = self.world
         calls = (
             [subject]
@@ -177,7 +177,7 @@ class Model:
             self.siblings(session, "tool_to_sibling")
 
     def siblings(self, trigger: str, edge: str | None) -> None:
-        """The full subtrees of its siblings; with ``sibling_to_session`` SESSION on the parent, both included."""
+        """End the full subtrees of the siblings; with ``sibling_to_session`` SESSION on the parent, both included."""
         parent = self.world.parent_of(trigger)
         assert parent is not None
         for one in self.world.children(parent):
@@ -188,7 +188,7 @@ class Model:
             self.end(parent, SESSION, "sibling_to_session", "sibling_aborted")
 
     def end(self, session: str, scope: AbortScope, edge: str | None, reason: str) -> None:
-        """A session and all its descendants, each once: the first reason wins."""
+        """End a session and all its descendants, each once: the first reason wins."""
         for child in self.world.children(session):
             self.end(child, scope, edge, "parent_aborted")
         if session not in self.gone:
@@ -208,7 +208,8 @@ def cells(size: int) -> Iterator[tuple[World, str, AbortScope]]:
 
 # --------------------------------------------------------------------------------------------------------- planned
 def gone_in(world: World, target: str) -> Iterator[set[str]]:
-    """What may have ended or be ending: nothing; the target; its session with all below; its parent with all below."""
+    """The sets of nodes that may have ended or be ending: none; the target; its session with all below; its parent with
+    all below."""
     session = world.session_of(target)
     parent = world.parent_of(session)
     yield set()
@@ -248,13 +249,14 @@ def agree(world: World, plan: AbortPlan, expected: Expected) -> None:
 
 
 SHAPE_COUNTS = {1: 1, 2: 2, 3: 6, 4: 19, 5: 66}
-"""By hand: with s and c the trees rooted in a session and in a call, s(n+1) is the number of forests of n nodes of
-both kinds, c(n+1) of those of sessions; s = 1, 2, 6, 19, 66 and c = 1, 1, 3, 9."""
+"""Computed by hand: with s and c the trees rooted in a session and in a call, s(n+1) is the number of forests of n
+nodes of both kinds, c(n+1) of those of sessions; s = 1, 2, 6, 19, 66 and c = 1, 1, 3, 10, 36."""
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_plan(size: int) -> None:
-    """Shapes x targets (as many as nodes) x 3 scopes x 16 policies of session and parent x 4 sets of what is gone."""
+    """The plan of every shape x target x 3 scopes x 16 policies of session and parent x 4 sets of ended nodes is the
+    model's."""
     count = 0
     for world, target, scope in cells(size):
         session = world.session_of(target)
@@ -293,7 +295,7 @@ WITHOUT = ("fresh", "running", "cooling", "ending", "ended")
 
 
 class Case(NamedTuple):
-    """One abort to carry out; *noise* is what the flags say that must not matter."""
+    """An abort to carry out; *noise* is a set of flags that must not matter."""
 
     world: World
     target: str
@@ -319,7 +321,7 @@ class Case(NamedTuple):
         return self.world.below(self.session) if self.phase in ("ending", "ended") else set()
 
     def expected(self) -> Expected | None:
-        """Aborting what has ended is no error, and nobody is there to trigger anything."""
+        """Whether the abort reaches anything; an abort of an ended node is no error."""
         if self.phase == "ended":
             return Expected({}, [], True)
         model = Model(self.world, self.policies(), self.gone(), ending=self.phase == "ending")
@@ -346,7 +348,7 @@ def cases(size: int) -> Iterator[Case]:
 
 
 class Stage:
-    """A case brought to life in a supervisor that it shares with others: nothing of theirs is near."""
+    """A case set up in a supervisor that it shares with other cases, whose nodes are not related."""
 
     def __init__(self, run: Run, root: str, case: Case) -> None:
         self.run, self.sup, self.root, self.case = run, run.sup, root, case
@@ -390,14 +392,15 @@ class Stage:
         )
 
     def _asked_by(self, call: str) -> Cause:
-        """The record of the call that asks for a child session, as an agent's own wish would name it."""
+        """The id of the record of the call that asks for a child session."""
         session_id = call.partition(":")[0]
         connection = self.sup.registry.sessions[session_id].connection
         assert isinstance(connection, AgentConnection)
         return Cause(connection._causes[call], None, session_id)
 
     def _works(self, name: str) -> bool:
-        """Sessions with calls do; of the others every second one; the target's as its phase says."""
+        """Whether the session works: sessions with calls do, of the others every second one, the target as its phase
+        says."""
         if name == self.case.session:
             return self.case.phase != "fresh"
         calls = any(self.case.world[one].kind == "c" for one in self.case.world.hanging(name))
@@ -483,7 +486,7 @@ class Stage:
         return "accepted"
 
     def _check_records(self, found: list[LifecycleEvent], expected: Expected) -> None:
-        """One for the wish and one for each crossing, each with the record it follows, before anything is ended."""
+        """Before every end there is a record for the request and for each crossing, each with the record it follows."""
         assert self.receipt is not None
         records = [one for one in found if one.abort_id == self.receipt.abort_id]
         edges = [one.metadata["policy_edge"] for one in records]
@@ -514,7 +517,7 @@ class Stage:
         assert before(self.case.world, sorted(ended, key=ended.__getitem__))
 
     def _check_call(self, mine: list[LifecycleEvent], tool_id: str, abort_id: str) -> None:
-        """Exactly one result: aborted, by this abort."""
+        """The call has exactly one result: aborted, by this abort."""
         turn_id, _, number = tool_id.rpartition(":c")
         log = [one for one in mine if one.entity_id == turn_id and one.outcome == "transition"]
         [call_id] = [one.metadata["call_id"] for one in log if one.metadata.get("number") == int(number)]
@@ -522,7 +525,8 @@ class Stage:
         assert [(one.metadata["outcome"], one.abort_id) for one in results] == [("aborted", abort_id)]
 
     def _check_isolation(self, after: list[LifecycleEvent], expected: Expected) -> None:
-        """Who is not reached has no record since, but for the results of calls that are, and what is noted of this."""
+        """A node that was not reached has no later record, except results of calls that were reached, and facts of this
+        abort."""
         over = set(expected.reached) | self.case.gone()
         for name, node in self.case.world.items():
             if node.kind == "s" and name not in over:
@@ -552,12 +556,12 @@ async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
             for stage in stages:
                 building.start_soon(stage.build, group)
         await run.sup.journal_writer.flush()
-        await run.sup._system.idle()
+        await run.sup.registry.system.idle()
         for stage in stages:
             await stage.prepare(group)
             await stage.abort()
         await run.sup.journal_writer.flush()
-        await run.sup._system.idle()
+        await run.sup.registry.system.idle()
         records = run.events()
         for stage in stages:
             found[stage.check(records)] += 1
@@ -569,7 +573,8 @@ async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("size", CARRIED_OUT)
 async def test_every_abort(tmp_path: Path, size: int) -> None:
-    """Shapes x targets x scopes, with 4 policies for TOOL, 2 for SIBLING, 1 for SESSION, and a phase (or each)."""
+    """Every shape x target x scope is carried out as the model says, with 4 policies for TOOL, 2 for SIBLING, 1 for
+    SESSION."""
     found: Counter[str] = Counter()
     waiting = cases(size)
     while batch := list(itertools.islice(waiting, BATCH)):

@@ -39,14 +39,14 @@ def ids(plan: AbortPlan) -> list[str]:
 
 
 def test_a_tool_abort_of_a_session_is_one_of_all_its_calls() -> None:
-    """Both calls and the session that the first one started, and nothing else; of one call only what is its own."""
+    """A TOOL abort of a session ends its calls and the session that a call started; of a call only what is its own."""
     assert ids(plan_abort(family(), "b", TOOL)) == ["b1", "k1", "k2"]
     assert ids(plan_abort(family(), "k1", TOOL)) == ["b1", "k1"]
     assert ids(plan_abort(family(), "k2", TOOL)) == ["k2"]
 
 
 def test_a_level_is_crossed_by_the_policy_of_the_one_who_rules() -> None:
-    """A session's policy rules its calls, the parent's its children; a policy elsewhere changes nothing."""
+    """A session's policy decides about its calls, the parent's about its children; other policies change nothing."""
     up, over = AbortPolicy(sibling_to_session=True), AbortPolicy(tool_to_sibling=True)
     assert ids(plan_abort(family(b=over, top=up), "k2", TOOL)) == ["k2", "a1", "a", "c", "b1", "b", "top"]
     assert ids(plan_abort(family(b=over), "k2", TOOL)) == ["k2", "a1", "a", "c"]
@@ -62,7 +62,7 @@ def test_an_escalation_rises_one_level() -> None:
 
 
 def test_nothing_crosses_where_no_call_is_aborted() -> None:
-    """A TOOL abort of a session without an open call, or of a call that has ended, ends nobody's siblings."""
+    """A TOOL abort of a session without an open call, or of a call that has ended, does not spread to siblings."""
     over = AbortPolicy(tool_to_sibling=True)
     assert ids(plan_abort(family(a=over), "a", TOOL)) == []
     tree = family(b=over)
@@ -89,7 +89,7 @@ def test_a_root_has_no_siblings(target: str) -> None:
 
 
 def test_an_ended_root_is_no_error() -> None:
-    """What has ended is answered with already_ended, whatever the scope."""
+    """An abort of an ended target returns already_ended, whatever the scope."""
     gone = {"old": TreeNode(id="old", kind="session", ended=True)}
     for scope in AbortScope:
         plan = plan_abort(gone, "old", scope)
@@ -106,7 +106,8 @@ def ladder(kill_s: float) -> AbortPolicy:
     [("k1", TOOL, 3.0), ("k2", TOOL, 2.0), ("b", SESSION, 2.0), ("b", SIBLING, 8.0), ("top", SESSION, 7.0)],
 )
 def test_the_deadline_bounds_every_ladder_that_is_climbed(target: str, scope: AbortScope, bound_s: float) -> None:
-    """It is the longest ladder of what is ended; a child has no longer than its parent, a call what its session has."""
+    """The deadline is the longest of all ended nodes; a child has no later one than its parent, a call that of its
+    session."""
     tree = family(top=ladder(7.0), a=ladder(8.0), a1=ladder(9.0), b=ladder(2.0), b1=ladder(3.0), c=ladder(1.0))
     assert plan_abort(tree, target, scope).deadline_s == bound_s
     assert plan_abort(tree, target, scope, ladder(5.0)).deadline_s == 5.0
@@ -117,7 +118,7 @@ def test_the_deadline_bounds_every_ladder_that_is_climbed(target: str, scope: Ab
     [(CancelMode.WAIT_COMPLETED, True), (CancelMode.WAIT_REQUESTED, False), (CancelMode.TRY, False)],
 )
 def test_a_child_that_nobody_waits_for_has_its_own_ladder(mode: CancelMode, bounded: bool) -> None:
-    """Only where the parent's end waits for the child's does the parent's ladder bound it."""
+    """A parent's deadline bounds a child's only if the parent waits for the child's end."""
     tree = family(a=ladder(2.0), a1=ladder(9.0))
     tree["a1"] = replace(tree["a1"], mode=mode)
     due = {one.id: one.due.kill_s for one in plan_abort(tree, "a", SESSION).nodes if one.due is not None}
@@ -125,7 +126,7 @@ def test_a_child_that_nobody_waits_for_has_its_own_ladder(mode: CancelMode, boun
 
 
 def test_the_default_ladder_is_18_seconds() -> None:
-    """Request, cancel, terminate and kill: 10, 5, 2 and 1 s."""
+    """The default budgets of request, cancel, terminate and kill are 10, 5, 2 and 1 s."""
     assert plan_abort(family(), "c", SESSION).deadline_s == 18.0
 
 
@@ -150,7 +151,7 @@ def test_the_digest_tells_of_every_change_in_reach(target: str, scope: AbortScop
 
 
 def test_who_is_spared_goes_to_the_nearest_that_lives_on() -> None:
-    """Past parents that the abort ends, and past those that have ended."""
+    """A spared session gets the nearest ancestor that lives on as its parent."""
     tree = family()
     tree["a1"] = replace(tree["a1"], mode=CancelMode.ABANDON)
     assert [(one.id, one.parent) for one in plan_abort(tree, "a", SESSION).spared] == [("a1", "top")]
@@ -165,7 +166,7 @@ def test_a_digest_is_short() -> None:
 
 
 def test_the_digest_tells_of_policies_and_scopes() -> None:
-    """Another edge, another scope or another parent is another tree to plan on."""
+    """Another edge, another scope or another parent gives another digest."""
     plain, over = family(), family(b=AbortPolicy(tool_to_sibling=True))
     moved = family() | {"b1": replace(family()["b1"], parent="c")}
     digests = [
@@ -205,7 +206,7 @@ def test_a_chain_of_5000_is_planned() -> None:
 
 # ------------------------------------------------------------------------------------------------ calls within calls
 def test_an_abort_of_a_call_reaches_the_calls_that_are_made_within_it() -> None:
-    """Inner ones first, and the child sessions that they have asked for; a call beside it is spared."""
+    """A call's inner calls end first, with the child sessions that they asked for; a call beside it is spared."""
     nodes = [
         TreeNode(id="s", kind="session", children=("outer", "inner", "beside", "child")),
         TreeNode(id="outer", kind="tool", parent="s", children=("inner",)),

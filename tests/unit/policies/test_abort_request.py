@@ -1,4 +1,4 @@
-"""Requests to end, merged: the first reason wins, severity only rises, deadlines only shrink; when rungs are due."""
+"""Merged abort requests: the first reason wins, severity only rises, deadlines only shrink; deadlines of stages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
-from supervisor.policies.abort_request import CAUSES_MAX, AbortState, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import CAUSES_MAX, AbortRequest, MergeOutcome, merge_request, same_abort
 
 
-def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortState:
-    return AbortState(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
+def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortRequest:
+    return AbortRequest(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
 
 
 def test_the_first_request_begins() -> None:
-    """Nothing was asked before: the request is the state."""
+    """The first request becomes the state."""
     assert merge_request(None, asked("a")) == (asked("a"), MergeOutcome.BEGAN)
 
 
@@ -39,8 +39,8 @@ def test_the_first_request_begins() -> None:
         (asked("b", severity=TerminationStage.KILL, deadline=12.0), MergeOutcome.RAISED),
     ],
 )
-def test_a_later_request_only_tightens(later: AbortState, joined: MergeOutcome) -> None:
-    """It keeps the first reason, is appended, and makes the end harder or sooner, never the other way."""
+def test_a_later_request_only_tightens(later: AbortRequest, joined: MergeOutcome) -> None:
+    """A later request is appended, and makes the end harder or sooner; the first reason stays."""
     state, how = merge_request(asked("a"), later)
     assert (state.abort_id, state.reason, how) == ("a", "because a", joined)
     assert [one.abort_id for one in state.later] == ["b"]
@@ -49,7 +49,7 @@ def test_a_later_request_only_tightens(later: AbortState, joined: MergeOutcome) 
 
 
 def test_any_order_is_as_hard_and_as_soon() -> None:
-    """Whatever the order of the requests: severity and deadline are those of the hardest and the soonest."""
+    """In any order of the requests, severity and deadline are those of the hardest and the soonest."""
     wishes = [asked("a"), asked("b", TerminationStage.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
     found = set()
     for order in itertools.permutations(wishes):
@@ -87,14 +87,14 @@ def test_an_abort_is_heard_once() -> None:
     ],
 )
 def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: tuple[float, ...]) -> None:
-    """Less time than the ladder takes costs the request rung first, and the kill rung last."""
+    """With less time than the budgets, the request stage is shortened first and the kill stage last."""
     request_s, cancel_s, terminate_s, kill_s = due
     expected = StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
     assert stage_deadlines(StageBudgets(), within_s, now=now) == expected
 
 
 def test_unknown_words_name_those_that_are_known() -> None:
-    """A scope or a cancel mode that does not exist is an error that says what was expected."""
+    """A scope or a cancel mode that does not exist is an error that lists the known ones."""
     with pytest.raises(UnknownValue, match="scope: 'world' is unknown; expected tool, sibling or session"):
         scope_of("world")
     with pytest.raises(
@@ -105,13 +105,13 @@ def test_unknown_words_name_those_that_are_known() -> None:
 
 
 def test_the_bound_of_a_ladder_is_all_its_rungs() -> None:
-    """Each of the four adds what it may take."""
+    """The total of the budgets is the sum of the four stages."""
     assert StageBudgets(request_s=1.5, cancel_s=2.0, terminate_s=4.0, kill_s=8.0).total_s == 15.5
     assert StageBudgets().total_s == 18.0
 
 
 def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
-    """No time was taken, and nobody survived."""
+    """The defaults of a receipt: no time was taken, and no process survived."""
     receipt = Receipt(abort_id="x", target="s", scope=AbortScope.SESSION, reason="", already_ended=False)
     assert (receipt.survivors, receipt.nodes, receipt.processes, receipt.killed_at) == (0, (), (), None)
     assert NodeReceipt(id="s", kind="session", outcome="ended").took_s == 0.0
@@ -119,14 +119,14 @@ def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
 
 @pytest.mark.parametrize("options", [StageBudgets, AbortPolicy])
 def test_a_misspelt_option_is_an_error(options: type[msgspec.Struct]) -> None:
-    """It is not silently the default."""
+    """A misspelt option is an error, not a default."""
     assert msgspec.convert({}, options) == options()
     with pytest.raises(msgspec.ValidationError, match="kil_s"):
         msgspec.convert({"kil_s": 1}, options)
 
 
 def test_a_record_is_written_without_what_it_does_not_say() -> None:
-    """Most records have no abort, no reason and no metadata: their lines are short."""
+    """A record is encoded without empty fields, so that most lines are short."""
     record = LifecycleEvent(
         seq=1, timestamp=2.0, monotonic_s=3.0, entity_type="session", entity_id="s", entity_seq=1, event="Born"
     )

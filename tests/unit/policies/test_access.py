@@ -1,4 +1,4 @@
-"""Graduated access: how trust is earned and lost, and what each level may."""
+"""Graduated access: how trust is earned and lost, and the rights of each level."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY_S = 86_400.0
 
 # ---------------------------------------------------------------------------------------------------- the record
 def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> TrustScore:
-    """The standing after successes (``+``) and violations (``-``), one every so often."""
+    """The score after successes (``+``) and violations (``-``), at even intervals."""
     standing = TrustScore()
     for number, event in enumerate(events):
         change = after_success if event == "+" else after_violation
@@ -57,12 +57,13 @@ def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> TrustSco
     ],
 )
 def test_trust_is_earned_and_lost(events: str, level: Level) -> None:
-    """At 1, 3 and 10 successes; a violation takes a level, and nothing is earned while it is open."""
+    """Levels rise at 1, 3 and 10 successes; a violation lowers the level by one, and no level is earned while it is
+    open."""
     assert after(events).level is level
 
 
 def test_a_violation_decays() -> None:
-    """Once it is over, each success raises one level, as far as all of them together reach."""
+    """After a violation has decayed, each success raises the level by one, up to what all successes allow."""
     lost = after("+++-")
     assert after_success(lost, 3 + DAY_S - 1, DAY_S).level is Level.PROBATIONARY
     assert after_success(lost, 3 + DAY_S, DAY_S).level is Level.TRUSTED
@@ -73,7 +74,7 @@ def test_a_violation_decays() -> None:
 
 @given(st.text("+-", max_size=60), st.floats(0.1, 2 * DAY_S))
 def test_no_level_without_its_successes(events: str, every_s: float) -> None:
-    """However they are mixed; an open violation never goes with a promotion; and what is told is recalled."""
+    """In any order of successes and violations no level is held without its successes, and scores survive encoding."""
     standing = after(events, every_s)
     assert standing.successes == events.count("+") >= SUCCESSES_NEEDED[standing.level]
     assert decode_scores(encode_scores({"a": standing})) == {"a": standing}
@@ -85,7 +86,7 @@ def test_no_level_without_its_successes(events: str, every_s: float) -> None:
 
 # ------------------------------------------------------------------------------------------------------ the rights
 def test_each_level_may_what_the_one_below_may() -> None:
-    """And every transition of a level is one of a task."""
+    """Each level has all rights of the level below, and each of its transitions is one of a task."""
     rights = [RIGHTS[level] for level in Level]
     for below, above in itertools.pairwise(rights):
         assert below.transitions <= above.transitions
@@ -95,7 +96,7 @@ def test_each_level_may_what_the_one_below_may() -> None:
 
 
 def test_refusals() -> None:
-    """Each says which level, and what it may not."""
+    """Each refusal names the level and the missing right."""
     new, proven = RIGHTS[Level.UNTRUSTED], RIGHTS[Level.TRUSTED]
     assert transition_refusal(Level.TRUSTED, proven, "split") == ""
     assert transition_refusal(Level.UNTRUSTED, new, "split") == "an agent that is untrusted may not cause 'split'"
@@ -121,7 +122,7 @@ def test_refusals() -> None:
     ],
 )
 def test_files(files: list[str], whole: bool, words: str) -> None:
-    """At most so many, in these directories; a list that is not whole is too long."""
+    """A change is refused for too many files, other directories, or an incomplete list."""
     rights = Rights(transitions=frozenset(), write=True, network=True, files_max=2, directories=("src",))
     found = file_refusal(Level.TRUSTED, rights, files, whole=whole)
     assert words in found
@@ -129,7 +130,7 @@ def test_files(files: list[str], whole: bool, words: str) -> None:
 
 
 def test_many_files_are_not_all_named() -> None:
-    """Three of them, and how many more there are."""
+    """A refusal names three files, and the number of the others."""
     rights = RIGHTS[Level.UNTRUSTED]
     for count, words in ((3, "f0, f1, f2, and"), (4, "f0, f1, f2 and 1 more, and"), (9, "f0, f1, f2 and 6 more, and")):
         found = file_refusal(Level.UNTRUSTED, rights, [f"f{number}" for number in range(count)], whole=True)
@@ -137,14 +138,14 @@ def test_many_files_are_not_all_named() -> None:
 
 
 def test_a_directory_is_known_by_its_name_alone() -> None:
-    """Whatever it begins with: only a dot is all of them."""
+    """A directory matches only paths below it, not names that begin with the same letters; a dot matches all."""
     rights = Rights(transitions=frozenset(), write=True, network=True, files_max=9, directories=("-gen",))
     assert file_refusal(Level.TRUSTED, rights, ["-gen/a"], whole=True) == ""
     assert file_refusal(Level.TRUSTED, rights, ["src/a"], whole=True)
 
 
 def test_who_is_below_another_has_no_more_rights() -> None:
-    """Directories that have nothing in common leave nothing to write."""
+    """A session has no more rights than the one above it; disjoint directories leave nothing to write."""
 
     def in_(*directories: str) -> Rights:
         return Rights(transitions=frozenset(), write=True, network=True, files_max=9, directories=directories)
@@ -164,7 +165,7 @@ def test_who_is_below_another_has_no_more_rights() -> None:
 
 
 def test_what_a_level_may_can_be_said() -> None:
-    """What is not said stays as it is."""
+    """A plan can set the rights of a level; fields that it does not set keep their defaults."""
     config = AccessConfig.model_validate({"trusted": {"files_max": 7, "directories": ["src"]}, "untrusted": {}})
     rights = config.value().rights
     assert (rights[Level.TRUSTED].files_max, rights[Level.TRUSTED].directories) == (7, ("src",))

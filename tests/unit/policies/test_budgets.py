@@ -29,7 +29,7 @@ def scopes() -> tuple[BudgetScope, BudgetScope]:
 
 # ---------------------------------------------------------------------------------------------------- scopes
 def test_use_counts_in_every_scope_of_the_chain() -> None:
-    """What a session uses is used in its workstream too, in and out together."""
+    """Usage of a session counts in its workstream too, input and output together."""
     above, below = scopes()
     BudgetLease(below).use(Amounts(input_tokens=10, output_tokens=5, turns=1))
     assert (above.used.tokens, below.used.tokens, above.used.turns, below.used.turns) == (15, 15, 1, 1)
@@ -46,7 +46,7 @@ def test_the_narrowest_scope_decides_what_is_left() -> None:
 
 
 def test_a_lease_is_taken_before_use_and_goes_back() -> None:
-    """What is leased is not left to others; what was not used is left again."""
+    """A leased amount is not left to others, and an unused amount is given back."""
     above, below = scopes()
     lease = BudgetLease(below)
     assert lease.lacking() is None
@@ -72,7 +72,7 @@ def test_two_leases_cannot_take_the_same_part() -> None:
 
 
 def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
-    """What is reported is counted whole; the next use finds nothing left, of any session in the scope."""
+    """A report that crosses the limit counts in full, and then no session in the scope gets more."""
     above, below = scopes()
     one, other = BudgetLease(below), BudgetLease(above)
     one.lacking()
@@ -85,7 +85,7 @@ def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
 
 
 def test_turns_and_calls_are_leased_one_by_one() -> None:
-    """The last one can be used, and the one after it is refused before it begins."""
+    """The last turn or call can be used, and the one after it is refused before it begins."""
     scope = BudgetScope("s", "session s", Budget(tool_calls=2))
     lease = BudgetLease(scope)
     for _ in range(2):
@@ -98,13 +98,13 @@ def test_turns_and_calls_are_leased_one_by_one() -> None:
 
 
 def test_a_turn_may_begin_without_a_call_being_left() -> None:
-    """What a turn does not need in order to begin does not keep it from beginning."""
+    """A turn may begin although no tool call is left."""
     assert BudgetLease(BudgetScope("s", "session s", Budget(tool_calls=0))).lacking() is None
     assert BudgetLease(BudgetScope("s", "session s", Budget(turns=0))).lacking() is not None
 
 
 def test_money_and_time_come_to_an_end() -> None:
-    """Parts of what is left get smaller, and still a budget of fractions is used up, in a bounded number of steps."""
+    """A budget of fractions is used up in a bounded number of steps, although the parts get smaller."""
     scope = BudgetScope("s", "session s", Budget(cost_usd=0.3, wall_s=7.0))
     for measure in ("cost_usd", "wall_s"):
         lease, steps = BudgetLease(scope), 0
@@ -116,7 +116,7 @@ def test_money_and_time_come_to_an_end() -> None:
 
 
 def test_amounts_have_a_bound() -> None:
-    """Whatever an agent claims, the sum can be written down."""
+    """Sums of whatever an agent reports can be written to a record."""
     scope = BudgetScope("s", "session s", Budget(tokens=1))
     for _ in range(3):
         scope.count(Amounts(input_tokens=COUNT_MAX, cost_usd=1e300))
@@ -124,7 +124,7 @@ def test_amounts_have_a_bound() -> None:
 
 
 def test_amounts_read_well() -> None:
-    """People are told what is not nothing, with its unit."""
+    """Amounts that are not 0 are listed with their units."""
     used = Amounts(input_tokens=1200, output_tokens=300, cost_usd=0.125, turns=1, tool_calls=2, wall_s=12.3456)
     assert used.words == "1500 tokens, 0.125 USD, 1 turn, 2 tool calls, 12.35 s of turns"
     assert Amounts(turns=2).words == "2 turns"
@@ -139,7 +139,7 @@ def test_amounts_read_well() -> None:
 
 
 def test_an_earlier_record_is_never_taken_back() -> None:
-    """Of several records each amount is at least what the largest says, in whatever order they are read."""
+    """After several records, in any order, each amount is at least the largest one recorded."""
     scope = BudgetScope("s", "session s", Budget(tokens=10))
     for tokens in (3, 7, 5):
         scope.recall(Amounts(output_tokens=tokens))
@@ -147,7 +147,7 @@ def test_an_earlier_record_is_never_taken_back() -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Whoever leases, uses and gives back, in whatever order, in a tree of four scopes."""
+    """Any order of leasing, using and giving back, in a tree of four scopes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Sharing(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_granted_more_than_there_is(self) -> None:
-        """Who uses only what it holds never exceeds a limit, of its own scope or of one above."""
+        """Sessions that use only what they hold never exceed a limit, of their own scope or of one above."""
         for scope in self.scopes:
             for measure, limit in scope.limits.items():
                 assert scope.leased[measure] >= 0
@@ -223,13 +223,13 @@ def test_a_child_only_narrows(own: Budget, above: Budget, comes_to: Budget, wide
 
 @pytest.mark.parametrize("limit", [-1, float("nan")])
 def test_a_limit_is_a_number(limit: float) -> None:
-    """A limit below nothing, or that is no number, is refused with its field."""
+    """A limit below 0, or one that is no number, is refused with its field."""
     with pytest.raises(ValueError, match=r"budget: wall_s: .* give a number, 0 or more"):
         Budget(wall_s=limit)
 
 
 def test_handing_back_has_a_budget_of_its_own() -> None:
-    """What is given holds; of tokens and money, which it does not say, a tenth of the narrowest limit."""
+    """The budget for handing back is the given one, or a tenth of the narrowest limit of tokens and money."""
     _, below = scopes()
     assert hand_back_budget(Budget(wall_s=60.0), below) == Budget(wall_s=60.0, tokens=60)
     assert hand_back_budget(Budget(tokens=5), below) == Budget(tokens=5)

@@ -1,5 +1,4 @@
-"""What kind of error ended an attempt: what real agents, providers, shells and this runtime say, and when it is the
-same error again."""
+"""Classification of errors that real agents, providers, shells and this runtime report, and their signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from supervisor.policies.error_classification import (
 )
 
 OWN = {ModelProblem.CONTEXT_LENGTH, ModelProblem.NOT_FOUND, ModelProblem.REFUSED}
-"""What is the matter with whoever asks, or what he asks for: another one may get through."""
+"""Problems of the request itself: another request may succeed."""
 TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN
 
 SAID: list[tuple[str, ErrorCategory, bool]] = [
@@ -181,21 +180,21 @@ SAID: list[tuple[str, ErrorCategory, bool]] = [
 
 @pytest.mark.parametrize(("error", "category", "provider"), SAID, ids=[said[0][:40] for said in SAID])
 def test_words(error: str, category: ErrorCategory, provider: bool) -> None:
-    """What is said in such words is of that kind, in any case of letters, also in the middle of other words."""
+    """An error with such words has that category, in any case of letters, also in the middle of other words."""
     for told in (error, error.upper(), f"the agent failed: {error}; bye"):
         failure = classify(told)
         assert (failure.category, failure.provider) == (category, provider), failure.why
 
 
 def test_every_row_decides_something() -> None:
-    """No row of the table is hidden behind the ones above it, and each says why, once."""
+    """No rule of the table is hidden by the ones above it, and each gives its reason."""
     whys = [row.why for row in TABLE]
     assert {classify(error).why for error, category, _ in SAID if category is not UNKNOWN} == set(whys)
     assert len(set(whys)) == len(whys)
 
 
 def test_the_words_of_a_row_stand_alone() -> None:
-    """What the first row that fits says is the answer, whatever fits below it."""
+    """The first rule that matches decides, whatever matches below it."""
     assert classify("429 Too Many Requests: insufficient_quota").category is PERMANENT
     assert classify("SyntaxError: connection refused").category is TRANSIENT
 
@@ -213,7 +212,7 @@ def test_the_words_of_a_row_stand_alone() -> None:
 def test_a_structured_reason_goes_before_words(
     reason: TransitionReason, category: ErrorCategory, provider: bool
 ) -> None:
-    """A reason that says of which kind it is decides, also against the words and an abort reason."""
+    """A structured reason with a category of its own decides against the words and the abort reason."""
     for error in ("", "connection reset", "syntax error"):
         failure = classify(error, transition_reason=reason, abort_reason=AbortReason.USER_INTERRUPT)
         assert (failure.category, failure.provider) == (category, provider)
@@ -221,14 +220,14 @@ def test_a_structured_reason_goes_before_words(
 
 @pytest.mark.parametrize("reason", [TransitionReason.MAX_TURNS, TransitionReason.RETRY, TransitionReason.ABORTED])
 def test_other_transition_reasons_leave_it_to_the_words(reason: TransitionReason) -> None:
-    """A reason that says nothing about the kind of an error does not decide."""
+    """A transition reason without a category of its own leaves the decision to the words."""
     assert classify("connection reset", transition_reason=reason).category is TRANSIENT
     assert classify("it gave up", transition_reason=reason).category is UNKNOWN
 
 
 @pytest.mark.parametrize("reason", sorted(DECIDED))
 def test_what_somebody_ended_is_no_error_of_the_work(reason: AbortReason) -> None:
-    """The words of whoever stopped it are not searched for causes."""
+    """The text of a deliberate end is not searched for causes."""
     failure = classify("syntax error, said the operator", abort_reason=reason, exit_status=127)
     assert failure == Failure(UNKNOWN, "syntax error, said the operator", False, "somebody ended it on purpose")
 
@@ -248,7 +247,7 @@ def test_what_somebody_ended_is_no_error_of_the_work(reason: AbortReason) -> Non
 def test_an_abort_reason_counts_where_words_say_nothing(
     reason: AbortReason, category: ErrorCategory, provider: bool
 ) -> None:
-    """It decides over words that nobody knows, and never over words that say more."""
+    """An abort reason decides if no rule matches the words, and never otherwise."""
     failure = classify("hm", abort_reason=reason)
     assert (failure.category, failure.provider) == (category, provider)
     assert classify("invalid api key", abort_reason=reason).category is PERMANENT
@@ -260,7 +259,7 @@ def test_an_abort_reason_counts_where_words_say_nothing(
     [(None, UNKNOWN), (0, UNKNOWN), (1, UNKNOWN), (75, TRANSIENT), (126, PERMANENT), (127, PERMANENT), (-9, UNKNOWN)],
 )
 def test_an_exit_status_counts_last(status: int | None, category: ErrorCategory) -> None:
-    """The statuses that mean something in every shell decide where nothing else does."""
+    """A well-known exit status decides if nothing else does."""
     failure = classify("hm", exit_status=status)
     assert (failure.category, failure.provider) == (category, False)
     assert classify("econnreset", exit_status=status).category is TRANSIENT
@@ -297,7 +296,7 @@ def test_an_exit_status_counts_last(status: int | None, category: ErrorCategory)
     ],
 )
 def test_signatures(error: str, signature: str) -> None:
-    """Numbers, ids, paths, addresses, quoted values and times are taken out; what the error is stays."""
+    """Numbers, ids, paths, addresses, quoted values and times are taken out of a signature."""
     assert classify(error).signature == signature
 
 
@@ -311,12 +310,12 @@ def test_signatures(error: str, signature: str) -> None:
     ],
 )
 def test_an_error_without_words_has_a_signature(known: dict[str, object], signature: str) -> None:
-    """Two ends of which nothing is said are the same error if what is known of them is the same."""
+    """Two errors without words have the same signature if the other facts are equal."""
     assert classify("", **known).signature == signature  # type: ignore[arg-type]
 
 
 def test_long_errors_are_cut_in_the_middle() -> None:
-    """Of a long error the beginning and the end count, for the kind and for the signature."""
+    """Of a long error the beginning and the end count, for the category and for the signature."""
     words = "begins " + "and goes on " * 4000 + "connection refused"
     failure = classify(words)
     assert failure.category is TRANSIENT
@@ -334,7 +333,7 @@ def test_long_errors_are_cut_in_the_middle() -> None:
 @given(st.text(), st.text())
 @example("'", '"')
 def test_any_text_has_a_bounded_signature(before: str, after: str) -> None:
-    """Whatever an agent says, there is a signature of at most its length, on one line."""
+    """Any text has a signature of bounded length, on one line."""
     signature = classify(f"{before} 7 {after}").signature
     assert 0 < len(signature) <= SIGNATURE_CHARS_MAX
     assert "\n" not in signature
@@ -354,13 +353,13 @@ def test_the_same_error_with_other_numbers_is_the_same(parts: list[tuple[str, in
 
 
 def test_whose_trouble_it_is() -> None:
-    """All that a model has is the provider's trouble, which whoever asks it shares, but for what is asked."""
+    """Model problems are the provider's, except those of the request itself."""
     assert {problem for problem, (_, provider, _) in PROBLEMS.items() if not provider} == OWN
 
 
 @pytest.mark.parametrize("status", [None, 0, 200, 399])
 def test_a_status_that_is_no_error_says_nothing(status: int | None) -> None:
-    """Then the words decide, if they speak of a model at all."""
+    """A status that is no error leaves the decision to the words."""
     assert problem_of("it broke", status) is None
     assert problem_of("overloaded_error", status) is ModelProblem.OVERLOADED
     assert problem_of("it broke", 529) is ModelProblem.OVERLOADED

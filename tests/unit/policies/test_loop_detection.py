@@ -1,4 +1,4 @@
-"""Loops: what counts as the same call again, and, near to it, what is work."""
+"""Loop detection: repetitions of the same call, and work that looks similar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fed(loops: LoopDetector, *calls: FinishedCall) -> list[Repeated]:
 
 
 def test_the_same_call_again_and_again_is_told_once_and_then_ended() -> None:
-    """At the limit the agent is to be told; when it comes to the limit again, that it was told is known."""
+    """The first time at the limit is to be reported to the agent; the second time is marked as a repetition."""
     loops = LoopDetector(LoopLimits(same_call_max=5))
     assert fed(loops, *[call()] * 4) == []
     assert fed(loops, call()) == [Repeated("make test", False, 5, again=False)]
@@ -35,7 +35,7 @@ def test_the_same_call_again_and_again_is_told_once_and_then_ended() -> None:
 
 
 def test_a_circle_of_several_calls_is_seen() -> None:
-    """A, B, A, B with the same results is a circle: what was seen before is nothing new."""
+    """The calls A, B, A, B with the same results are a loop."""
     loops = LoopDetector(LoopLimits(same_call_max=5))
     found = fed(loops, *[call("a"), call("b")] * 5)
     assert [one.title for one in found] == ["b"]
@@ -48,40 +48,40 @@ def test_polling_for_what_changes_is_none() -> None:
 
 
 def test_anything_new_in_between_is_progress() -> None:
-    """An edit between two runs of the same failing test begins the count anew."""
+    """An edit between two runs of the same failing test restarts the count."""
     loops = LoopDetector(LoopLimits(same_call_max=3))
     edits = (call("edit", asked=f"try {number}", kind="edit") for number in itertools.count())
     assert fed(loops, *[one for _ in range(20) for one in (call(), call(), next(edits))]) == []
 
 
 def test_other_arguments_are_another_call() -> None:
-    """Reading one file after the other is work, though every call has the same name and an equal result."""
+    """Reading one file after the other is progress, although each call has the same name and an equal result."""
     loops = LoopDetector(LoopLimits())
     assert fed(loops, *[call("read", asked=f"file {number}", answered="") for number in range(50)]) == []
     assert fed(loops, *[call("read", asked=f"file {number}") for number in range(50)]) == []
 
 
 def test_what_is_not_told_cannot_be_judged() -> None:
-    """Where no result is told the same call may be polling: it counts as progress."""
+    """A call without a reported result counts as progress, since it may be polling."""
     loops = LoopDetector(LoopLimits())
     assert fed(loops, *[call(answered="")] * 50, *[call(asked="", answered="")] * 50) == []
 
 
 def test_the_same_edit_needs_no_result() -> None:
-    """An edit says what it does by its arguments; it has a limit of its own."""
+    """An edit is identified by its arguments, without a result, and has a limit of its own."""
     loops = LoopDetector(LoopLimits(same_edit_max=3, same_call_max=50))
     (found,) = fed(loops, *[call("parser.py", asked="x = 1", answered="", kind="edit")] * 3)
     assert found.words == "the same edit, 'parser.py', was made 3 times with nothing new in between"
 
 
 def test_a_bound_of_nothing_is_none() -> None:
-    """0 switches a detector off."""
+    """A limit of 0 switches the detection off."""
     loops = LoopDetector(LoopLimits(same_call_max=0, same_edit_max=0))
     assert fed(loops, *[call()] * 50, *[call(kind="edit")] * 50) == []
 
 
 def test_a_new_prompt_begins_anew() -> None:
-    """Asked again, an agent may do again what it did for the last prompt."""
+    """A new prompt may repeat the calls of the last one."""
     loops = LoopDetector(LoopLimits(same_call_max=3))
     for _ in range(10):
         loops.begin()
@@ -89,7 +89,7 @@ def test_a_new_prompt_begins_anew() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """As many observations are known as may be, whatever an agent does; a larger circle is not noticed."""
+    """The number of remembered observations is bounded, and a larger loop is not noticed."""
     loops = LoopDetector(LoopLimits(same_call_max=2))
     circle = [call(asked=str(number)) for number in range(KNOWN_MAX + 1)]
     assert fed(loops, *circle * 3) == []
@@ -98,12 +98,12 @@ def test_memory_is_bounded() -> None:
 
 @pytest.mark.parametrize("value", [None, (), [], "", object(), [object()], lambda: 1, {"a": {1, 2}}, list(range(9999))])
 def test_what_says_nothing_has_no_digest(value: object) -> None:
-    """Nothing, what is empty, what has no plain parts, and what is too large."""
+    """``None``, empty values, values without plain parts, and large values have no digest."""
     assert digest(value) == ""
 
 
 def test_equal_values_have_equal_digests() -> None:
-    """A digest tells plain values apart, by type and place, and deep ones not at all."""
+    """Equal values have equal digests; other types or positions give another digest; deep values have none."""
     values = ["1", 1, 1.5, True, b"1", ["a", "b"], ["b", "a"], ("a", "b"), {"a": "b"}, [["a"], "b"], [["a", "b"]]]
     assert len({digest(value) for value in values}) == len(values)
     assert digest({"a": [1, 2]}) == digest({"a": [1, 2]})

@@ -1,4 +1,4 @@
-"""One budget of retries for a workstream: a fifth of its tasks, ten at least, and never given back."""
+"""The retry budget of a workstream: a fifth of its tasks, ten at least."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from supervisor.policies.retry_budget import RetryBudget, retries_spent
     ("tasks", "retries"), [(0, 10), (1, 10), (50, 10), (54, 10), (55, 11), (100, 20), (10_000, 2000)]
 )
 def test_a_fifth_of_the_tasks(tasks: int, retries: int) -> None:
-    """Two per ten tasks, begun fifths not counted, and ten in any case."""
+    """Two retries per ten tasks, rounded down, and ten in any case."""
     assert RetryBudget(tasks=tasks).retries_max == retries
     assert RetryBudget().grown(tasks).retries_max == retries
 
 
 def test_it_is_spent_one_by_one() -> None:
-    """Exactly as many as there are can be spent; then there is none, and the words say so."""
+    """Exactly the retries of the budget can be spent; then there is none, and the description says so."""
     budget: RetryBudget | None = RetryBudget(retries_min=2, tasks=3)
     spent = []
     while budget is not None:
@@ -30,7 +30,7 @@ def test_it_is_spent_one_by_one() -> None:
 
 
 def test_the_last_one_can_be_given_back() -> None:
-    """Whether there was one for it is asked once more; none is won by that."""
+    """The last retry can be given back, so that its decision is made again; no retry is won by that."""
     for spent in (1, 2, 3, 4):
         budget = RetryBudget(tasks=100, spent=spent)
         assert budget.given_back() == RetryBudget(tasks=100, spent=spent - 1)
@@ -38,14 +38,14 @@ def test_the_last_one_can_be_given_back() -> None:
 
 
 def test_spending_makes_another_value() -> None:
-    """The budget that was spent from is as it was."""
+    """Spending returns a new budget, and the old one is unchanged."""
     budget = RetryBudget(tasks=100)
     assert budget.spend() == RetryBudget(tasks=100, spent=1)
     assert budget == RetryBudget(tasks=100)
 
 
 def test_it_grows_with_the_workstream() -> None:
-    """Tasks that are added make it larger; what was spent stays spent."""
+    """Added tasks make the budget larger; spent retries stay spent."""
     budget = RetryBudget(tasks=50, spent=10)
     assert budget.spend() is None
     grown = budget.grown(50)
@@ -53,14 +53,14 @@ def test_it_grows_with_the_workstream() -> None:
 
 
 def test_a_plan_can_set_both_figures() -> None:
-    """Share and least are the plan's; a budget of nothing lets nothing be tried again, and is never negative."""
+    """A plan can set share and minimum; a budget of 0 allows no retry."""
     assert RetryBudget(share=0.5, retries_min=1, tasks=8).retries_max == 4
     assert RetryBudget(share=0.0, retries_min=0, tasks=1000).spend() is None
     assert RetryBudget(retries_min=1, spent=5).left == 0
 
 
 def test_a_share_is_what_it_says() -> None:
-    """Floats do not take one away."""
+    """The share of a round number of tasks is exact, although floats are not."""
     assert RetryBudget(share=0.29, retries_min=0, tasks=100).retries_max == 29
 
 
@@ -79,6 +79,6 @@ def test_a_share_is_what_it_says() -> None:
     ],
 )
 def test_what_a_run_has_spent_is_known_again(state: TaskRun, data: TaskRunData, spent: int) -> None:
-    """Each failure that another attempt followed is one; a probe is none."""
+    """After a recovery, each failure that another attempt followed counts as a retry; a probe does not."""
     assert retries_spent([], [(state, data)]) == spent
     assert retries_spent([TaskData(retries=2)], [(state, data)]) == spent + 2

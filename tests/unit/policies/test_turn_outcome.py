@@ -34,7 +34,7 @@ REASONS: dict[int | None, AbortReason | None] = {
     137: AbortReason.OOM,
     -signal.SIGKILL: AbortReason.OOM,
 }
-"""What the specification lists; every other status, and one that is not known, is ``unknown``."""
+"""The statuses that the specification lists; every other status, and an unknown one, is ``unknown``."""
 
 
 @pytest.mark.parametrize("status", [None, *range(-64, 256)])
@@ -46,7 +46,8 @@ def test_reason_of_a_status(status: int | None) -> None:
 @pytest.mark.parametrize("intended", AbortReason)
 @pytest.mark.parametrize("status", [None, 0, 1, 124, 126, 130, 137, 143, -2, -9, -15])
 def test_our_own_intent_explains_the_status(status: int | None, intended: AbortReason) -> None:
-    """What we sent the process away for is the reason, so a SIGKILL of ours is never taken for memory."""
+    """The reason for which the supervisor ended a process explains the status, so its own SIGKILL is never
+    out-of-memory."""
     assert abort_reason_of(status, intended=intended) is intended
 
 
@@ -63,7 +64,7 @@ def test_our_own_intent_explains_the_status(status: int | None, intended: AbortR
     ],
 )
 def test_a_status_in_words(status: int | None, words: str) -> None:
-    """A status is told by number, a signal by name where it has one."""
+    """A status is described by its number, a signal by its name where it has one."""
     assert describe_status(status) == words
 
 
@@ -75,7 +76,7 @@ TOLD = {
     "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
     "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
 }
-"""Stop reasons that are not the end of the work: words, transition reason, abort reason."""
+"""Stop reasons that are not the end of the work: error text, transition reason, abort reason."""
 STOPS = ["end_turn", *TOLD, "error", "something new", ""]
 STATUS_WORDS = {
     None: ("its exit status is not known", None),
@@ -91,7 +92,7 @@ ALL_SEEN: list[Seen] = list(
 
 
 def expected(stop: str, error: str, open_calls: tuple[str, ...], status: int | None, intent: Verdict | None) -> Verdict:
-    """The rules as a person would say them, one after the other."""
+    """The expected verdict, rule by rule."""
     if stop == "end_turn" and not error and not open_calls:
         return Verdict(exit=Exit.SUCCESS, status=status)
     if intent is not None:
@@ -110,7 +111,7 @@ def expected(stop: str, error: str, open_calls: tuple[str, ...], status: int | N
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_judge(stop: str) -> None:
-    """For every stop reason x error x open calls x exit status x intent the verdict is the one the rules give."""
+    """For every stop reason x error x open calls x exit status x intent the verdict is the expected one."""
     for seen in (one for one in ALL_SEEN if one[0] == stop):
         stop, error, open_calls, status, intent = seen
         verdict = decide_verdict(stop, error, open_calls=open_calls, status=status, intent=intent)
@@ -131,23 +132,23 @@ def test_judge_was_asked_everything() -> None:
     [("end_turn", "", ("c1",)), ("end_turn", "no", ()), ("error", "", ()), ("", "", ()), ("cancelled", "", ())],
 )
 def test_exit_code_0_is_no_success(stop: str, error: str, open_calls: tuple[str, ...]) -> None:
-    """Without a clean terminal event, an exit status of 0 does not make a success."""
+    """Without a clean terminal event, exit status 0 is no success."""
     assert decide_verdict(stop, error, open_calls=open_calls, status=0).exit is Exit.ERROR
 
 
 def test_a_success_that_came_first_stands() -> None:
-    """The agent had finished cleanly before it could hear that it was to stop: that is a success."""
+    """A turn that ended cleanly before the agent could be stopped is a success."""
     assert decide_verdict("end_turn", "", intent=INTENT) == Verdict(exit=Exit.SUCCESS)
 
 
 # ------------------------------------------------------------------------------------------------------- the prompt
 def test_a_prompt_alone_is_untouched() -> None:
-    """Without messages the agent gets exactly what was asked, white space and all."""
+    """Without messages the agent gets exactly the prompt, white space included."""
     assert build_prompt("  do it\n", []) == "  do it\n"
 
 
 def test_messages_follow_the_prompt() -> None:
-    """Messages come after the request, oldest first, each with its sender; urgent ones are named so."""
+    """Messages come after the request, oldest first, each with its sender; urgent ones are marked."""
     messages = [
         Message(id="m1", sender="ann", text="first", urgent=False),
         Message(id="m2", sender="bob", text="second\nline", urgent=True),
@@ -178,13 +179,13 @@ ERROR = Verdict(exit=Exit.ERROR, error="bad")
     ids=lambda one: type(one).__name__ if isinstance(one, Event) else str(one),
 )
 def test_severity(event: Event, severity: Severity) -> None:
-    """A fatal error is critical, aborts and failures warn, all else informs; ending things does not make it louder."""
+    """A fatal error is critical, aborts and failures are warnings, everything else is information."""
     assert severity_of(event) is severity
     assert severity_of(event, (TerminateSession(),)) is severity
 
 
 def test_a_final_failure_is_an_error() -> None:
-    """The failure after which the session gives up is louder than those that it retries."""
+    """The failure after which the session gives up is an error."""
     event = SessionExited(incarnation=1, verdict=ERROR)
     assert severity_of(event, (LogFatal(message="too many errors"), TerminateSession())) is Severity.ERROR
     fatal = FatalError(message="boom")

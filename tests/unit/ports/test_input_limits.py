@@ -1,4 +1,4 @@
-"""What an agent says is kept within bounds: names whole or not at all, explanations cut, lists ended."""
+"""Agent output is limited: identifiers are complete or refused, explanations are cut, lists end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from supervisor.ports import (
-    ChildAsked,
+    ChildRequested,
     Malformed,
     Out,
-    PermissionAsked,
+    PermissionNeeded,
     Ready,
     TerminalKilled,
     TerminalOpened,
@@ -41,10 +41,10 @@ FITTING: tuple[Out, ...] = (
     Text("message", LONG_WORDS * 100),
     ToolOpened(ID, WORDS, ID),
     ToolClosed(ID, "completed"),
-    PermissionAsked(ID, WORDS, ((ID, ID),) * OPTIONS_MAX),
+    PermissionNeeded(ID, WORDS, ((ID, ID),) * OPTIONS_MAX),
     TerminalOpened(ID, ID, ("true",), None, {}),
     TerminalKilled(ID),
-    ChildAsked(ID, ID, "p" * PROMPT_CHARS_MAX, ID, None),
+    ChildRequested(ID, ID, "p" * PROMPT_CHARS_MAX, ID, None),
     Usage({"used": 1}),
     TurnEnded(ID, WORDS),
     Malformed(WORDS),
@@ -55,28 +55,29 @@ TOO_LONG: tuple[Out, ...] = (
     ToolOpened("", "", LONG_ID),
     ToolClosed(LONG_ID, ""),
     TurnEnded(LONG_ID),
-    PermissionAsked(LONG_ID, "", ()),
-    PermissionAsked("", "", ((LONG_ID, ""),)),
-    PermissionAsked("", "", (("", ""),) * (OPTIONS_MAX + 1)),
+    PermissionNeeded(LONG_ID, "", ()),
+    PermissionNeeded("", "", ((LONG_ID, ""),)),
+    PermissionNeeded("", "", (("", ""),) * (OPTIONS_MAX + 1)),
     TerminalOpened(LONG_ID, "", (), None, {}),
     TerminalOpened("", LONG_ID, (), None, {}),
     TerminalKilled(LONG_ID),
-    ChildAsked(LONG_ID, "", "", None, None),
-    ChildAsked("", LONG_ID, "", None, None),
-    ChildAsked("", "", "", LONG_ID, None),
-    ChildAsked("", "", "p" * (PROMPT_CHARS_MAX + 1), None, None),
+    ChildRequested(LONG_ID, "", "", None, None),
+    ChildRequested("", LONG_ID, "", None, None),
+    ChildRequested("", "", "", LONG_ID, None),
+    ChildRequested("", "", "p" * (PROMPT_CHARS_MAX + 1), None, None),
 )
 
 
 @pytest.mark.parametrize("out", FITTING, ids=lambda out: type(out).__name__)
 def test_what_fits_is_left_alone(out: Out) -> None:
-    """Up to its bound it is the same object; and prose has none here, a transcript has its own."""
+    """A value within its limit is the same object afterwards; prose has no limit here, since a transcript has its
+    own."""
     assert bounded(out) is out
 
 
 @pytest.mark.parametrize("out", TOO_LONG, ids=lambda out: type(out).__name__)
 def test_a_name_that_is_too_long_breaks_the_protocol(out: Out) -> None:
-    """One character more: the agent is told what was too long, how long it was, and what may be."""
+    """An identifier with one character too many breaks the protocol, and the error names its length and the limit."""
     wrong = bounded(out)
     assert isinstance(wrong, Malformed)
     assert "the most is" in wrong.why
@@ -86,19 +87,19 @@ def test_a_name_that_is_too_long_breaks_the_protocol(out: Out) -> None:
     "out", [Ready(None, LONG_WORDS), ToolOpened("c", LONG_WORDS), TurnEnded("error", LONG_WORDS), Malformed(LONG_WORDS)]
 )
 def test_an_explanation_is_cut(out: Out) -> None:
-    """It keeps its beginning, and says how long it was."""
+    """A long explanation keeps its beginning, and says how long it was."""
     kept = str(msgspec.structs.asdict(bounded(out)))
     assert f"{WORDS}... ({WORDS_CHARS_MAX + 1} characters)" in kept
 
 
 def test_of_too_much_use_only_the_size_is_kept() -> None:
-    """An agent may say of its use what it likes, but not for ever."""
+    """Of a usage report that is too large only the size is kept."""
     told = bounded(Usage({"x": "y" * USAGE_BYTES_MAX}))
     assert told == Usage({"omitted_bytes": USAGE_BYTES_MAX + len('{"x":""}')})
 
 
 def test_a_terminal_is_bounded_in_words_variables_and_path() -> None:
-    """What fits passes whole; a byte, a variable or a character more breaks the protocol, with how many there were."""
+    """A terminal's words, variables and path are limited; one too many breaks the protocol, with their number."""
     fits = TerminalOpened("t", "c", ("x" * COMMAND_BYTES_MAX,), "/" * PATH_CHARS_MAX, {"a" * 4: "b"})
     assert bounded(fits) is fits
     for opened, words in (

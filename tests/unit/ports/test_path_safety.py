@@ -11,7 +11,7 @@ from supervisor.ports.path_safety import outside
 
 
 def test_a_path_at_or_below_the_workspace_is_within(tmp_path: Path) -> None:
-    """Also where it is not there yet, or is reached over links that lead back."""
+    """A path at or below the workspace is allowed, even if it does not exist, or leads back over links."""
     (tmp_path / "a").mkdir()
     (tmp_path / "back").symlink_to(tmp_path / "a")
     for path in (tmp_path, tmp_path / "a", tmp_path / "new", tmp_path / "back", tmp_path / "a" / ".." / "a"):
@@ -21,7 +21,7 @@ def test_a_path_at_or_below_the_workspace_is_within(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["/etc", "{}/..", "{}/a/../../x", "{}-beside", "{}/link", "{}/link/deeper"])
 def test_a_path_that_leads_out_is_named_with_the_fix(tmp_path: Path, way: str) -> None:
-    """Absolute, by dots, by a common beginning, or over a link."""
+    """A path that leads out is refused with the fix: absolute, by dots, by a common prefix, or over a link."""
     workspace = tmp_path / "w"
     (workspace / "a").mkdir(parents=True)
     (workspace / "link").symlink_to(tmp_path)
@@ -33,7 +33,7 @@ def test_a_path_that_leads_out_is_named_with_the_fix(tmp_path: Path, way: str) -
 
 @pytest.mark.parametrize("cwd", ["..", "/etc", "link", "sub/../.."])
 def test_a_plan_whose_agent_works_elsewhere_is_refused(tmp_path: Path, cwd: str) -> None:
-    """With the line, the field, where it leads, and what to do."""
+    """A plan whose agent works elsewhere is refused with the line, the field, the resolved path and the fix."""
     (tmp_path / "p" / "sub").mkdir(parents=True)
     (tmp_path / "p" / "link").symlink_to("/etc")
     plan = tmp_path / "p" / "plan.yaml"

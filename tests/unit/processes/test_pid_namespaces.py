@@ -253,9 +253,7 @@ async def test_the_supervisor_with_its_shim(roll: HeldPipe, anyio_backend: str) 
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await wait_for_exit(
-            supervisor.pid, fork_server_pid
-        )  # in this order: we inherit the fork server from the supervisor
+        await wait_for_exit(supervisor.pid, fork_server_pid)  # in this order: the test inherits the server
         reap(fork_server_pid)
 
 
@@ -272,7 +270,7 @@ async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) ->
             await wait_for_exit(pid)
             reap(pid)
         if not ALLOWED:
-            assert [pid for pid in everybody if shim.lives(pid)]
+            assert [pid for pid in everybody if shim.is_alive(pid)]
             end_our_own()
             return
         await wait_for_exit(*inits)
@@ -309,9 +307,7 @@ async def test_without_the_right_to(roll: HeldPipe, anyio_backend: str) -> None:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await wait_for_exit(
-            supervisor.pid, fork_server_pid
-        )  # in this order: we inherit the fork server from the supervisor
+        await wait_for_exit(supervisor.pid, fork_server_pid)  # in this order: the test inherits the server
         reap(fork_server_pid)
 
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.ports import CloseInput, ConversationNamed, Out, Process, Ready, Send, Signal, SteeringAccepted
+from supervisor.ports import CloseInput, ConversationNamed, MessageAccepted, Out, Process, Ready, Send, Signal
 from supervisor.runtime.agent_io import AgentIO
 
 pytestmark = pytest.mark.anyio
@@ -72,13 +72,13 @@ async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
         wire.open(group, Program().port(), hear)
         wire.put([Ready()])
         await settle()
-        wire.put([SteeringAccepted()])
+        wire.put([MessageAccepted()])
         await settle()
         assert heard == ["Ready begins"]
         busy.set()
         await wire.process_received()
         wire.close()
-    assert heard == ["Ready begins", "Ready ends", "Heard begins", "Heard ends"]
+    assert heard == ["Ready begins", "Ready ends", "MessageAccepted begins", "MessageAccepted ends"]
 
 
 async def test_who_is_mid_write_when_it_is_closed_is_cut_off() -> None:

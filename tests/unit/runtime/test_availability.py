@@ -25,7 +25,7 @@ from supervisor.host import shutdown, supervision
 from supervisor.host.verification import Verification
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.journal.schema import explaining
+from supervisor.journal.schema import translate_errors
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.effects import StartTimer, encode_effect
@@ -40,7 +40,7 @@ from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
 from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.work import plan_runner as runner
+from supervisor.work import plan_cancellation
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
@@ -53,7 +53,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once, and an end does not wait long for it."""
     monkeypatch.setattr(availability, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
-    monkeypatch.setattr(runner, "LAST_RECORDS_S", 0.2)
+    monkeypatch.setattr(plan_cancellation, "LAST_RECORDS_S", 0.2)
 
 
 async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
@@ -596,7 +596,7 @@ async def test_a_look_at_the_disk_of_another_owner_is_fenced(tmp_path: Path) -> 
 )
 def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
     """The disk's own trouble is waited for; damage, another's file, and a mistake of ours are not."""
-    with pytest.raises(JournalError) as told, explaining(Path("journal.db")):
+    with pytest.raises(JournalError) as told, translate_errors(Path("journal.db")):
         raise error
     assert isinstance(told.value, JournalUnavailable) is passes
 

@@ -1,8 +1,9 @@
-"""The backlog: who gets what, who holds it, and what never happens, against a model that looks at everything."""
+"""The backlog: which worker gets what, and what never happens; checked against a model that looks at everything."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def claim_by_id(backlog: Backlog, item_id: str, worker_id: str = "w", **given: A
 
 
 def order_of(backlog: Backlog, capabilities: frozenset[str] | None = EVERY) -> list[str]:
-    """What is claimed until nothing can be."""
+    """Return the ids in the order in which they are claimed."""
     return [one.item_id for one in iter(lambda: claim(backlog, capabilities=capabilities), None)]
 
 
@@ -74,7 +75,7 @@ def test_released_one_keeps_its_place() -> None:
     assert order_of(backlog) == ["a", "b"]
 
 
-def test_one_winner() -> None:
+def test_one_of_two_workers_has_the_item() -> None:
     """Of two workers that ask, one has the item and the other one nothing."""
     backlog = backlog_of(BacklogItem(id="a"))
 
@@ -164,8 +165,8 @@ def test_dependency_settled_before() -> None:
     assert backlog.add(BacklogItem(id="b", depends_on=("good", "bad"))) == DependantChanges(dependency_failed=("b",))
 
 
-def test_doomed_are_direct_dependants_told_once() -> None:
-    """Who depends on a failure is told of at the first one; who depends on the doomed one, when that is settled."""
+def test_direct_dependants_of_a_failed_item_are_named_once() -> None:
+    """The direct dependants of a failed item are named at its end, once; their own dependants when they are settled."""
     backlog = backlog_of(
         BacklogItem(id="a"),
         BacklogItem(id="b"),
@@ -179,8 +180,8 @@ def test_doomed_are_direct_dependants_told_once() -> None:
     assert backlog.settle("c", completed=False) == DependantChanges(dependency_failed=("d",))
 
 
-def test_comes_after_in_whatever_way() -> None:
-    """What comes after an item, and does not depend on it, is ready when that has failed."""
+def test_an_item_that_comes_after_a_failed_one_is_ready() -> None:
+    """An item that comes after another one, and does not depend on it, is ready when that one has failed."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", after=("a",)))
 
     assert backlog.settle("a", completed=False) == DependantChanges(ready=("b",))
@@ -188,7 +189,7 @@ def test_comes_after_in_whatever_way() -> None:
 
 
 def test_reopened_dependency_is_waited_for_again() -> None:
-    """What is to be done again holds its dependants back, the doomed ones included, until it is settled anew."""
+    """A reopened item holds its dependants back until it is settled anew, also those whose dependency had failed."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
     backlog.settle("a", completed=False)
 
@@ -219,7 +220,7 @@ def test_settling_twice() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ claims
 def test_tokens_grow_over_release_fence_revocation_and_reopening() -> None:
-    """Whatever ends a claim, the next one on the same item has a larger token."""
+    """The next claim on an item has a larger token, whatever ended the one before."""
     backlog = backlog_of(BacklogItem(id="a"))
     tokens = []
     for end in (
@@ -245,7 +246,7 @@ def test_tokens_go_on_after_an_earlier_backlog() -> None:
 
 @pytest.mark.parametrize("act", ["renew", "release", "settle", "check"])
 def test_stale_token_changes_nothing(act: str) -> None:
-    """Who lost a claim can neither renew nor release it, nor settle the item: he is told of both tokens."""
+    """A worker that lost a claim can neither renew nor release it, nor settle the item; the error names both tokens."""
     backlog = backlog_of(BacklogItem(id="a"))
     old = claim(backlog, "w1")
     backlog.fence("w1")
@@ -263,7 +264,7 @@ def test_stale_token_changes_nothing(act: str) -> None:
 
 
 def test_stale_token_where_nobody_holds_it() -> None:
-    """Where the item is free, the words name its last token."""
+    """The error names the last token of an item that is free."""
     backlog = backlog_of(BacklogItem(id="a"))
     backlog.release("a", claim(backlog).token)
 
@@ -321,7 +322,7 @@ def test_lease_without_length_is_refused(lease_s: float) -> None:
 
 
 def test_nothing_is_granted_twice() -> None:
-    """The ledger of leases itself refuses a second holder."""
+    """The leases refuse a second holder."""
     leases = Leases(0)
     leases.grant("a", "w1", 0.0, 1.0)
 
@@ -352,7 +353,7 @@ def test_revoked_one_can_be_given_to_another() -> None:
 
 
 def test_settling_ends_the_claim() -> None:
-    """What is settled is held by nobody, and its files are free."""
+    """A settled item is held by nobody, and its files are free."""
     backlog = backlog_of(BacklogItem(id="a", files=("src",)), BacklogItem(id="b", files=("src/b.py",)))
     backlog.settle("a", completed=True, token=claim(backlog).token)
 
@@ -443,7 +444,7 @@ def test_paths_have_one_spelling() -> None:
 
 
 def test_nothing_is_left_of_paths_that_were_given_back() -> None:
-    """Who holds nothing any more blocks nobody."""
+    """A holder that has given back everything blocks nobody."""
     paths = OwnedPaths()
     paths.take("a", ("x/1", "y"))
     paths.give_back(("x/1", "y"))
@@ -453,7 +454,7 @@ def test_nothing_is_left_of_paths_that_were_given_back() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ why not
 def test_every_reason_has_its_words() -> None:
-    """What cannot be claimed says why, and names what it is about."""
+    """A refusal gives the reason, and names the workers, items or capabilities that it is about."""
     backlog = backlog_of(
         BacklogItem(id="done"),
         BacklogItem(id="mine", files=("src",)),
@@ -487,7 +488,7 @@ _IDS = ("done", "mine", "waits", "late", "able", "src", "closed", "doomed")
 
 
 def test_unknown_item() -> None:
-    """What was never added is told apart from what cannot be claimed."""
+    """An item that was never added is told apart from one that cannot be claimed."""
     with pytest.raises(UnknownItem, match="no item 'x' is in the backlog; add it first"):
         claim_by_id(Backlog(), "x")
 
@@ -509,11 +510,17 @@ def test_waiting_for_itself() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ the cost
 def test_one_file_wanted_by_many_costs_one_look() -> None:
-    """However many items want a file that is held, whoever asks for work looks at it once."""
-    backlog = backlog_of(*(BacklogItem(id=str(number), files=("pyproject.toml",)) for number in range(500)))
+    """A search for work looks once at a file that is held, however many items want it."""
     looked: list[tuple[str, ...]] = []
-    blocker = backlog._paths.blocker
-    backlog._paths.blocker = lambda paths: looked.append(tuple(paths)) or blocker(paths)  # type: ignore[method-assign]
+
+    class CountedPaths(OwnedPaths):
+        def blocker(self, paths: Sequence[str]) -> str | None:
+            looked.append(tuple(paths))
+            return super().blocker(paths)
+
+    backlog = Backlog(paths=CountedPaths())
+    for number in range(500):
+        backlog.add(BacklogItem(id=str(number), files=("pyproject.toml",)))
     for _ in range(20):
         held = claim(backlog)
         assert claim(backlog) is None
@@ -534,7 +541,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 class Model:
-    """Everything in lists; every question is answered by looking at all of it."""
+    """A backlog in lists; every question is answered by looking at all of it."""
 
     def __init__(self) -> None:
         self.items: list[BacklogItem] = []

@@ -28,7 +28,7 @@ def test_keys() -> None:
 
 
 def test_unknown_providers_are_allowed() -> None:
-    """What nothing was launched against yet is closed, and so is none at all."""
+    """A provider that nothing was launched against is closed, and so is the empty name."""
     providers = failing()
     gate = providers.gate(2.0)
     assert [gate(key) for key in (A, B, "")] == [False, True, True]
@@ -111,7 +111,7 @@ def test_when_to_ask_again() -> None:
 
 
 def test_no_provider_has_no_breaker() -> None:
-    """What names none is never counted, and an end of what was never launched changes nothing."""
+    """Nothing is counted for the empty name, and the end of something that was never launched changes nothing."""
     providers = ProviderBreakers()
     assert providers.launched("", "x", 0.0) is None
     assert [providers.ended("", "x", 0.0, OVERLOADED) for _ in range(9)] == [None] * 9

@@ -35,7 +35,7 @@ def _nothing_left() -> Iterator[None]:
 
 
 def plan_of(reviewer: str, workspace: str = "directory", **more: Any) -> Plan:
-    """One task, whose work a shell script reviews."""
+    """Return a plan with one task, whose work a shell script reviews."""
     agents = {
         "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
         "critic": AgentConfig(adapter="command", command=("sh", "-c", reviewer)),
@@ -64,7 +64,7 @@ def facts(run: Run) -> list[dict[str, Any]]:
 
 # -------------------------------------------------------------------------------------------------- in a plan
 async def test_approved_work_is_closed(tmp_path: Path) -> None:
-    """By a session below that of the task, in the same place; the verdict is on record."""
+    """The review runs in a session below that of the task, in the same place, and its verdict is on record."""
     result, run = await carried_out(tmp_path, plan_of(f"cat > asked; ls > there; echo fine; echo '{APPROVE}'"))
     assert result.ok
     assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
@@ -76,7 +76,7 @@ async def test_approved_work_is_closed(tmp_path: Path) -> None:
 
 
 async def test_rejected_work_fails_for_good(tmp_path: Path) -> None:
-    """As a test that fails: no other attempt, and the findings are the reason."""
+    """Rejected work fails like a failed test: there is no other attempt, and the findings are the reason."""
     result, run = await carried_out(tmp_path, plan_of(f"echo '{REJECT}'"))
     assert result.tasks["t"].error == "rejected by review: no test; wrong name"
     assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
@@ -104,7 +104,7 @@ async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(tmp_path: Pa
     ],
 )
 async def test_without_a_verdict_nothing_is_approved(tmp_path: Path, script: str, words: str) -> None:
-    """Whatever the reason is."""
+    """Nothing is approved without a verdict, for whatever reason there is none."""
     result, run = await carried_out(tmp_path, plan_of(script))
     assert result.tasks["t"].outcome == "failed"
     assert re.search(words, result.tasks["t"].error), result.tasks["t"].error
@@ -112,7 +112,7 @@ async def test_without_a_verdict_nothing_is_approved(tmp_path: Path, script: str
 
 
 async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -> None:
-    """The tests come first: they are cheaper."""
+    """The tests come before the review, since they are cheaper."""
     plan = plan_of(f"touch asked; echo '{APPROVE}'", acceptance=[{"file_exists": "other"}])
     result, _ = await carried_out(tmp_path, plan)
     assert result.tasks["t"].outcome == "failed"
@@ -120,7 +120,7 @@ async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -
 
 
 async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
-    """It is below the session of the task: nothing of it is left, and the task is cancelled."""
+    """The review is a child of the task's session: an abort ends both, and the task is cancelled."""
     results: list[PlanResult] = []
     settings = quick_settings(ladder={"request_s": 0.1})
     plan = plan_of("sleep 1000")
@@ -175,7 +175,7 @@ async def on_disk(plan: Plan, where: Path) -> PlanResult:
 
 
 async def test_the_reviewer_is_given_the_diff(repository: Path, tmp_path: Path) -> None:
-    """In the worktree of the task, against what it will be merged into; then that is merged."""
+    """The reviewer sees the diff between the task's worktree and the target, and that diff is merged."""
     script = f"cat > {tmp_path}/asked; pwd > {tmp_path}/where; echo '{APPROVE}'"
     result = await on_disk(plan_of(script, workspace="worktree"), repository)
     assert result.ok
@@ -187,7 +187,7 @@ async def test_the_reviewer_is_given_the_diff(repository: Path, tmp_path: Path) 
 
 
 async def test_a_reviewer_changes_nothing(repository: Path) -> None:
-    """What would be merged then is not what was reviewed."""
+    """Work that the reviewer has changed is not merged: it is not what was reviewed."""
     script = f"echo mine >> made.txt; echo '{APPROVE}'"
     result = await on_disk(plan_of(script, workspace="worktree"), repository)
     words = "not reviewed: the reviewer changed what it reviewed"

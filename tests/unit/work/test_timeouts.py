@@ -1,4 +1,5 @@
-"""How long an attempt may take: by scope and complexity, by what others of its kind took, and longer with progress."""
+"""Time limits of attempts: by size and complexity, by the durations of tasks of the same kind, and longer with
+progress."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_the_limits_are_clamped() -> None:
 
 
 def test_the_policy_is_the_callers() -> None:
-    """How many are needed, which percentile and what margin are fields of the policy."""
+    """The number of samples, the percentile and the margin are fields of the policy."""
     policy = Timeouts(samples_min=2, percentile=50.0, margin=2.0, min_s=1.0)
     assert policy.of(TaskKind(TaskSize.SMALL), [5.0, 3.0, 100.0]) == 10.0
     assert (
@@ -80,7 +81,7 @@ def test_the_policy_is_the_callers() -> None:
 
 
 def test_durations_of_a_kind() -> None:
-    """What one kind took says nothing about another; what has no kind is not kept."""
+    """Durations of one kind say nothing about another, and durations without a kind are not kept."""
     durations, small, docs = Durations(), TaskKind(TaskSize.SMALL), TaskKind(TaskSize.SMALL, role="docs")
     for took_s in (3.0, 1.0):
         durations.note(small, took_s)

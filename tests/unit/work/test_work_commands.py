@@ -20,24 +20,24 @@ pytestmark = pytest.mark.anyio
 
 
 class Log:
-    """What is recorded of tasks, and a table with one edge: what is ``PLANNED`` can be moved, once."""
+    """Records of tasks in a list, and a table with one edge: a ``PLANNED`` task can be moved, once."""
 
     def __init__(self) -> None:
         self.records: list[LifecycleEvent] = []
         self.moved: set[str] = set()
 
     def note(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], reason: str) -> LifecycleEvent:
-        return self._record(entity_id, name, "fact", cause, metadata, reason=reason)
+        return self.record(entity_id, name, "fact", cause, metadata, reason=reason)
 
     async def move(self, entity_id: str, cause: Cause, event: str = "approved", **metadata: Any) -> CommandEffect:
         if entity_id in self.moved:
-            self._record(entity_id, event, "refused", cause, {})
+            self.record(entity_id, event, "refused", cause, {})
             raise Refused(f"{entity_id}: approved in OPEN")
         self.moved.add(entity_id)
-        self._record(entity_id, event, "transition", cause, metadata, to_status="OPEN")
+        self.record(entity_id, event, "transition", cause, metadata, to_status="OPEN")
         return CommandEffect("OPEN", tuple(metadata.get("subtasks", ())))
 
-    def _record(
+    def record(
         self, entity_id: str, event: str, outcome: str, cause: Cause, metadata: dict[str, Any], **more: Any
     ) -> LifecycleEvent:
         seq = len(self.records) + 1
@@ -71,7 +71,7 @@ async def given(commands: CommandLog, log: Log, asked: Command, **metadata: Any)
 
 
 async def test_a_command_is_the_root_of_what_it_does() -> None:
-    """Who gave it, what and why is a fact without a cause, and the transition is caused by that."""
+    """A command is a fact without a cause, with its giver and reason, and the transition is caused by it."""
     log = Log()
     answer = await given(CommandLog(log.note), log, command(reason="looks good"))
     fact, moved = log.records
@@ -102,7 +102,7 @@ async def test_without_an_id_every_command_counts() -> None:
 
 
 async def test_a_refused_command_is_not_burned() -> None:
-    """What was refused may come again with its id, and takes effect then."""
+    """A refused command may come again with its id, and takes effect then."""
     log = Log()
     commands = CommandLog(log.note)
     log.moved.add("task:t")
@@ -165,7 +165,7 @@ async def test_two_at_once_are_one() -> None:
 
 
 async def test_when_the_first_of_two_is_refused_the_second_is_tried() -> None:
-    """Who waited for a command that was refused gives it by itself."""
+    """A caller that waited for a command which was refused carries the command out itself."""
     log = Log()
     commands, may, ends = CommandLog(log.note), anyio.Event(), list[str]()
 
@@ -216,7 +216,7 @@ async def test_what_was_refused_or_cut_off_is_not_known_after_a_restart() -> Non
     with pytest.raises(Refused):
         await given(CommandLog(log.note), log, command())
     log.note("task:u", "Commanded", Cause(actor="operator:me"), {"command": "approve", "command_id": "c2"}, "")
-    log._record("task:t", "approved", "transition", Cause(), {}, to_status="OPEN")
+    log.record("task:t", "approved", "transition", Cause(), {}, to_status="OPEN")
     log.moved.clear()
     later = CommandLog(log.note)
     later.fold(log.records)
@@ -229,7 +229,7 @@ async def test_records_that_follow_are_no_second_answer() -> None:
     log = Log()
     first = await given(CommandLog(log.note), log, command())
     fact = next(log.facts())
-    log._record("task:t", "approval_granted", "transition", Cause(fact.seq), {}, to_status="CLOSED")
+    log.record("task:t", "approval_granted", "transition", Cause(fact.seq), {}, to_status="CLOSED")
     later = CommandLog(log.note)
     later.fold(log.records)
     assert (await given(later, log, command())).state == first.state
@@ -240,18 +240,18 @@ async def test_what_comes_of_a_task_by_another_way_is_the_effect_too() -> None:
     log = Log()
     cancel = command(verb=Verb.CANCEL)
     log.note("task:t", "Commanded", Cause(actor="operator:me"), {"command": "cancel", "command_id": "c1"}, "")
-    log._record("task:t", "started", "transition", Cause(99), {}, to_status="IN_PROGRESS")
-    log._record("task:u", "cancelled", "transition", Cause(99), {}, to_status="CANCELLED")
+    log.record("task:t", "started", "transition", Cause(99), {}, to_status="IN_PROGRESS")
+    log.record("task:u", "cancelled", "transition", Cause(99), {}, to_status="CANCELLED")
     early, later = CommandLog(log.note), CommandLog(log.note)
     early.fold(log.records)
-    log._record("task:t", "cancelled", "transition", Cause(99), {}, to_status="CANCELLED")
+    log.record("task:t", "cancelled", "transition", Cause(99), {}, to_status="CANCELLED")
     later.fold(log.records)
     assert (await given(later, log, cancel)).state == "CANCELLED"
     assert (await given(early, log, cancel, event="cancelled")).repeated is False
 
 
 async def test_a_refusal_is_on_record() -> None:
-    """It names the command that it is caused by, and why."""
+    """The refusal names the command that caused it, and the reason."""
     log = Log()
     log.moved.add("task:t")
     with pytest.raises(Refused):
@@ -265,7 +265,7 @@ async def test_a_refusal_is_on_record() -> None:
 
 
 def test_each_verb_has_events_that_are_its_effect() -> None:
-    """None is left out, and each of its events is one that a table knows."""
+    """Every verb has events as its effect, and every such event stands in a table."""
     known = {*TASK.events, *RUN.events}
     assert set(EFFECTS) == set(Verb)
     assert set().union(*EFFECTS.values()) <= known
@@ -283,7 +283,7 @@ async def test_commands_without_an_id_leave_nothing_behind() -> None:
 
 
 async def test_the_oldest_answers_are_forgotten_first() -> None:
-    """What is remembered is bounded: beyond that the oldest is forgotten, and the newest are known."""
+    """The memory is bounded: the oldest reply is forgotten, and the newest are known."""
     log = Log()
     commands = CommandLog(log.note, kept_max=2)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The pool of workers in virtual time: slots, heartbeats, loss and return, draining; its records are checked, too."""
+"""The pool of workers in virtual time: slots, heartbeats, loss and return, draining. Its records are checked, too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Play: TypeAlias = "Callable[[Run], Coroutine[Any, Any, None]]"
 
 @pytest.fixture(params=["asyncio", "trio"])
 def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Run]:
-    """Runs a test on a supervisor whose time costs nothing, and checks its records afterwards."""
+    """Run a test on a supervisor in virtual time, and check its records afterwards."""
 
     def run(play: Play, journal: Callable[[MemoryStore], MemoryJournal] = MemoryJournal) -> Run:
         options: dict[str, Any] = {"loop_factory": VirtualLoop}
@@ -63,7 +63,7 @@ async def give(pool: WorkerPool, worker_id: str, name: str) -> None:
 
 
 async def nobody(pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-    """It is silent, unless a test lets it speak."""
+    """Send no heartbeat: a worker is silent unless the test calls ``beat``."""
 
 
 def free(pool: WorkerPool) -> list[str]:
@@ -71,14 +71,14 @@ def free(pool: WorkerPool) -> list[str]:
 
 
 def taken(events: list[LifecycleEvent]) -> Counter[tuple[str, str, str]]:
-    """The edges of the worker's table that were taken."""
+    """Return the edges of the worker's table that were taken."""
     moves = [one for one in events if one.entity_type == "worker" and one.outcome == "transition"]
     return Counter((one.from_status, one.event, one.to_status) for one in moves)
 
 
 # ------------------------------------------------------------------------------------------------------------ slots
-def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Callable[[Play], Run]) -> None:
-    """It has as many slots as the plan has sessions, and is offered until they are taken."""
+def test_a_plan_that_names_no_worker_has_the_local_one(virtually: Callable[[Play], Run]) -> None:
+    """The local worker has as many slots as the plan has sessions, and is offered until they are taken."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {}, slots=2)
@@ -99,7 +99,7 @@ def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Call
 
 
 def test_named_workers_have_what_the_plan_says(virtually: Callable[[Play], Run]) -> None:
-    """Each has its slots and its capabilities, a role is one of them; who was given something last comes last."""
+    """Each worker has its slots and capabilities, roles included; the one that was given a task last comes last."""
 
     async def play(run: Run) -> None:
         workers = {"a": WorkerConfig(slots=2, roles=("qa",)), "b": WorkerConfig(capabilities=("gpu",))}
@@ -133,7 +133,7 @@ def test_a_reserved_slot_that_was_never_used(virtually: Callable[[Play], Run]) -
 
 
 def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> None:
-    """More are a second worker; with fewer, who has too much goes on with it, and nobody gets more."""
+    """More slots are a second worker; with fewer, a worker that has too many tasks finishes them, and gets no more."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {}, slots=1)
@@ -153,7 +153,7 @@ def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> 
 
 
 def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
-    """Who is new is hired, who is not as it was is hired anew, and who is not wanted goes when it holds nothing."""
+    """A new worker is hired, a changed one is hired anew, and one that is not wanted goes when it holds nothing."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {"a": WorkerConfig(), "b": WorkerConfig(), "c": WorkerConfig()})
@@ -175,7 +175,7 @@ def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ health
 def test_workers_of_this_process_beat(virtually: Callable[[Play], Run]) -> None:
-    """Nobody who is there is lost, however long it works."""
+    """No worker that beats is lost, however long it works."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {"idle": WorkerConfig(), "busy": WorkerConfig()})
@@ -188,12 +188,11 @@ def test_workers_of_this_process_beat(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
-    """A worker of this process that does not beat any more is lost after three looks, each in half a minute."""
+    """A worker that does not beat any more is lost after three checks, one each half minute."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE)
         lost: list[tuple[str, list[str]]] = []
-        pool.on_lost = lambda worker_id, tasks: lost.append((worker_id, tasks))
+        pool = await pool_of(run, ONE, on_lost=lambda worker_id, tasks: lost.append((worker_id, tasks)))
         await give(pool, "worker:w", "a")
         pool.beat = lambda worker_id: True  # type: ignore[method-assign]
         await anyio.sleep(89.0)
@@ -209,8 +208,7 @@ def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]) -> None:
-    """A worker that is heard just after it was looked at is lost after three more looks, not after what was missing
-    before that."""
+    """A beat just after a check makes the worker last three more checks, whatever it had missed before."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -232,12 +230,12 @@ def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]
 
 
 def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run]) -> None:
-    """It answers again: it is taken back when all that it held was let go of, not before, and has all its slots."""
+    """A lost worker that beats again returns with all its slots, and not before all that it held was given back."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heartbeat=nobody)
         freed: list[int] = []
-        pool.on_free = lambda: freed.append(1)
+        workers = {"w": WorkerConfig(slots=2)}
+        pool = await pool_of(run, workers, heartbeat=nobody, on_free=lambda: freed.append(1))
         await give(pool, "worker:w", "a")
         pool.reserve("worker:w", "b")
         await anyio.sleep(91.0)
@@ -259,7 +257,7 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
     assert [one.metadata["task_id"] for one in run.transitions("task_assigned")] == ["a", "c"]
 
 
-def test_what_it_said_before_its_loss_does_not_bring_it_back(virtually: Callable[[Play], Run]) -> None:
+def test_a_beat_before_the_loss_does_not_bring_a_worker_back(virtually: Callable[[Play], Run]) -> None:
     """A worker that is silent when its last task is let go of stays lost."""
 
     async def play(run: Run) -> None:
@@ -273,8 +271,8 @@ def test_what_it_said_before_its_loss_does_not_bring_it_back(virtually: Callable
     assert virtually(play).transitions("health_check_recovered") == []
 
 
-def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], Run]) -> None:
-    """After three minutes of silence another worker takes its place; the old one is told that nobody expects it."""
+def test_a_worker_that_stays_silent_is_replaced(virtually: Callable[[Play], Run]) -> None:
+    """After three minutes of silence another worker takes its place, and a late beat returns false."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -293,7 +291,7 @@ def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], 
     assert given_up.metadata == {"silent_s": 180.0}
 
 
-def test_what_is_not_let_go_of_keeps_a_lost_worker_on_record(virtually: Callable[[Play], Run]) -> None:
+def test_a_lost_worker_stays_while_its_task_is_worked_on(virtually: Callable[[Play], Run]) -> None:
     """A worker is not shut down while somebody still works on what it held."""
 
     async def play(run: Run) -> None:
@@ -310,7 +308,7 @@ def test_what_is_not_let_go_of_keeps_a_lost_worker_on_record(virtually: Callable
 
 
 def test_a_pause_is_nobodys_silence(virtually: Callable[[Play], Run]) -> None:
-    """A process that was stopped for hours has lost nobody."""
+    """No worker is lost by a process that was suspended for hours."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
@@ -324,7 +322,7 @@ def test_a_pause_is_nobodys_silence(virtually: Callable[[Play], Run]) -> None:
 
 
 def leap(seconds: float) -> None:
-    """Nobody runs for so long."""
+    """Suspend the process for so many seconds."""
     if trio.lowlevel.in_trio_run():
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, MockClock)
@@ -339,7 +337,7 @@ def leap(seconds: float) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ draining
 def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> None:
-    """It holds nothing, and is gone; nobody knows it any more."""
+    """A drained worker that holds nothing is shut down at once, and unknown afterwards."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
@@ -354,7 +352,7 @@ def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> 
 
 
 def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
-    """It takes nothing new, ends its tasks, what was reserved for it included, and is shut down with the last."""
+    """A drained worker takes nothing new, ends its tasks, reserved ones included, and is shut down with the last."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {"w": WorkerConfig(slots=3)})
@@ -373,8 +371,8 @@ def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["told to drain", "drained"]
 
 
-def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[..., Run]) -> None:
-    """That the task is over is known, and not on record yet: it is ended, and nobody waits for it to end by itself."""
+def test_a_worker_drained_as_its_last_task_ends_is_shut_down(virtually: Callable[..., Run]) -> None:
+    """A worker whose last task has just ended, though not on record yet, is shut down when it is drained."""
     disks: list[FrozenJournal] = []
 
     def disk(store: MemoryStore) -> MemoryJournal:
@@ -398,7 +396,7 @@ def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[...,
 
 
 def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Callable[[Play], Run]) -> None:
-    """Who was told to drain is not given anything after its return."""
+    """A draining worker that was lost is given nothing after its return."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -447,7 +445,7 @@ def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_workers_of_a_dead_supervisor(virtually: Callable[[Play], Run], tmp_path: Path) -> None:
-    """Its workers died with it: they hold nothing, take nothing, and are shut down with the pool that follows."""
+    """Workers of a dead supervisor hold nothing, take nothing, and are shut down with the next pool."""
     left = MemoryStore()
 
     async def play(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The text files that agents ask for: one suite for every implementation of the port, and what the disk adds."""
+"""Text files that agents request: a conformance suite of the port, and properties of the disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files(request: pytest.FixtureRequest) -> AgentFiles:
 
 
 async def test_what_was_written_is_read(files: AgentFiles, tmp_path: Path) -> None:
-    """The last text whole, also in directories that were not there."""
+    """A read returns the last text that was written, also in directories that did not exist."""
     path = str(tmp_path / "a" / "b.txt")
     await files.write(path, "first, and long\n", str(tmp_path))
     await files.write(path, "schön\n", str(tmp_path))
@@ -30,13 +30,13 @@ async def test_what_was_written_is_read(files: AgentFiles, tmp_path: Path) -> No
 
 
 async def test_a_file_that_is_not_there_is_an_error(files: AgentFiles, tmp_path: Path) -> None:
-    """It names the path."""
+    """A missing file is an error that names the path."""
     with pytest.raises(OSError, match="none"):
         await files.read(str(tmp_path / "none.txt"), str(tmp_path))
 
 
 async def test_a_file_outside_of_the_workspace_is_refused(files: AgentFiles, tmp_path: Path) -> None:
-    """However the path is written."""
+    """A file outside of the workspace is refused, however the path is written."""
     for path in ("/etc/passwd", f"{tmp_path}/../x"):
         with pytest.raises(FileRefused, match="is not within"):
             await files.read(path, str(tmp_path))
@@ -45,7 +45,7 @@ async def test_a_file_outside_of_the_workspace_is_refused(files: AgentFiles, tmp
 
 
 async def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    """A pipe nobody writes to, a directory, a device."""
+    """A pipe without a writer, a directory and a device are refused without waiting."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path, Path("/dev/zero")):
@@ -56,7 +56,7 @@ async def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> 
 
 
 async def test_a_file_is_bounded_and_text(tmp_path: Path) -> None:
-    """One byte more than the bound, and bytes that are no UTF-8, are errors that say so."""
+    """A file with one byte too many, or with bytes that are no UTF-8, is an error that says so."""
     long, odd = tmp_path / "long", tmp_path / "odd"
     long.write_bytes(b"x" * (FILE_BYTES_MAX + 1))
     odd.write_bytes(b"\xff")
@@ -67,7 +67,7 @@ async def test_a_file_is_bounded_and_text(tmp_path: Path) -> None:
 
 
 async def test_a_written_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
-    """A script stays executable, and what a link leads to is written; nothing else is left beside it."""
+    """A script stays executable, the target of a link is written, and nothing else is left beside it."""
     script, link = tmp_path / "run.sh", tmp_path / "link"
     script.write_text("old")
     script.chmod(0o750)

@@ -1,4 +1,4 @@
-"""Worktrees: each session has a branch of its own, its work comes back into the target, and no commit is ever lost."""
+"""Worktrees: each session has a branch of its own, its work is merged into the target, and no commit is ever lost."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ async def workspaces(repository: Path, target: str = "") -> AsyncIterator[GitWor
 
 
 async def finished(spaces: GitWorkspaces, session_id: str) -> tuple[Merge, Released]:
-    """Merged and put away."""
-    return await spaces.merge(session_id, f"merge {session_id}"), await spaces.put_away(session_id, "put away")
+    """Merge the work of a session and clean up its workspace."""
+    return await spaces.merge(session_id, f"merge {session_id}"), await spaces.clean_up(session_id, "put away")
 
 
 async def prepared(spaces: GitWorkspaces, session_id: str, directory: Path) -> Path:
@@ -69,7 +69,7 @@ async def prepared(spaces: GitWorkspaces, session_id: str, directory: Path) -> P
 
 
 async def test_each_session_works_on_a_branch_of_its_own(repository: Path) -> None:
-    """The same part of the repository, on another branch; asked for twice it is the same place, with what it holds."""
+    """A session works in the configured directory on a branch of its own; a second call returns the same directory."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository / "part")
         assert (place / "b.txt").read_text() == "two\n"
@@ -99,7 +99,7 @@ async def test_what_an_agent_left_uncommitted_reaches_the_target(repository: Pat
 
 @pytest.mark.parametrize("told", ["--assume-unchanged", "--skip-worktree", "core.ignoreStat"])
 async def test_a_change_that_git_was_told_not_to_look_for_is_work(repository: Path, told: str) -> None:
-    """It is in the worktree, nobody ignores it, and it would go with that."""
+    """A changed file that git was told to take for unchanged is committed: it would be lost with the worktree."""
     async with workspaces(repository) as spaces:
         if told == "core.ignoreStat":
             git(repository, "config", told, "true")
@@ -113,7 +113,7 @@ async def test_a_change_that_git_was_told_not_to_look_for_is_work(repository: Pa
 
 
 async def test_what_is_outside_of_a_sparse_checkout_is_work(repository: Path) -> None:
-    """New or changed, it is in the worktree; what is left out there is as it was."""
+    """New or changed files outside of a sparse checkout are committed; files that it leaves out stay unchanged."""
     for name in ("other", "third"):
         (repository / name).mkdir()
         (repository / name / "c.txt").write_text("three\n")
@@ -131,7 +131,7 @@ async def test_what_is_outside_of_a_sparse_checkout_is_work(repository: Path) ->
 
 
 async def test_a_session_that_changed_nothing_has_nothing_to_merge(repository: Path) -> None:
-    """The target stays where it is."""
+    """The target stays if a session has changed nothing."""
     before = git(repository, "rev-parse", "main")
     async with workspaces(repository) as spaces:
         await prepared(spaces, "look", repository)
@@ -141,7 +141,7 @@ async def test_a_session_that_changed_nothing_has_nothing_to_merge(repository: P
 
 
 async def test_a_conflict_is_refused_and_the_work_is_kept(repository: Path) -> None:
-    """The files are named, the target is as it was, and the branch holds the work that could not be merged."""
+    """A conflict is refused with the files, the target is unchanged, and the branch holds the work."""
     async with workspaces(repository) as spaces:
         for name in ("one", "other"):
             place = await prepared(spaces, name, repository)
@@ -157,7 +157,7 @@ async def test_a_conflict_is_refused_and_the_work_is_kept(repository: Path) -> N
 
 
 async def test_files_in_conflict_are_called_what_they_are_called(repository: Path) -> None:
-    """Not in the octal numbers of git."""
+    """Files in conflict are named as text, not in git's octal numbers."""
     async with workspaces(repository) as spaces:
         for name in ("one", "other"):
             place = await prepared(spaces, name, repository)
@@ -167,7 +167,7 @@ async def test_files_in_conflict_are_called_what_they_are_called(repository: Pat
 
 
 async def test_local_changes_are_never_overwritten(repository: Path) -> None:
-    """A merge that would change a file somebody is editing is refused; it goes through once that is out of the way."""
+    """A merge that would change a locally changed file is refused; it succeeds once the change is gone."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "a.txt").write_text("fixed\n")
@@ -185,7 +185,7 @@ async def test_local_changes_are_never_overwritten(repository: Path) -> None:
 async def test_an_index_that_the_user_has_locked_is_waited_for(
     repository: Path, monkeypatch: pytest.MonkeyPatch, unlocks: bool, outcome: str
 ) -> None:
-    """For a moment, since most locks are short; who has locked it for longer is no change in the way."""
+    """A short lock of the user's index is waited for; a longer one refuses the merge, and not as a local change."""
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 500 if unlocks else 2)
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_WAIT_S", 0.02)
     lock, waiting = repository / ".git" / "index.lock", repository.parent / "worktrees" / ".step.json"
@@ -207,7 +207,7 @@ async def test_an_index_that_the_user_has_locked_is_waited_for(
 
 
 async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's directory is as it was before, though git had written some of the files and held the lock."""
+    """A fast-forward that does not end is undone, though git had written some files and held the lock."""
     git(repository, "config", "filter.slow.smudge", "sleep 1000")
     monkeypatch.setattr("supervisor.workspaces.fast_forward.FORWARD_S", 0.5)
     async with workspaces(repository) as spaces:
@@ -222,7 +222,7 @@ async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monk
 
 
 async def test_a_target_that_nobody_has_checked_out(repository: Path) -> None:
-    """It moves all the same, and the branch that is checked out does not."""
+    """A target that is not checked out moves, and the branch that is checked out does not."""
     git(repository, "branch", "release")
     before = git(repository, "rev-parse", "main")
     async with workspaces(repository, "release") as spaces:
@@ -234,7 +234,7 @@ async def test_a_target_that_nobody_has_checked_out(repository: Path) -> None:
 
 
 async def test_sessions_that_end_together_are_all_merged(repository: Path) -> None:
-    """One merge is made at a time, each on top of the one before."""
+    """Sessions that end together are merged one at a time, each on top of the one before."""
     names = [f"session-{number}" for number in range(4)]
     merges: list[Merge] = []
 
@@ -251,7 +251,7 @@ async def test_sessions_that_end_together_are_all_merged(repository: Path) -> No
 
 
 async def test_what_is_committed_elsewhere_than_on_the_branch_is_kept(repository: Path) -> None:
-    """An agent that detached its HEAD or left its branch behind loses neither line of work."""
+    """An agent that detached its HEAD or left its branch behind loses no commit of either line."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "on-branch.txt").write_text("1")
@@ -266,23 +266,23 @@ async def test_what_is_committed_elsewhere_than_on_the_branch_is_kept(repository
 
 
 async def test_a_repository_inside_the_worktree_is_not_removed(repository: Path) -> None:
-    """Its commits are nowhere else: the directory stays, and is named."""
+    """A worktree with a repository inside is not removed, and is named: its commits are nowhere else."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         inner = committed_inside(place / "inner")
-        released = await spaces.put_away("fix", "with a repository inside")
+        released = await spaces.clean_up("fix", "with a repository inside")
     assert released == Released(branch="supervisor/fix", directory=str(place))
     assert git(inner, "log", "--format=%s") == "inside"
 
 
 async def test_work_that_nobody_merged_is_kept_on_its_branch(repository: Path) -> None:
-    """An aborted session's worktree goes, what it had begun is committed; its name can be used again all the same."""
+    """An aborted session's worktree is removed and its work committed; its name can be used again."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
-        assert await spaces.left() == ["fix"]
-        assert await spaces.put_away("fix", "partial work") == Released(branch="supervisor/fix")
-        assert await spaces.left() == []
+        assert await spaces.list_sessions() == ["fix"]
+        assert await spaces.clean_up("fix", "partial work") == Released(branch="supervisor/fix")
+        assert await spaces.list_sessions() == []
         kept = git(repository, "rev-parse", "supervisor/fix")
         again = await prepared(spaces, "fix", repository)
     assert not (again / "new.txt").exists()
@@ -291,14 +291,14 @@ async def test_work_that_nobody_merged_is_kept_on_its_branch(repository: Path) -
 
 
 async def test_what_was_set_aside_before_is_so_still(repository: Path) -> None:
-    """A session that begins with a checkpoint again and again, and adds nothing to it, is not in its own way."""
+    """A session that begins with the same checkpoint again and again, and adds nothing, does not block itself."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
         commit = await spaces.save("fix", WorkspaceSpec(owner="task:fix", directory=str(repository)), "saved")
         at_it = WorkspaceSpec(owner="task:fix", directory=str(repository), starts_at=commit)
         for _ in range(3):
-            await spaces.put_away("fix", "put away")
+            await spaces.clean_up("fix", "put away")
             await spaces.begin("fix", at_it)
             assert (place / "new.txt").exists()
     assert git(repository, "branch", "--list", "--format=%(refname:short)", "supervisor/fix.*").splitlines() == [
@@ -307,7 +307,7 @@ async def test_what_was_set_aside_before_is_so_still(repository: Path) -> None:
 
 
 async def test_a_child_works_where_its_root_does(repository: Path) -> None:
-    """At the place that its own agent is configured for."""
+    """A child works in the worktree of its root, in the directory that its own agent is configured for."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         child = await spaces.prepare("fix/help", str(repository / "part"), root_id="fix")
@@ -315,7 +315,7 @@ async def test_a_child_works_where_its_root_does(repository: Path) -> None:
 
 
 async def test_an_agent_of_another_repository_is_refused(repository: Path, tmp_path: Path) -> None:
-    """Its work could not be merged here."""
+    """An agent configured for another repository is refused, since its work could not be merged."""
     other = tmp_path / "other"
     other.mkdir()
     git(other, "init", "--quiet")
@@ -325,7 +325,7 @@ async def test_an_agent_of_another_repository_is_refused(repository: Path, tmp_p
 
 
 async def test_a_worktree_that_was_not_made_to_the_end_is_made_anew(repository: Path) -> None:
-    """Files that were never checked out would else be committed as removed."""
+    """An incomplete worktree is made anew: its missing files would otherwise be committed as removed."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         lock = Path(git(place, "rev-parse", "--absolute-git-dir")) / "locked"
@@ -337,7 +337,7 @@ async def test_a_worktree_that_was_not_made_to_the_end_is_made_anew(repository: 
 
 
 async def test_hooks_of_the_repository_are_not_run(repository: Path) -> None:
-    """An agent can write them; they would run with our rights."""
+    """Hooks of the repository, which an agent can write, are not run."""
     for name in ("pre-commit", "post-checkout", "post-commit", "post-merge"):
         hook = repository / ".git" / "hooks" / name
         hook.write_text("#!/bin/sh\ntouch ran\nexit 1\n")
@@ -351,7 +351,7 @@ async def test_hooks_of_the_repository_are_not_run(repository: Path) -> None:
 
 
 async def test_ignored_files_of_the_user_are_never_overwritten(repository: Path) -> None:
-    """Git itself would: a file that is ignored is nobody's to it."""
+    """Ignored files of the user are never overwritten, although git itself would."""
     (repository / ".gitignore").write_text("secret.txt\n")
     commit_all(repository, "ignore")
     async with workspaces(repository) as spaces:
@@ -377,7 +377,7 @@ async def test_ignored_files_of_the_user_are_never_overwritten(repository: Path)
 async def test_what_the_user_wants_of_his_own_merges_is_not_asked_of_ours(
     repository: Path, key: str, value: str
 ) -> None:
-    """A fast-forward is made all the same."""
+    """The user's own merge settings do not apply: a fast-forward is made all the same."""
     git(repository, "config", key, value)
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
@@ -389,7 +389,7 @@ async def test_what_the_user_wants_of_his_own_merges_is_not_asked_of_ours(
 
 
 async def test_a_history_of_its_own_is_not_merged(repository: Path) -> None:
-    """Work that has no commit in common with the target is kept, and the words say where."""
+    """Work without a common commit with the target is kept, and the error says where."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         git(place, "checkout", "--quiet", "--orphan", "anew")
@@ -401,27 +401,27 @@ async def test_a_history_of_its_own_is_not_merged(repository: Path) -> None:
         for ask in (spaces.merge, spaces.changes):
             with pytest.raises(WorkspaceError, match=words):
                 await ask("fix", "merge")
-        released = await spaces.put_away("fix", "put away")
+        released = await spaces.clean_up("fix", "put away")
     assert released == Released(branch=f"supervisor/fix.{tip[:12]}")
     assert git(repository, "rev-parse", released.branch) == tip
 
 
 async def test_an_empty_branch_without_a_commit_is_told(repository: Path) -> None:
-    """There is nothing to commit, and no commit to merge: what was committed before stays on its branch."""
+    """A branch without a commit is reported; what was committed before stays on the session's branch."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new\n")
         commit_all(place, "new")
         git(place, "checkout", "--quiet", "--orphan", "anew")
         git(place, "rm", "-r", "--quiet", "--force", ".")
-        for ask in (spaces.merge, spaces.put_away):
+        for ask in (spaces.merge, spaces.clean_up):
             with pytest.raises(WorkspaceError, match=f"nothing is left in {place}, .*; check out supervisor/fix,"):
                 await ask("fix", "merge")
     assert git(repository, "show", "supervisor/fix:new.txt") == "new"
 
 
 async def test_a_target_that_is_being_rebased_is_not_moved(repository: Path) -> None:
-    """Git could not end the rebase then."""
+    """A target that is being rebased is not moved, since git could not finish the rebase then."""
     for name in ("one", "two"):
         git(repository, "commit", "--quiet", "--allow-empty", "--message", name)
     async with workspaces(repository, target="main") as spaces:
@@ -437,7 +437,7 @@ async def test_a_target_that_is_being_rebased_is_not_moved(repository: Path) -> 
 
 
 async def test_the_branch_of_another_supervisor_is_not_ours(repository: Path, tmp_path: Path) -> None:
-    """Who comes second has no worktree, and nothing that is left of it."""
+    """A second supervisor in the same repository gets no worktree of the first one's session."""
     async with workspaces(repository) as spaces, ShimHost() as host:
         second = GitWorkspaces(host, tmp_path / "others", str(repository))
         place = await prepared(spaces, "fix", repository)
@@ -446,12 +446,12 @@ async def test_the_branch_of_another_supervisor_is_not_ours(repository: Path, tm
             WorkspaceError, match=f"the branch supervisor/fix is checked out in {place}; end what works"
         ):
             await prepared(second, "fix", repository)
-        assert await second.put_away("fix", "put away") == Released()
+        assert await second.clean_up("fix", "put away") == Released()
         assert (await finished(spaces, "fix"))[0].outcome == "merged"
 
 
 async def test_changes_of_the_user_are_not_stashed_away(repository: Path) -> None:
-    """Whatever the user's own configuration says of merges."""
+    """Changes of the user are not stashed, whatever the user's merge settings say."""
     git(repository, "config", "merge.autoStash", "true")
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
@@ -464,8 +464,7 @@ async def test_changes_of_the_user_are_not_stashed_away(repository: Path) -> Non
 
 @pytest.mark.parametrize("ignored", ["none", "all"])
 async def test_a_repository_inside_is_not_merged(repository: Path, ignored: str) -> None:
-    """Only its name would be, and its commits would go with the worktree; no setting, which an agent can change, hides
-    it."""
+    """A repository inside is refused, since only its name would be merged; no setting of an agent hides it."""
     git(repository, "config", "diff.ignoreSubmodules", ignored)
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
@@ -477,7 +476,7 @@ async def test_a_repository_inside_is_not_merged(repository: Path, ignored: str)
 
 
 async def test_a_repository_without_a_commit_is_told(repository: Path) -> None:
-    """Git adds nothing then: what is there is left, and the words say what to do."""
+    """A repository without a commit, which git does not add, is left and reported with the fix."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new\n")
@@ -486,7 +485,7 @@ async def test_a_repository_without_a_commit_is_told(repository: Path) -> None:
         with pytest.raises(WorkspaceError) as told:
             await spaces.merge("fix", "merge")
         with pytest.raises(WorkspaceError):
-            await spaces.put_away("fix", "put away")
+            await spaces.clean_up("fix", "put away")
     assert str(told.value) == (
         f"nothing can be committed in {place}: {place}/inner/ is a repository without a commit;"
         f" remove {place}/inner/.git, or commit there"
@@ -495,7 +494,7 @@ async def test_a_repository_without_a_commit_is_told(repository: Path) -> None:
 
 
 async def test_what_is_changed_in_a_submodule_is_not_left_behind(repository: Path, tmp_path: Path) -> None:
-    """A merge would not have it: it is refused, and the worktree left. One that is as it was is in nobody's way."""
+    """A changed submodule refuses the merge and keeps the worktree; an unchanged one does not."""
     inner = committed_inside(tmp_path / "inner")
     git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub")
     git(repository, "commit", "--quiet", "--message", "a submodule")
@@ -514,7 +513,7 @@ async def test_what_is_changed_in_a_submodule_is_not_left_behind(repository: Pat
 
 
 async def test_a_repository_inside_is_found_among_very_many_files(repository: Path) -> None:
-    """A list of changed files is read whole, or not believed: the name of a repository may stand at its very front."""
+    """A listing is read completely or refused: the name of a repository may be at its very beginning."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         committed_inside(place / "aa")
@@ -526,7 +525,7 @@ async def test_a_repository_inside_is_found_among_very_many_files(repository: Pa
 
 
 async def test_who_has_the_target_is_found_among_hundreds_of_worktrees(repository: Path) -> None:
-    """The target never moves under those who have it checked out, however many worktrees there are besides."""
+    """A checkout of the target is found among hundreds of worktrees."""
     for number in range(320):
         name = f"{number:03}-{'x' * 60}"
         kept, other = repository / ".git" / "worktrees" / name, repository.parent / "others" / name
@@ -544,7 +543,7 @@ async def test_who_has_the_target_is_found_among_hundreds_of_worktrees(repositor
 
 
 async def test_names_that_are_no_text_can_be_kept(repository: Path) -> None:
-    """Whatever a file is called, and however git is set to show that, what is told of it can be put on record."""
+    """A file name that is no text is reported in a form that can be recorded, whatever git's settings are."""
     git(repository, "config", "core.quotePath", "false")
     named = (os.fsdecode(b"not-\xff-utf8"), "two\nlines", "two\u2028lines")
     async with workspaces(repository) as spaces:
@@ -561,7 +560,7 @@ async def test_names_that_are_no_text_can_be_kept(repository: Path) -> None:
 
 
 async def test_of_many_files_in_conflict_some_are_named(repository: Path) -> None:
-    """The reason stays short enough to be read."""
+    """A refusal names some of many files in conflict, so that it stays readable."""
     async with workspaces(repository) as spaces:
         for session in ("one", "other"):
             place = await prepared(spaces, session, repository)
@@ -574,18 +573,18 @@ async def test_of_many_files_in_conflict_some_are_named(repository: Path) -> Non
 
 
 async def test_a_list_that_is_too_long_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a list decides nothing: what is there stays where it is."""
+    """A listing that is too long refuses the operation, and everything stays where it is."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new\n")
         monkeypatch.setattr("supervisor.workspaces.git_command.LISTED_MAX", 80)
         with pytest.raises(WorkspaceError, match="it lists more than 80 bytes"):
-            await spaces.put_away("fix", "put away")
+            await spaces.clean_up("fix", "put away")
     assert (place / "new.txt").exists()
 
 
 async def test_a_conflict_that_an_agent_left_is_not_merged(repository: Path) -> None:
-    """Its markers are no result."""
+    """Files with conflict markers are not merged."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         git(place, "checkout", "--quiet", "-b", "side")
@@ -606,7 +605,7 @@ def begin_rebase(place: Path) -> None:
 
 
 def begin_cherry_picks(place: Path) -> None:
-    """Of two, where the first is in conflict; that is resolved, and the second forgotten."""
+    """Begin two cherry-picks: the conflict of the first is resolved, and the second never continued."""
     git(place, "checkout", "--quiet", "-b", "picked", "HEAD~3")
     (place / "1.txt").write_text("another\n")
     commit_all(place, "another")
@@ -641,7 +640,7 @@ async def three_commits(spaces: GitWorkspaces, repository: Path) -> Path:
 async def test_half_of_what_an_agent_did_is_not_merged(
     repository: Path, begin: Callable[[Path], None], what: str
 ) -> None:
-    """It began what goes through its commits one by one, and did not end it."""
+    """Work in the middle of a rebase, a cherry-pick or a bisection is not merged."""
     async with workspaces(repository) as spaces:
         place = await three_commits(spaces, repository)
         tip = git(place, "rev-parse", "HEAD")
@@ -658,7 +657,8 @@ async def test_half_of_what_an_agent_did_is_not_merged(
 async def test_what_an_agent_began_and_did_not_end_is_taken_back(
     repository: Path, begin: Callable[[Path], None], what: str
 ) -> None:
-    """Else the next attempt would end it, and have what was taken back."""
+    """An operation that an agent began and did not end is ended by a rollback, so that the next attempt cannot resume
+    it."""
     place = WorkspaceSpec(owner="task:fix", directory=str(repository), rollback=True)
     async with workspaces(repository) as spaces:
         begin(await three_commits(spaces, repository))
@@ -673,19 +673,19 @@ async def test_what_an_agent_began_and_did_not_end_is_taken_back(
 
 
 async def test_what_a_rebase_had_stashed_is_kept(repository: Path) -> None:
-    """It is on no branch, and the worktree that knows of it goes."""
+    """Changes that a rebase had stashed are kept as a stash when the worktree is removed."""
     git(repository, "config", "rebase.autoStash", "true")
     async with workspaces(repository) as spaces:
         place = await three_commits(spaces, repository)
         (place / "a.txt").write_text("stashed\n")
         begin_rebase(place)
-        await spaces.put_away("fix", "put away")
+        await spaces.clean_up("fix", "put away")
     assert not place.exists()
     assert git(repository, "show", "stash@{0}:a.txt") == "stashed"
 
 
 async def test_what_an_agent_looked_at_again_is_not_all_of_its_work(repository: Path) -> None:
-    """It left an older commit checked out: its branch has more, which is not merged for nothing."""
+    """If an older commit is checked out, the merge is refused, since the branch has more work."""
     async with workspaces(repository) as spaces:
         place = await three_commits(spaces, repository)
         git(place, "checkout", "--quiet", "--detach", "HEAD~2")
@@ -698,7 +698,8 @@ async def test_what_an_agent_looked_at_again_is_not_all_of_its_work(repository: 
 
 
 async def test_a_worktree_that_somebody_locked_is_kept(repository: Path) -> None:
-    """Only a lock that git set while it made the worktree says that it is not whole."""
+    """A worktree with a lock of a user is kept; only git's own lock of a worktree in the making marks an incomplete
+    one."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         git(repository, "worktree", "lock", str(place))
@@ -708,7 +709,7 @@ async def test_a_worktree_that_somebody_locked_is_kept(repository: Path) -> None
 
 
 async def test_other_worktrees_of_the_repository_are_left_alone(repository: Path, tmp_path: Path) -> None:
-    """Also one whose directory is away just now, and one that works on a branch of ours."""
+    """Other worktrees are left alone, even with a directory that is away, or on a branch of ours."""
     git(repository, "worktree", "add", "--quiet", str(tmp_path / "away"), "-b", "theirs")
     (tmp_path / "away").rename(tmp_path / "elsewhere")
     git(repository, "worktree", "add", "--quiet", str(tmp_path / "other"), "-b", "supervisor/taken")
@@ -721,9 +722,9 @@ async def test_other_worktrees_of_the_repository_are_left_alone(repository: Path
     assert git(tmp_path / "away", "branch", "--show-current") == "theirs"
 
 
-@pytest.mark.parametrize("what", ["changes", "merge", "save", "roll_back", "put_away"])
+@pytest.mark.parametrize("what", ["changes", "merge", "save", "roll_back", "clean_up"])
 async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path, what: str) -> None:
-    """When nobody works there, it is nobody's."""
+    """An index lock that a killed git left is removed, since nobody works in the worktree."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
@@ -734,7 +735,7 @@ async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path, 
 
 
 def _nothing(link: Path) -> None:
-    """Its agent has only removed the file."""
+    """Leave the link file removed."""
 
 
 def _repository_of_its_own(link: Path) -> None:
@@ -747,8 +748,8 @@ def _the_main_one(link: Path) -> None:
 
 @pytest.mark.parametrize("replace", [_nothing, Path.mkdir, os.mkfifo, _repository_of_its_own, _the_main_one])
 async def test_what_an_agent_made_of_its_worktree_is_left(repository: Path, replace: Callable[[Path], None]) -> None:
-    """Without its own link, git takes the repository above for it: of what is the user's nothing is committed or
-    removed, what is there is left, and the error says so."""
+    """A worktree whose link was removed or replaced is left, and the error says so: git would take the repository above
+    it."""
     async with ShimHost() as host:
         spaces = GitWorkspaces(host, repository / "worktrees", str(repository))
         (repository / ".git" / "info" / "exclude").write_text("worktrees\n")
@@ -763,19 +764,19 @@ async def test_what_an_agent_made_of_its_worktree_is_left(repository: Path, repl
             lambda: spaces.changes("fix", "review"),
             lambda: spaces.save("fix", where, "save"),
             lambda: spaces.roll_back("fix", where, "back"),
-            lambda: spaces.put_away("fix", "away"),
+            lambda: spaces.clean_up("fix", "away"),
             lambda: prepared(spaces, "fix", repository),
         ):
             with pytest.raises(WorkspaceError, match=r"is no worktree any more: its \.git was removed or replaced"):
                 await ask()
-        assert await spaces.left() == ["fix"]
+        assert await spaces.list_sessions() == ["fix"]
     assert (place / "new.txt").exists()
     assert (repository / "a.txt").read_text() == "the user's\n"
     assert git(repository, "rev-parse", "HEAD") == head
 
 
 async def test_a_worktree_that_was_moved_is_told_and_can_be_repaired(repository: Path) -> None:
-    """With its repository, as by who gives the directory of a project another name."""
+    """A moved worktree is reported and can be repaired."""
     project = repository.parent / "project"
     async with workspaces(repository) as spaces:
         (await prepared(spaces, "fix", repository) / "new.txt").write_text("new")
@@ -792,23 +793,23 @@ async def test_a_worktree_that_was_moved_is_told_and_can_be_repaired(repository:
 
 
 async def test_what_was_set_aside_is_removed_later(repository: Path) -> None:
-    """A removal that was cut short is ended by the next look, and half of it is never taken for work."""
+    """A removal that was cut short is finished by the next clean-up, and half of it is never taken for work."""
     async with workspaces(repository) as spaces:
         half = repository.parent / "worktrees" / ".gone-1" / "gone"
         half.mkdir(parents=True)
-        assert await spaces.left() == []
+        assert await spaces.list_sessions() == []
     assert not half.parent.exists()
 
 
 async def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path, repository: Path) -> None:
-    """The error names it and says what to write instead."""
+    """A directory without a repository is an error that names it and the fix."""
     async with workspaces(repository) as spaces:
         with pytest.raises(WorkspaceError, match=r"is not in a git repository .* use workspace: directory"):
             await prepared(spaces, "fix", tmp_path)
 
 
 async def test_a_repository_without_a_target_is_refused(repository: Path) -> None:
-    """No branch checked out, or none of that name: the error says what to do."""
+    """A repository without a target is an error with the fix: no branch checked out, or none of that name."""
     async with workspaces(repository, "nowhere") as spaces:
         with pytest.raises(WorkspaceError, match=r"the branch 'nowhere' of .* is not there, or has no commit; make it"):
             await prepared(spaces, "fix", repository)
@@ -819,7 +820,7 @@ async def test_a_repository_without_a_target_is_refused(repository: Path) -> Non
 
 
 async def test_a_tag_may_be_called_as_the_target(repository: Path) -> None:
-    """What is checked out is a branch, whatever else has its name."""
+    """A tag with the name of the target does not count as the target."""
     git(repository, "tag", "main")
     async with workspaces(repository) as spaces:
         await spaces.check()
@@ -827,7 +828,8 @@ async def test_a_tag_may_be_called_as_the_target(repository: Path) -> None:
 
 
 async def test_a_branch_in_the_way_of_all_others_is_refused(repository: Path) -> None:
-    """Git keeps no branch below another one: it is said before any session begins."""
+    """A branch with the name of the prefix is refused before any session begins, since git keeps no branch below
+    another."""
     git(repository, "branch", "supervisor")
     async with workspaces(repository) as spaces:
         with pytest.raises(WorkspaceError, match=r"has a branch 'supervisor', .*; rename it"):
@@ -838,13 +840,13 @@ async def test_a_branch_in_the_way_of_all_others_is_refused(repository: Path) ->
     "session_id", ["fix", "a.b", "a..b", ".hidden", "-x", "end.", "x.lock", "a/b", "a b", "~^:?*[\\", "é", "@{"]
 )
 def test_every_id_has_a_branch(session_id: str) -> None:
-    """Whatever an id holds, its branch is one that git takes, and its directory one name."""
+    """Any id has a branch name that git accepts, and a directory of one name."""
     branch = branch_of(session_id)
     assert git(Path.cwd(), "check-ref-format", "--branch", branch) == branch
     assert branch.count("/") == 1
 
 
 def test_no_two_ids_share_a_branch() -> None:
-    """What is escaped stays apart."""
+    """Different ids have different branches."""
     ids = ["a/b", "a%2Fb", "a..b", "a%2E%2Eb", "-x", "%2Dx", "x.lock", "x%2Elock"]
     assert len({branch_of(one) for one in ids}) == len(ids)

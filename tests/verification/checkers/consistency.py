@@ -134,9 +134,9 @@ def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: C
         kept, told = set(_open_calls(row)), calls.get(row.id, set())
         if kept != told:
             say("durable", row.id, f"shows the calls {sorted(told)}, and has {sorted(kept)} on record")
-        returned = [one for one in sup._system.children(row.id) if begun(one) and one not in kept]
+        returned = [one for one in sup.registry.system.children(row.id) if begun(one) and one not in kept]
         for child in returned:
-            if sup._system.inspect(child).phase == "live":
+            if sup.registry.system.inspect(child).phase == "live":
                 say("bounded", child, "has returned, on record, and its actor lives on")
 
 

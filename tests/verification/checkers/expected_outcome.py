@@ -138,7 +138,7 @@ class _Foretelling:
 
     def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Way, str]:
         """One of a run. An agent that hangs is woken up, and then asked to stop: each time it begins once more, in the
-        same attempt (docs/budgets.md), unless the time of its turn is over before."""
+        same attempt (docs/explanation/budgets.md), unless the time of its turn is over before."""
         liveness, limit_s = self._liveness, self._least_s(task)
         profile = liveness.large if task.scope in LARGE else liveness.default
         way, error = tries.begin()

@@ -30,6 +30,6 @@ def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities
         say("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
     if left := counted(sup, entities):
         say("bounded", left[0], f"is still counted after the supervisor has closed: {left[:5]}")
-    actors, timers = len(sup._system), sup._system.timers.pending
+    actors, timers = len(sup.registry.system), sup.registry.system.timers.pending
     if actors or timers > TIMERS_MAX:
         say("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")

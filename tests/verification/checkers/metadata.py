@@ -1,6 +1,6 @@
 """What tasks, runs and jobs are born with, what their facts say, and when what they wait for is over: by the plan.
 
-The second account is made of the plan that the host drew and of durable records (docs/plans.md, docs/work.md, spec 000
+The second account is made of the plan that the host drew and of durable records (docs/explanation/work.md, spec 000
 and 002). A wait is not over before its time; and in its time, where nothing is in its way: a delay between two tries,
 the subtasks of a task, tasks that another one is blocked on, and a job that a free worker could have.
 """
@@ -139,7 +139,7 @@ class Papers:
 
     def _is_tried(self, task_id: str) -> bool:
         """Its own attempt is under way, which goes on beside its subtasks, or nobody is free to look at what came of
-        that under an earlier supervisor: before it is over they are not given up (docs/plans.md)."""
+        that under an earlier supervisor: before it is over they are not given up (docs/how-to/operate.md)."""
         run = self._runs.get(self._tasks[task_id].run)
         return run is not None and run.state == "IN_PROGRESS"
 

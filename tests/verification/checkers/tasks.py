@@ -58,9 +58,9 @@ ROUNDING_S: Final = 1e-5
 HEARS_S: Final = 0.01
 """Until whoever gave a command hears what is on record."""
 LONGEST_S: Final = 7200.0
-"""No attempt may take longer, whatever its size (docs/plans.md)."""
+"""No attempt may take longer, whatever its size (docs/reference/plan-tasks.md)."""
 UNHEARD_S: Final = 90.0
-"""From then on an agent that gives no sign may be woken, interrupted or ended for that (docs/model-trouble.md)."""
+"""Seconds after which a silent agent may be woken, interrupted or ended (docs/explanation/budgets.md)."""
 ENDED_S: Final = 30.0
 """What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
 STARTED_S: Final = 1.0
@@ -232,7 +232,7 @@ class WorkBooks:
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
     def _is_brought(self, book: TaskBook, stream: str) -> bool:
-        """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md)."""
+        """It was closed in a run that this one resumes, for which it counts as done (docs/how-to/operate.md)."""
         streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
             stream = self._resumed.get(stream, "")
@@ -403,7 +403,7 @@ class WorkBooks:
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
     def _given_up_s(self, tasks: Mapping[str, TaskConfig]) -> float:
-        """Since when nobody wants what is still under way: a critical task has failed (docs/work.md)."""
+        """Since when nobody wants what is still under way: a critical task has failed (docs/explanation/work.md)."""
         critical = (self._tasks.get(name) for name, task in tasks.items() if task.critical)
         return min((one.left_s for one in critical if one is not None and one.state == "FAILED"), default=inf)
 

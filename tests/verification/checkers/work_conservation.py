@@ -1,7 +1,8 @@
 """Nobody is idle while there is something to do: the judge's own record of who could have which job, and has not.
 
 Where nothing of a workstream is worked on, nothing is in the way of a job that is queued but its provider: so a worker
-that can do it has it at once, or when the provider may be asked again (docs/work.md). Made of durable records alone.
+that can do it has it at once, or when the provider may be asked again (docs/explanation/work.md). Made of durable
+records alone.
 """
 
 from __future__ import annotations

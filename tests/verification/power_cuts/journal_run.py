@@ -15,7 +15,14 @@ from typing import Any, Final
 import apsw
 
 from supervisor.journal.database import Database, open_database
-from supervisor.journal.schema import EVENT_FIELDS, effect_rows, entity_values, event_values, explaining, folded
+from supervisor.journal.schema import (
+    EVENT_FIELDS,
+    apply_batch,
+    effect_rows,
+    entity_values,
+    event_values,
+    translate_errors,
+)
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
 from supervisor.simulation.keyed_random import KeyedRandom
@@ -73,7 +80,7 @@ class Plan:
         entities: dict[str, EntityRow] = {}
         effects: dict[str, list[Any]] = {}
         for batch in self.batches:
-            entities |= folded(entities, len(self.events), batch)
+            entities |= apply_batch(entities, len(self.events), batch)
             self.events += [event_values(one.record) for one in batch]
             effects |= {row[0]: [*row, 0] for row in effect_rows(batch)}
             for seq, name in ((one.record.seq, name) for one in batch for name in one.settled if name in effects):
@@ -117,7 +124,7 @@ class Writer:
 
     def _written(self, batches: int) -> bool:
         try:
-            with explaining(_JOURNAL):
+            with translate_errors(_JOURNAL):
                 self._live(batches)
         except JournalError:
             return False

@@ -13,7 +13,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from supervisor.journal.files import Files
+from supervisor.journal.files import JournalFiles
 from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step, put
 
@@ -34,7 +34,7 @@ class DiskFaults(msgspec.Struct, frozen=True, kw_only=True):
     """A sync says that it is done, and did nothing."""
 
 
-class SimulatedDisk(Files):
+class SimulatedDisk(JournalFiles):
     """A disk that is mounted, used and cut, for one thread. ``steps`` is what was done to it since it was mounted.
 
     Args:
@@ -73,7 +73,7 @@ class SimulatedDisk(Files):
         """Take its name back from SQLite; every connection must be closed."""
         self._vfs.unregister()
 
-    # ------------------------------------------------------------------------------------------------- `Files`
+    # ------------------------------------------------------------------------------------------------- `JournalFiles`
     def exists(self, path: Path) -> bool:
         return str(path) in self._numbers
 

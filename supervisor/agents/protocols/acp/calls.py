@@ -20,16 +20,16 @@ calls that a turn may have."""
 class _CallDigests:
     """Digests of a call's arguments and result."""
 
-    __slots__ = ("answered", "asked", "wrote")
+    __slots__ = ("answered", "asked", "output_digest")
 
     def __init__(self) -> None:
         self.asked = self.answered = ""
-        self.wrote: hashlib.blake2b | None = None
+        self.output_digest: hashlib.blake2b | None = None
         """Digest of the output and the exit status of the command that we ran for the call."""
 
     @property
     def result(self) -> str:
-        return self.answered + (self.wrote.hexdigest() if self.wrote is not None else "")
+        return self.answered + (self.output_digest.hexdigest() if self.output_digest is not None else "")
 
 
 class ToolCallTable:
@@ -37,63 +37,63 @@ class ToolCallTable:
 
     def __init__(self) -> None:
         self._served: dict[str, bool] = {}
-        self._told: dict[str, _CallDigests] = {}
+        self._digests: dict[str, _CallDigests] = {}
         self._closed: dict[str, None] = {}
-        self._only_asked: dict[str, None] = {}
+        self._only_requested: dict[str, None] = {}
 
-    def asked_for(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
+    def open_requested(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
         """Record a permission request for *call_id*, which opens the call unless it is known."""
-        opened = self.opened(call_id, title, kind, parent)
-        self._only_asked.update(dict.fromkeys(one.call_id for one in opened))
+        opened = self.open(call_id, title, kind, parent)
+        self._only_requested.update(dict.fromkeys(one.call_id for one in opened))
         return opened
 
-    def opened(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
+    def open(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
         """Open *call_id* unless it is known; *parent* is the call around it and counts only while that call is open."""
-        self._only_asked.pop(call_id, None)
+        self._only_requested.pop(call_id, None)
         if call_id in self._served or call_id in self._closed:
             return []
         self._served[call_id] = False
         return [ToolOpened(call_id, title, kind, parent if parent in self._served else "")]
 
-    def closed(self, call_id: str, outcome: str) -> list[ToolClosed]:
+    def close(self, call_id: str, outcome: str) -> list[ToolClosed]:
         """Close *call_id*; a second close has no effect."""
         if self._served.pop(call_id, None) is None:
             return []
-        told = self._told.get(call_id, _NOTHING)
+        digests = self._digests.get(call_id, _NOTHING)
         self._close(call_id)
-        return [ToolClosed(call_id, outcome, told.asked, told.result)]
+        return [ToolClosed(call_id, outcome, digests.asked, digests.result)]
 
-    def tell(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
+    def record_digests(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
         """Record the arguments or the result that the agent reports of an open call."""
         if call_id in self._served and (asked or answered):
-            told = self._told.setdefault(call_id, _CallDigests())
-            told.asked = _digest(asked) if asked else told.asked
-            told.answered = _digest(answered) if answered else told.answered
+            digests = self._digests.setdefault(call_id, _CallDigests())
+            digests.asked = _digest(asked) if asked else digests.asked
+            digests.answered = _digest(answered) if answered else digests.answered
 
-    def wrote(self, call_id: str, data: bytes) -> None:
+    def add_output(self, call_id: str, data: bytes) -> None:
         """Add output or an exit status, as bytes, of the command that we run for an open call."""
         if call_id in self._served:
-            told = self._told.setdefault(call_id, _CallDigests())
-            told.wrote = told.wrote or hashlib.blake2b(digest_size=8)
-            told.wrote.update(data)
+            digests = self._digests.setdefault(call_id, _CallDigests())
+            digests.output_digest = digests.output_digest or hashlib.blake2b(digest_size=8)
+            digests.output_digest.update(data)
 
-    def close_untold(self) -> list[ToolClosed]:
+    def close_unreported(self) -> list[ToolClosed]:
         """Close, at the end of a turn, the calls that were only requested: nobody knows what became of them."""
-        return [one for call_id in list(self._only_asked) for one in self.closed(call_id, "unknown")]
+        return [one for call_id in list(self._only_requested) for one in self.close(call_id, "unknown")]
 
     def close_all(self, outcome: str) -> list[ToolClosed]:
         """Close all open calls with *outcome*, oldest first."""
-        return [one for call_id in list(self._served) for one in self.closed(call_id, outcome)]
+        return [one for call_id in list(self._served) for one in self.close(call_id, outcome)]
 
-    def forget(self) -> None:
+    def begin_turn(self) -> None:
         """Begin a new turn: calls that the previous turn left open count as closed."""
         for call_id in self._served:
             self._close(call_id)
         self._served.clear()
 
     def _close(self, call_id: str) -> None:
-        self._told.pop(call_id, None)
-        self._only_asked.pop(call_id, None)
+        self._digests.pop(call_id, None)
+        self._only_requested.pop(call_id, None)
         self._closed[call_id] = None
         if len(self._closed) > CLOSED_MAX:
             del self._closed[next(iter(self._closed))]

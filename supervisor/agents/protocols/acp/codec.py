@@ -12,7 +12,7 @@ ends when the last prompt is answered. Example::
 
     -> session/prompt 1            turn begins, one prompt is open
     -> session/prompt 2            steer(): two prompts are open
-    <- result of 1 (end_turn)      Heard: the agent takes up the second prompt
+    <- result of 1 (end_turn)      MessageAccepted: the agent takes up the second prompt
     <- result of 2 (end_turn)      TurnEnded("end_turn")
 
 Two rules keep the results honest, because agents report more success than there is:
@@ -46,14 +46,14 @@ from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
-    ChildAsked,
+    ChildRequested,
     CloseInput,
     Compaction,
-    FileAsked,
+    FileRequested,
+    MessageAccepted,
     Out,
     Ready,
     Send,
-    SteeringAccepted,
     Text,
     ToolOpened,
     TurnEnded,
@@ -78,8 +78,8 @@ _QUEUED_MAX: Final = 16
 """Prompts that may wait in the agent while it works on another."""
 
 _NO_WISHES: Final = AgentOptions()
-_CUT_OFF: Final = "the agent says that it is done, but no answer of its model was whole: it counts no token"
-_SILENT: Final = "the agent says that it is done, but it has said and done nothing: its model may not have answered"
+_CUT_OFF: Final = "the agent reported success, but no answer of its model was complete: it counted no token"
+_SILENT: Final = "the agent reported success, but no text, tool call or token: its model may not have answered"
 
 _OnAnswer = Callable[[Raw | RpcError], list[Out]]
 
@@ -104,18 +104,18 @@ class AcpCodec(Conversation):
         super().__init__(line_bytes_max)
         self._wishes = wishes
         self._opening = Handshake("/", None, wishes)
-        self._asked = OutgoingRequests(messages.JSON_RPC)
+        self._requests = OutgoingRequests(messages.JSON_RPC)
         self._session: str | None = None
         self._prompts = 0
         """Unanswered prompts: the current prompt and those that the agent has queued behind it."""
         self._ended: TurnEnded | None = None
         """Failure of an earlier prompt of this turn while later prompts are unanswered."""
         self._silent = silent
-        self._heard = self._modelless = False
-        """``_heard``: the agent has reported text, a call or a compaction in this turn. ``_modelless``: the turn needs
-        no model (a command of the agent), or the agent may be silent."""
+        self._has_activity = self._needs_no_model = False
+        """``_has_activity``: this turn has reported text, a call or a compaction. ``_needs_no_model``: the turn may end
+        without a model's answer (a command of the agent, or a silent script)."""
         self._cancelling = False
-        self._mode = self._plan = self._last_said = ""
+        self._mode = self._plan = self._last_text = ""
         self._calls = ToolCallTable()
         self._meter = AcpUsageMeter()
         self._compacting: dict[str, None] = {}
@@ -137,12 +137,15 @@ class AcpCodec(Conversation):
         if self._session is None or self._prompts:
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
         self._cancelling, self._ended = False, None
-        self._plan = self._last_said = ""
-        self._heard, self._modelless = False, self._silent or text.startswith("/")  # that is a command of the agent's
-        self._calls.forget()
+        self._plan = self._last_text = ""
+        self._has_activity, self._needs_no_model = (
+            False,
+            self._silent or text.startswith("/"),
+        )  # that is a command of the agent's
+        self._calls.begin_turn()
         self._meter.begin()
         self._compacting.clear()
-        return [self._give(text)]
+        return [self._send_prompt(text)]
 
     def steer(self, text: str) -> list[Out] | None:
         """Send *text* within the turn by the agent's steering extension, or as a queued prompt; a queued prompt extends
@@ -152,13 +155,13 @@ class AcpCodec(Conversation):
         if self._over or not takes or not self._opening.agent.takes_up:
             return None
         if not self._opening.agent.steers:
-            return [self._give(text)]
+            return [self._send_prompt(text)]
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
         return [self._ask("_supervisor/session/steer", params, self._steered)]
 
     def _steered(self, answer: Raw | RpcError) -> list[Out]:
         """Report that the agent took the message. On an error nothing is reported: the caller's time-out handles it."""
-        return [SteeringAccepted()] if isinstance(answer, Raw) else []
+        return [MessageAccepted()] if isinstance(answer, Raw) else []
 
     def end_call(self, call_id: str) -> list[Out] | None:
         """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
@@ -230,7 +233,7 @@ class AcpCodec(Conversation):
             if message.id is UNSET:
                 return self._notified(message.method, message.params)
             return self._request(message.id, message.method, message.params)
-        return self._asked.answered(message.id, message.result, message.error)
+        return self._requests.on_response(message.id, message.result, message.error)
 
     def _notified(self, method: str, params: Raw) -> list[Out]:
         match method:
@@ -243,7 +246,7 @@ class AcpCodec(Conversation):
                 return []
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
-        self._heard = True
+        self._has_activity = True
         if method in METHODS:
             return self._terminals.request(
                 rpc_id, method, messages.read(params, messages.TerminalReference, method).terminal_id
@@ -281,12 +284,12 @@ class AcpCodec(Conversation):
             outs = [Ready(self._session if agent.reopens else None, agent.info, agent.takes_up)]
         if self._opening.lost in ("", lost):
             return outs
-        self._calls.forget()
-        why = f"the conversation could not be loaded, a new one is begun: {self._opening.lost}\n"
+        self._calls.begin_turn()
+        why = f"the conversation could not be loaded, a new one was started: {self._opening.lost}\n"
         return [Text("log", why), *outs]
 
     # ------------------------------------------------------------------------------------------ the turn
-    def _give(self, text: str) -> Send:
+    def _send_prompt(self, text: str) -> Send:
         self._prompts += 1
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
         return self._ask("session/prompt", params, self._prompt_answered)
@@ -295,25 +298,25 @@ class AcpCodec(Conversation):
         if isinstance(answer, RpcError):
             problem, status = problem_of(answer)
             return self._prompt_ended(TurnEnded("error", answer.text, problem, status))
-        said = messages.read(answer, messages.PromptResponse, "the answer to session/prompt")
-        used = self._meter.at_end(said)  # it is heard after the turn's end
+        response = messages.read(answer, messages.PromptResponse, "the answer to session/prompt")
+        used = self._meter.at_end(response)  # it is heard after the turn's end
         self._meter.begin()
-        return [*self._prompt_ended(self._meant(said)), *used]
+        return [*self._prompt_ended(self._end_of(response)), *used]
 
-    def _meant(self, said: messages.PromptResponse) -> TurnEnded:
+    def _end_of(self, response: messages.PromptResponse) -> TurnEnded:
         """Return the end of the turn that a response to a prompt stands for, unless the turn was cancelled."""
-        if said.stop_reason not in _STOPS:
-            return TurnEnded("error", f"the agent stopped for an unknown reason, {said.stop_reason!r}")
-        if trouble := problem_of_text(said.stop_reason, self._last_said):
-            return TurnEnded("error", self._last_said.strip(), *trouble)
-        if said.stop_reason == "end_turn" and self._prompts == 1 and not self._believed(said):
-            why = _CUT_OFF if said.unanswered else _SILENT
-            return TurnEnded("error", why, ModelProblem.CONNECTION if said.unanswered else ModelProblem.UNKNOWN)
-        return TurnEnded(_STOPS[said.stop_reason])
+        if response.stop_reason not in _STOPS:
+            return TurnEnded("error", f"the agent stopped for an unknown reason, {response.stop_reason!r}")
+        if trouble := problem_of_text(response.stop_reason, self._last_text):
+            return TurnEnded("error", self._last_text.strip(), *trouble)
+        if response.stop_reason == "end_turn" and self._prompts == 1 and not self._is_plausible(response):
+            why = _CUT_OFF if response.unanswered else _SILENT
+            return TurnEnded("error", why, ModelProblem.CONNECTION if response.unanswered else ModelProblem.UNKNOWN)
+        return TurnEnded(_STOPS[response.stop_reason])
 
-    def _believed(self, said: messages.PromptResponse) -> bool:
+    def _is_plausible(self, response: messages.PromptResponse) -> bool:
         """Return whether the turn shows any activity that makes a successful end plausible."""
-        return self._modelless or (not said.unanswered and (self._heard or any(said.used or ())))
+        return self._needs_no_model or (not response.unanswered and (self._has_activity or any(response.used or ())))
 
     def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
         """Count an answered prompt. The turn ends with its last prompt, and the first failure among its prompts is its
@@ -322,10 +325,10 @@ class AcpCodec(Conversation):
         if self._ended is None and ended.stop != "end_turn":
             self._ended = ended
         if self._prompts:
-            return [SteeringAccepted()]
+            return [MessageAccepted()]
         ended = TurnEnded("cancelled") if self._cancelling else self._ended or ended
         # The protocol makes it the client's duty to close what a cancel left unfinished: most agents do not.
-        unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_untold()
+        unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_unreported()
         return [*unfinished, ended]
 
     # ------------------------------------------------------------------------------------------ session/update
@@ -340,16 +343,16 @@ class AcpCodec(Conversation):
             return []
         if name not in _UPDATES:
             return []  # commands, titles, settings: nothing that the supervisor decides by
-        kind, heard = _UPDATES[name]
-        outs = heard(self, messages.read(update.update, kind, name))
-        self._heard = self._heard or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
+        kind, handle = _UPDATES[name]
+        outs = handle(self, messages.read(update.update, kind, name))
+        self._has_activity = self._has_activity or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
         return outs
 
     def _message_chunk(self, chunk: messages.Chunk) -> list[Out]:
-        said = _text("message", chunk)
-        for one in said:
-            self._last_said = one.text[:WORDS_CHARS_MAX]
-        return [*said]
+        texts = _text("message", chunk)
+        for text in texts:
+            self._last_text = text.text[:WORDS_CHARS_MAX]
+        return [*texts]
 
     def _thought_chunk(self, chunk: messages.Chunk) -> list[Out]:
         return [*_text("thought", chunk)]
@@ -357,16 +360,16 @@ class AcpCodec(Conversation):
     def _used(self, update: messages.UsageUpdate) -> list[Out]:
         return [self._meter.update(update)]
 
-    def _told_of_model(self, update: messages.InfoUpdate) -> list[Out]:
+    def _on_info_update(self, update: messages.InfoUpdate) -> list[Out]:
         return [*model_trouble_of(update)]
 
     def _tool(self, tool: messages.ToolUpdate) -> list[Out]:
         kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
-        outs: list[Out] = [*self._calls.opened(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
+        outs: list[Out] = [*self._calls.open(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
         asked, answered = arguments_and_result_of(tool)
-        self._calls.tell(tool.tool_call_id, asked=asked, answered=answered)
+        self._calls.record_digests(tool.tool_call_id, asked=asked, answered=answered)
         if tool.status in _TOOL_ENDS:
-            outs += self._calls.closed(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
+            outs += self._calls.close(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
         return outs
 
     def _compaction(self, update: messages.CompactionUpdate) -> list[Out]:
@@ -398,17 +401,17 @@ class AcpCodec(Conversation):
     def _file(self, rpc_id: RpcId, path: str, text: str | None, lines: tuple[int, int | None] | None) -> list[Out]:
         request_id = self._name("file")
         self._files[request_id] = _FileRequest(rpc_id, lines)
-        return [FileAsked(request_id, path, text)]
+        return [FileRequested(request_id, path, text)]
 
     def _child_asked(self, rpc_id: RpcId, child: messages.ChildRun) -> list[Out]:
         request_id = self._name("child")
         self._children[request_id] = rpc_id
         call_id = child.tool_call_id if self._calls.is_open(child.tool_call_id) else None
-        return [ChildAsked(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
+        return [ChildRequested(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
 
     # ------------------------------------------------------------------------------------------ small parts
     def _ask(self, method: str, params: dict[str, Any], answered: _OnAnswer) -> Send:
-        return self._asked.ask(method, params, answered, answered)
+        return self._requests.send(method, params, answered, answered)
 
     def _name(self, kind: str) -> str:
         self._named += 1
@@ -434,7 +437,7 @@ _UPDATES: Final[Mapping[str, tuple[type[messages.JsonRpcMessage], Callable[[AcpC
     "tool_call": (messages.ToolUpdate, AcpCodec._tool),
     "tool_call_update": (messages.ToolUpdate, AcpCodec._tool),
     "usage_update": (messages.UsageUpdate, AcpCodec._used),
-    "session_info_update": (messages.InfoUpdate, AcpCodec._told_of_model),
+    "session_info_update": (messages.InfoUpdate, AcpCodec._on_info_update),
     "compaction_update": (messages.CompactionUpdate, AcpCodec._compaction),
     "plan": (messages.PlanUpdate, AcpCodec._planned),
     "current_mode_update": (messages.ModeUpdate, AcpCodec._mode_changed),

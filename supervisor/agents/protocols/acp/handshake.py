@@ -64,25 +64,29 @@ class Handshake:
             "clientCapabilities": _CAPABILITIES,
             "clientInfo": _CLIENT,
         }
-        answer = yield from self._let_in(HandshakeRequest("initialize", hello))
-        self.agent = _spoken(
-            messages.read(_granted(answer, "open a session"), capabilities.Initialized, "the answer to initialize")
+        answer = yield from self._with_login(HandshakeRequest("initialize", hello))
+        self.agent = _check_version(
+            messages.read(
+                _require_success(answer, "open a session"), capabilities.Initialized, "the answer to initialize"
+            )
         )
-        place = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._wishes.mcp_servers)]}
-        session = (yield from self._reopen(place)) or (yield from self._new(place))
-        yield from self._settle(session)
+        session_params = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._wishes.mcp_servers)]}
+        session = (yield from self._reopen(session_params)) or (yield from self._new(session_params))
+        yield from self._apply_settings(session)
         self.loading = None
         return session
 
     # ------------------------------------------------------------------------------------------ the session
-    def _reopen(self, place: dict[str, Any]) -> HandshakeSteps[str]:
+    def _reopen(self, session_params: dict[str, Any]) -> HandshakeSteps[str]:
         """Open the earlier conversation again; return ``""`` if it is lost, and the work continues in a new
         conversation."""
         if self.loading is None:
             return ""
         session, why = self.loading, "the agent cannot load conversations any more"
         if self.agent.reopens:
-            answer = yield from self._let_in(HandshakeRequest(self.agent.reopens, {"sessionId": session, **place}))
+            answer = yield from self._with_login(
+                HandshakeRequest(self.agent.reopens, {"sessionId": session, **session_params})
+            )
             if isinstance(answer, Raw):
                 self._record_settings(answer, self.agent.reopens)
                 return session
@@ -90,18 +94,20 @@ class Handshake:
         self.lost, self.loading = why, None
         return ""
 
-    def _new(self, place: dict[str, Any]) -> HandshakeSteps[str]:
-        answer = _granted((yield from self._let_in(HandshakeRequest("session/new", place))), "open a session")
+    def _new(self, session_params: dict[str, Any]) -> HandshakeSteps[str]:
+        answer = _require_success(
+            (yield from self._with_login(HandshakeRequest("session/new", session_params))), "open a session"
+        )
         self._record_settings(answer, "session/new")
         return messages.read(answer, capabilities.SessionOpened, "the answer to session/new").session_id
 
-    def _let_in(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
+    def _with_login(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
         """Return the response to *request*; if the agent asks for a login and the plan names a method, log in and try
         again."""
         answer = yield request
         if isinstance(answer, Raw) or answer.code != messages.AUTHENTICATION_NEEDED:
             return answer
-        login = yield HandshakeRequest("authenticate", {"methodId": self._way_in(answer)})
+        login = yield HandshakeRequest("authenticate", {"methodId": self._login_method(answer)})
         if isinstance(login, RpcError):
             raise ProtocolError(
                 f"the agent refused to log in by {self._wishes.auth!r}: {login.text} (code {login.code})"
@@ -109,11 +115,11 @@ class Handshake:
         answer = yield request
         if isinstance(answer, RpcError) and answer.code == messages.AUTHENTICATION_NEEDED:
             raise ProtocolError(
-                f"the agent needs authentication, also after a login by {self._wishes.auth!r}: {answer.text}"
+                f"the agent still needs authentication after a login by {self._wishes.auth!r}: {answer.text}"
             )
         return answer
 
-    def _way_in(self, why: RpcError) -> str:
+    def _login_method(self, why: RpcError) -> str:
         methods = {one.id: one.name or one.id for one in self.agent.auth_methods or ()}
         if self._wishes.auth in methods:
             return self._wishes.auth
@@ -121,14 +127,16 @@ class Handshake:
         if not methods:
             raise ProtocolError(said)
         ways = ", ".join(f"{method!r} ({name})" for method, name in methods.items())
-        unknown = f"it knows no {self._wishes.auth!r}; " if self._wishes.auth else ""
-        raise ProtocolError(f"{said}, or have it log in by itself ({unknown}`auth:` of the plan's agent may be {ways})")
+        unknown = f"it does not offer {self._wishes.auth!r}; " if self._wishes.auth else ""
+        raise ProtocolError(
+            f"{said}, or let the supervisor log in ({unknown}`auth:` of the plan's agent may be {ways})"
+        )
 
     def _server(self, server: McpServer) -> dict[str, Any]:
         """Return a tool server in the form of the protocol."""
         transport = server.transport if server.url else "stdio"
         if not self.agent.connects(transport):
-            why = f"the agent {self.agent.info or 'in use'} takes none over {transport}"
+            why = f"the agent {self.agent.info or 'in use'} does not support the transport {transport}"
             raise ProtocolError(f"mcp_servers: {server.name}: {why}; give a command, or another transport")
         if server.url:
             return {"type": transport, "name": server.name, "url": server.url, "headers": _pairs(server.headers)}
@@ -141,14 +149,14 @@ class Handshake:
         if bytes(answer) != b"null":
             self._offered = messages.read(answer, capabilities.Settings, f"the answer to {method}")
 
-    def _settle(self, session: str) -> HandshakeSteps[None]:
+    def _apply_settings(self, session: str) -> HandshakeSteps[None]:
         if self._wishes.mode:
             yield from self._set_mode(session, self._wishes.mode)
         if self._wishes.model:
             yield from self._set_model(session, self._wishes.model)
         for option_id, value in self._wishes.options.items():
             known = {one.id: one for one in self._offered.config_options or ()}
-            _check("options", option_id, known)
+            _check_offered("options", option_id, known)
             yield from self._set(session, known[option_id], value, f"options: {option_id}")
 
     def _set_mode(self, session: str, mode: str) -> HandshakeSteps[None]:
@@ -156,10 +164,10 @@ class Handshake:
         if modes is None:
             yield from self._set(session, self._of_category("mode"), mode, "mode")
             return
-        _check("mode", mode, [one.id for one in modes.available_modes])
+        _check_offered("mode", mode, [one.id for one in modes.available_modes])
         if mode != modes.current_mode_id:
             answer = yield HandshakeRequest("session/set_mode", {"sessionId": session, "modeId": mode})
-            _granted(answer, f"go into the mode {mode!r}")
+            _require_success(answer, f"go into the mode {mode!r}")
 
     def _set_model(self, session: str, model: str) -> HandshakeSteps[None]:
         """Select the model. An agent may list models in two ways; the newer one, a config option, is preferred."""
@@ -167,36 +175,38 @@ class Handshake:
         if models is None or any(one.category == "model" for one in self._offered.config_options or ()):
             yield from self._set(session, self._of_category("model"), model, "model")
             return
-        _check("model", model, [one.model_id for one in models.available_models])
+        _check_offered("model", model, [one.model_id for one in models.available_models])
         if model != models.current_model_id:
             answer = yield HandshakeRequest("session/set_model", {"sessionId": session, "modelId": model})
-            _granted(answer, f"use the model {model!r}")
+            _require_success(answer, f"use the model {model!r}")
 
     def _of_category(self, category: str) -> capabilities.ConfigOption:
         for one in self._offered.config_options or ():
             if one.category == category:
                 return one
         raise ProtocolError(
-            f"{category}: the agent {self.agent.info} offers no choice of it; leave it out".replace("  ", " ")
+            f"{category}: the agent {self.agent.info} does not let clients choose it; remove it".replace("  ", " ")
         )
 
     def _set(self, session: str, option: capabilities.ConfigOption, value: str, field: str) -> HandshakeSteps[None]:
         if option.choices:
-            _check(field, value, option.choices)
+            _check_offered(field, value, option.choices)
         if value != option.current_value:
             answer = yield HandshakeRequest(
                 "session/set_config_option", {"sessionId": session, "configId": option.id, "value": value}
             )
-            self._record_settings(_granted(answer, f"set {option.id} to {value!r}"), "session/set_config_option")
+            self._record_settings(
+                _require_success(answer, f"set {option.id} to {value!r}"), "session/set_config_option"
+            )
 
 
-def _granted(answer: Raw | RpcError, what: str) -> Raw:
+def _require_success(answer: Raw | RpcError, what: str) -> Raw:
     if isinstance(answer, RpcError):
         raise ProtocolError(f"the agent refused to {what}: {answer.text} (code {answer.code})")
     return answer
 
 
-def _spoken(agent: capabilities.Initialized) -> capabilities.Initialized:
+def _check_version(agent: capabilities.Initialized) -> capabilities.Initialized:
     """Return *agent* if it uses our version of the protocol."""
     theirs, ours = agent.protocol_version, messages.PROTOCOL_VERSION
     if theirs != ours:
@@ -205,10 +215,10 @@ def _spoken(agent: capabilities.Initialized) -> capabilities.Initialized:
     return agent
 
 
-def _check(field: str, wished: str, offered: Iterable[str]) -> None:
+def _check_offered(field: str, wished: str, offered: Iterable[str]) -> None:
     names = list(offered)
     if wished not in names:
-        raise ProtocolError(f"{field}: the agent knows no {wished!r}; choose of: {', '.join(names) or 'none'}")
+        raise ProtocolError(f"{field}: the agent does not offer {wished!r}; use one of: {', '.join(names) or 'none'}")
 
 
 def _pairs(values: dict[str, str]) -> list[dict[str, str]]:

@@ -239,9 +239,13 @@ def turn_usage_of(usage: Any) -> TurnUsage | None:
     return TurnUsage(max(into, total - out), out, cached, requests)
 
 
-def amount(told: Any) -> int | None:
+def amount(reported: Any) -> int | None:
     """Return *told* if it is a count within the range of a budget, else ``None``."""
-    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
+    return (
+        reported
+        if isinstance(reported, int) and not isinstance(reported, bool) and 0 <= reported <= COUNT_MAX
+        else None
+    )
 
 
 class InfoUpdate(JsonRpcMessage):

@@ -13,7 +13,7 @@ from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.acp.updates import detail_of
-from supervisor.ports import Out, PermissionAsked, Send
+from supervisor.ports import Out, PermissionNeeded, Send
 
 __all__ = ["AcpPermissionRequests"]
 
@@ -40,13 +40,15 @@ class AcpPermissionRequests:
     def asked(self, rpc_id: RpcId, request_id: str, asked: messages.PermissionRequest) -> list[Out]:
         call = asked.tool_call
         title, kind = call.title or call.tool_call_id, call.kind or "other"
-        opened = self._calls.asked_for(call.tool_call_id, title, kind, call.parent)
+        opened = self._calls.open_requested(call.tool_call_id, title, kind, call.parent)
         options = {one.option_id: one.kind for one in asked.options}
         self._open[request_id] = _OpenRequest(rpc_id, options, call.tool_call_id, bool(opened))
         choices = tuple(options.items())
         return [
             *opened,
-            PermissionAsked(request_id, title, choices, kind, tool=call.tool, detail=detail_of(call), paths=call.paths),
+            PermissionNeeded(
+                request_id, title, choices, kind, tool=call.tool, detail=detail_of(call), paths=call.paths
+            ),
         ]
 
     def answer(self, request_id: str, option_id: str | None) -> list[Out]:
@@ -59,10 +61,10 @@ class AcpPermissionRequests:
             return []
         options = self._open[request_id].options
         if option_id is not None and option_id not in options:
-            raise ValueError(f"acp: permission option {option_id!r} was not offered; choose of: {', '.join(options)}")
+            raise ValueError(f"acp: permission option {option_id!r} was not offered; use one of: {', '.join(options)}")
         one = self._open.pop(request_id)
         granted = option_id is not None and options[option_id].startswith("allow")
-        refused = self._calls.closed(one.call_id, "failed") if one.opened and not granted else []
+        refused = self._calls.close(one.call_id, "failed") if one.opened and not granted else []
         return [cancelled(one.rpc_id) if option_id is None else _selected(one.rpc_id, option_id), *refused]
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
@@ -70,7 +72,7 @@ class AcpPermissionRequests:
         for request_id, one in self._open.items():
             if one.rpc_id == rpc_id:
                 del self._open[request_id]
-                closed = self._calls.closed(one.call_id, "failed") if one.opened else []
+                closed = self._calls.close(one.call_id, "failed") if one.opened else []
                 return [messages.error(rpc_id, messages.CANCELLED, "withdrawn"), *closed]
         return []
 

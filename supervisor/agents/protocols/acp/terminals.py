@@ -52,9 +52,9 @@ class AcpTerminals:
         implicit = call_id is None
         if call_id is None:
             call_id = terminal_id
-            outs += self._calls.opened(call_id, " ".join(argv), "execute")
+            outs += self._calls.open(call_id, " ".join(argv), "execute")
             self._calls.serve(call_id)
-        self._calls.tell(call_id, asked="\0".join((*argv, asked.cwd or "")).encode(errors="replace"))
+        self._calls.record_digests(call_id, asked="\0".join((*argv, asked.cwd or "")).encode(errors="replace"))
         self._known[terminal_id] = AcpTerminal(limit_bytes=asked.output_byte_limit, implicit=implicit, call_id=call_id)
         env = {one.name: one.value for one in asked.env or ()}
         opened = TerminalOpened(terminal_id, call_id, argv, asked.cwd, env)
@@ -75,7 +75,7 @@ class AcpTerminals:
             excess = sum(one.kept_bytes for one in self._known.values()) - TERMINALS_BYTES_MAX
             if excess > 0:
                 self._known[terminal_id].cut(excess)
-            self._calls.wrote(self._known[terminal_id].call_id, data)
+            self._calls.add_output(self._known[terminal_id].call_id, data)
 
     def exited(self, terminal_id: str, status: int | None) -> list[Out]:
         """Record the end of a command: answer the requests that wait for it, and close a call that was opened for the
@@ -84,13 +84,13 @@ class AcpTerminals:
         if terminal is None or not terminal.running:
             return []
         terminal.exit(status)
-        self._calls.wrote(terminal.call_id, f"\0{status}".encode())
+        self._calls.add_output(terminal.call_id, f"\0{status}".encode())
         answers: list[Out] = [messages.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
         terminal.waiting.clear()
         if terminal.released:
             del self._known[terminal_id]
         if terminal.implicit:
-            answers += self._calls.closed(terminal_id, "completed" if status == 0 else "failed")
+            answers += self._calls.close(terminal_id, "completed" if status == 0 else "failed")
         return answers
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:

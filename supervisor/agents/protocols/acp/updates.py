@@ -56,8 +56,8 @@ class AcpUsageMeter:
         before = self._used
         self._used = messages.TurnUsage(*map(max, used, before))
         into, out, cached, requests = (now - then for now, then in zip(self._used, before, strict=True))
-        told = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
-        return Usage({**said, **told}, into, out, added_usd, cached, requests)
+        reported = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
+        return Usage({**said, **reported}, into, out, added_usd, cached, requests)
 
 
 KINDS: Final = {
@@ -71,18 +71,18 @@ KINDS: Final = {
 
 def model_trouble_of(update: messages.InfoUpdate) -> list[ModelErrorReported]:
     """Return the model error that an update reports in its ``_meta``."""
-    told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
-    if not isinstance(told, dict):
+    reported = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
+    if not isinstance(reported, dict):
         return []
     status, retry_ms, words = (
-        messages.amount(told.get("status")),
-        messages.amount(told.get("retryMs")),
-        told.get("message"),
+        messages.amount(reported.get("status")),
+        messages.amount(reported.get("retryMs")),
+        reported.get("message"),
     )
     trouble = ModelErrorReported(
-        KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
+        KINDS.get(str(reported.get("errorKind")), ModelProblem.UNKNOWN),
         status=status if status is not None and 400 <= status < 600 else None,
-        attempt=messages.amount(told.get("attempt")) or 0,
+        attempt=messages.amount(reported.get("attempt")) or 0,
         retry_s=retry_ms / 1000 if retry_ms is not None else None,
         words=words if isinstance(words, str) else "",
     )

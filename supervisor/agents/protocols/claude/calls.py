@@ -48,7 +48,7 @@ class ClaudeToolCalls:
     def returned(self, block: messages.Block) -> list[Out]:
         """Close the call whose result *block* holds."""
         assert block.tool_use_id is not None
-        self._calls.tell(block.tool_use_id, answered=bytes(block.content))
+        self._calls.record_digests(block.tool_use_id, answered=bytes(block.content))
         return self._closed(block.tool_use_id, "failed" if block.is_error else "completed")
 
     def end(self, call_id: str) -> list[str] | None:
@@ -77,9 +77,9 @@ class ClaudeToolCalls:
         """Close all open calls as failed, inner calls first."""
         return [out for call_id in list(self._kinds) for out in self._closed(call_id, "failed")]
 
-    def forget(self) -> None:
+    def begin_turn(self) -> None:
         """Begin a new turn."""
-        self._calls.forget()
+        self._calls.begin_turn()
         for known in (self._kinds, self._parents, self._tasks, self._ending):
             known.clear()
 
@@ -87,10 +87,10 @@ class ClaudeToolCalls:
     def _opened(self, call_id: str, tool: str, given: Raw, parent: str) -> list[Out]:
         kind = kind_of(tool)
         within = parent if self.is_open(parent) else ""
-        opened = self._calls.opened(call_id, describe_call(tool, given).title, kind, within)
+        opened = self._calls.open(call_id, describe_call(tool, given).title, kind, within)
         if opened:
             self._kinds[call_id], self._parents[call_id] = kind, within
-            self._calls.tell(call_id, asked=bytes(given))
+            self._calls.record_digests(call_id, asked=bytes(given))
         return [*opened]
 
     def _closed(self, call_id: str, outcome: str) -> list[Out]:
@@ -102,5 +102,5 @@ class ClaudeToolCalls:
         for one in over:
             for known in (self._kinds, self._parents, self._ending):
                 known.pop(one, None)
-        inner = [out for one in reversed(list(over)) if one != call_id for out in self._calls.closed(one, "failed")]
-        return [*inner, *self._calls.closed(call_id, outcome)]
+        inner = [out for one in reversed(list(over)) if one != call_id for out in self._calls.close(one, "failed")]
+        return [*inner, *self._calls.close(call_id, outcome)]

@@ -7,8 +7,8 @@ reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls
 types are ignored; the first message that breaks the protocol ends the conversation.
 
 A message sent within a turn (``steer``) is a user message with a uuid. The program replays it when its model reads it;
-until then the message is in ``_unheard``. A result that arrives while a message is unheard does not end the turn,
-because the program continues with that message. When a turn ends in another way, unheard messages are cancelled:
+until then the message is in ``_unread``. A result that arrives while a message is unread does not end the turn,
+because the program continues with that message. When a turn ends in another way, unread messages are cancelled:
 otherwise each would begin a turn that nobody waits for.
 
 A result counts as success only if no part of it reports an error.
@@ -35,11 +35,11 @@ from supervisor.ports import (
     CallNotEnded,
     CloseInput,
     Compaction,
+    MessageAccepted,
     ModelErrorReported,
     Out,
     Ready,
     Send,
-    SteeringAccepted,
     Text,
     TurnEnded,
 )
@@ -71,16 +71,16 @@ class ClaudeCodec(Conversation):
         self._wishes = wishes
         super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
-        self._asked = self._sent = 0
+        self._requests_sent = self._sent = 0
         self._name: str | None = None
         self._stem = _STEM
         """Prefix of our message uuids: no two processes of a conversation use the same uuid."""
         self._ready = self._prompted = self._cancelling = False
-        self._spoke = self._compacting = False
+        self._has_spoken = self._compacting = False
         self._calls = ClaudeToolCalls()
         self._permissions = ClaudePermissionRequests()
         self._meter = ClaudeUsageMeter()
-        self._unheard: dict[str, None] = {}
+        self._unread: dict[str, None] = {}
         """Messages sent within the turn that the model has not read yet."""
         self._failed: str | None = None
         """Error of the model, if the model's last message was an error."""
@@ -95,30 +95,30 @@ class ClaudeCodec(Conversation):
         return (*command, *_FLAGS, *(word for flag in wished if flag[1] for word in flag), *named)
 
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
-        return [self._ask(self._initialized, "initialize", hooks=None)]
+        return [self._ask(self._on_initialized, "initialize", hooks=None)]
 
     def prompt(self, text: str) -> list[Out]:
         if self._over:
             return []
         if not self._ready or self._prompted:
             raise RuntimeError(f"claude: prompt {'during a turn' if self._prompted else 'before it is ready'}")
-        self._prompted, self._cancelling, self._spoke, self._failed = True, False, False, None
-        self._calls.forget()
-        self._unheard.clear()
+        self._prompted, self._cancelling, self._has_spoken, self._failed = True, False, False, None
+        self._calls.begin_turn()
+        self._unread.clear()
         return [messages.user_message(self._uuid(), text)]
 
     def steer(self, text: str) -> list[Out] | None:
         if self._over or not self._prompted or self._cancelling:
             return None
         uuid = self._uuid()
-        self._unheard[uuid] = None
+        self._unread[uuid] = None
         return [messages.user_message(uuid, text)]
 
     def interrupt(self) -> list[Out]:
         if self._over or not self._prompted:
             return []
         self._cancelling = True
-        return [*self._unsay(), *self._permissions.cancel_all(), self._ask(_nothing, "interrupt")]
+        return [*self._cancel_unread(), *self._permissions.cancel_all(), self._ask(_nothing, "interrupt")]
 
     def end_call(self, call_id: str) -> list[Out] | None:
         if self._over or not self._prompted or not self._calls.is_open(call_id):
@@ -154,15 +154,15 @@ class ClaudeCodec(Conversation):
         name = f"system/{head.subtype}" if head.type == "system" else head.type
         if name not in _MESSAGES:
             return []
-        kind, heard = _MESSAGES[name]
-        return heard(self, read(line, kind, name))
+        kind, handle = _MESSAGES[name]
+        return handle(self, read(line, kind, name))
 
-    def _answered(self, told: messages.ControlResponse) -> list[Out]:
-        answer = told.response
+    def _on_control_response(self, message: messages.ControlResponse) -> list[Out]:
+        answer = message.response
         on_answer = self._waiting.pop(answer.request_id, None)
         return on_answer(answer) if on_answer is not None else []
 
-    def _requested(self, asked: messages.ControlRequest) -> list[Out]:
+    def _on_control_request(self, asked: messages.ControlRequest) -> list[Out]:
         what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
         if what != "can_use_tool":
             return [messages.control_refusal(asked.request_id, f"this client does not do {what}")]
@@ -176,20 +176,20 @@ class ClaudeCodec(Conversation):
             return [*opened, question]
         return [*opened, question] if isinstance(question, Send) else [*opened, *self.permission(request_id, None)]
 
-    def _taken_back(self, told: messages.ControlCancelled) -> list[Out]:
-        self._permissions.taken_back(told.request_id)
+    def _on_control_cancelled(self, message: messages.ControlCancelled) -> list[Out]:
+        self._permissions.taken_back(message.request_id)
         return []
 
     # ------------------------------------------------------------------------------------------ opening
-    def _initialized(self, answer: messages.ControlResult) -> list[Out]:
+    def _on_initialized(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             return self._end(f"the agent refused to begin: {answer.error or answer.subtype}")
         if self._wishes.mcp_servers:  # said to it, since a command line is for everybody to read
             servers = {one.name: messages.mcp_server(one) for one in self._wishes.mcp_servers}
-            return [self._ask(self._equipped, "mcp_set_servers", servers=servers)]
+            return [self._ask(self._on_tool_servers_set, "mcp_set_servers", servers=servers)]
         return self._begin()
 
-    def _equipped(self, answer: messages.ControlResult) -> list[Out]:
+    def _on_tool_servers_set(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             return self._end(f"the agent refused its tool servers: {answer.error or answer.subtype}")
         return self._begin()
@@ -199,19 +199,19 @@ class ClaudeCodec(Conversation):
         return [Ready(self._name, "claude", steers=True)]
 
     # ------------------------------------------------------------------------------------------ the turn
-    def _said(self, told: messages.Assistant) -> list[Out]:
+    def _on_assistant(self, message: messages.Assistant) -> list[Out]:
         outs: list[Out] = []
-        parent = told.parent_tool_use_id
+        parent = message.parent_tool_use_id
         if parent is None:
-            self._failed = told.error
-        for block in messages.blocks_of(told.message):
+            self._failed = message.error
+        for block in messages.blocks_of(message.message):
             if block.type == "tool_use":
                 outs += self._calls.used(block, parent) if self._prompted else []
             else:
-                outs += self._spoken(block, aside=parent is not None or told.error is not None)
-        return [*outs, *self._meter.answered(told.message.id, told.message.usage)]
+                outs += self._report_block(block, aside=parent is not None or message.error is not None)
+        return [*outs, *self._meter.answered(message.message.id, message.message.usage)]
 
-    def _spoken(self, block: messages.Block, *, aside: bool) -> list[Out]:
+    def _report_block(self, block: messages.Block, *, aside: bool) -> list[Out]:
         """Report a part of a message. Text of a sub-agent, and text that stands for an error, is log text, not an
         answer."""
         if block.type == "thinking" and block.thinking:
@@ -220,27 +220,27 @@ class ClaudeCodec(Conversation):
             return []
         if aside or not self._prompted:
             return [Text("log", f"{block.text}\n")]
-        first, self._spoke = not self._spoke, True
+        first, self._has_spoken = not self._has_spoken, True
         return [Text("message", block.text if first else f"\n{block.text}")]
 
-    def _heard(self, told: messages.User) -> list[Out]:
+    def _on_user(self, message: messages.User) -> list[Out]:
         """Handle results of calls, or the replay of one of our messages, which the model reads now."""
-        if told.is_replay:
-            known = told.uuid in self._unheard
-            self._unheard.pop(told.uuid or "", None)
-            return [SteeringAccepted()] if known else []
-        blocks = messages.blocks_of(told.message)
+        if message.is_replay:
+            known = message.uuid in self._unread
+            self._unread.pop(message.uuid or "", None)
+            return [MessageAccepted()] if known else []
+        blocks = messages.blocks_of(message.message)
         results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
         return [out for one in results for out in self._calls.returned(one)]
 
-    def _result(self, result: messages.Result) -> list[Out]:
+    def _on_result(self, result: messages.Result) -> list[Out]:
         used = self._meter.at_end(result)  # what it used is heard after its end
         if not self._prompted or (result.origin is not None and result.origin.kind != "human"):
             return [*used]
         ended = verdict_of(result, self._failed)
-        if ended.stop == "end_turn" and self._unheard:
+        if ended.stop == "end_turn" and self._unread:
             return [*used]  # it goes on by itself, with what it has not heard yet
-        return [*self._unsay(), *self._turn_ended(ended), *used]
+        return [*self._cancel_unread(), *self._turn_ended(ended), *used]
 
     def _turn_ended(self, ended: TurnEnded) -> list[Out]:
         self._prompted = False
@@ -249,38 +249,38 @@ class ClaudeCodec(Conversation):
         unfinished = [] if ended.stop == "end_turn" else self._calls.close_all()
         return [*compacted, *unfinished, ended]
 
-    def _unsay(self) -> list[Send]:
+    def _cancel_unread(self) -> list[Send]:
         """Cancel the messages that the model has not read: each would begin a turn of its own."""
-        taken = [self._ask(_nothing, "cancel_async_message", message_uuid=uuid) for uuid in self._unheard]
-        self._unheard.clear()
+        taken = [self._ask(_nothing, "cancel_async_message", message_uuid=uuid) for uuid in self._unread]
+        self._unread.clear()
         return taken
 
     # ------------------------------------------------------------------------------------------ system
-    def _retried(self, told: messages.ApiRetry) -> list[Out]:
-        problem = problem_of(told.error, told.error_status)
-        wait_s = told.retry_delay_ms / 1000 if told.retry_delay_ms is not None else None
-        return [ModelErrorReported(problem, told.error_status, told.attempt, wait_s, told.error or "")]
+    def _on_api_retry(self, message: messages.ApiRetry) -> list[Out]:
+        problem = problem_of(message.error, message.error_status)
+        wait_s = message.retry_delay_ms / 1000 if message.retry_delay_ms is not None else None
+        return [ModelErrorReported(problem, message.error_status, message.attempt, wait_s, message.error or "")]
 
-    def _status(self, told: messages.Status) -> list[Out]:
-        if told.status == "compacting" and not self._compacting:
+    def _on_status(self, message: messages.Status) -> list[Out]:
+        if message.status == "compacting" and not self._compacting:
             self._compacting = True
             return [Compaction(True)]
-        if told.compact_result is None or not self._compacting:
+        if message.compact_result is None or not self._compacting:
             return []
         self._compacting = False
         # Where it could not compact it says why, and goes on: whether it can work so is for its model to say.
-        why = f"the agent could not compact its context: {told.compact_error}\n"
-        return [Compaction(False), *([] if told.compact_result == "success" else [Text("log", why)])]
+        why = f"the agent could not compact its context: {message.compact_error}\n"
+        return [Compaction(False), *([] if message.compact_result == "success" else [Text("log", why)])]
 
-    def _compacted(self, _: MessageHead) -> list[Out]:
+    def _on_compact_boundary(self, _: MessageHead) -> list[Out]:
         over, self._compacting = self._compacting, False
         return [Compaction(False)] if over else []
 
-    def _task_started(self, task: messages.Task) -> list[Out]:
+    def _on_task_started(self, task: messages.Task) -> list[Out]:
         wanted = self._calls.task_started(task) if self._prompted else None
         return [self._stop(task.task_id, wanted)] if wanted is not None else []
 
-    def _task_ended(self, task: messages.Task) -> list[Out]:
+    def _on_task_ended(self, task: messages.Task) -> list[Out]:
         self._calls.task_ended(task)
         return []
 
@@ -293,8 +293,8 @@ class ClaudeCodec(Conversation):
         return self._ask(kept, "stop_task", task_id=task_id)
 
     def _ask(self, on_answer: _OnAnswer, subtype: str, **fields: object) -> Send:
-        self._asked += 1
-        name = f"supervisor-{self._asked}"
+        self._requests_sent += 1
+        name = f"supervisor-{self._requests_sent}"
         self._waiting[name] = on_answer
         return messages.control_request(name, subtype, **fields)
 
@@ -310,17 +310,17 @@ def _nothing(answer: messages.ControlResult) -> list[Out]:
 _MESSAGES: Final[Mapping[str, tuple[type[messages.ClaudeMessage], Callable[[ClaudeCodec, Any], list[Out]]]]] = (
     MappingProxyType(
         {
-            "control_response": (messages.ControlResponse, ClaudeCodec._answered),
-            "control_request": (messages.ControlRequest, ClaudeCodec._requested),
-            "control_cancel_request": (messages.ControlCancelled, ClaudeCodec._taken_back),
-            "assistant": (messages.Assistant, ClaudeCodec._said),
-            "user": (messages.User, ClaudeCodec._heard),
-            "result": (messages.Result, ClaudeCodec._result),
-            "system/api_retry": (messages.ApiRetry, ClaudeCodec._retried),
-            "system/status": (messages.Status, ClaudeCodec._status),
-            "system/compact_boundary": (MessageHead, ClaudeCodec._compacted),
-            "system/task_started": (messages.Task, ClaudeCodec._task_started),
-            "system/task_notification": (messages.Task, ClaudeCodec._task_ended),
+            "control_response": (messages.ControlResponse, ClaudeCodec._on_control_response),
+            "control_request": (messages.ControlRequest, ClaudeCodec._on_control_request),
+            "control_cancel_request": (messages.ControlCancelled, ClaudeCodec._on_control_cancelled),
+            "assistant": (messages.Assistant, ClaudeCodec._on_assistant),
+            "user": (messages.User, ClaudeCodec._on_user),
+            "result": (messages.Result, ClaudeCodec._on_result),
+            "system/api_retry": (messages.ApiRetry, ClaudeCodec._on_api_retry),
+            "system/status": (messages.Status, ClaudeCodec._on_status),
+            "system/compact_boundary": (MessageHead, ClaudeCodec._on_compact_boundary),
+            "system/task_started": (messages.Task, ClaudeCodec._on_task_started),
+            "system/task_notification": (messages.Task, ClaudeCodec._on_task_ended),
         }
     )
 )

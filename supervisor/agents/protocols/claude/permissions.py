@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from supervisor.agents.protocols.claude import messages
 from supervisor.agents.protocols.claude.updates import describe_call, kind_of
-from supervisor.ports import PermissionAsked, Send
+from supervisor.ports import PermissionNeeded, Send
 
 __all__ = ["ClaudePermissionRequests"]
 
@@ -35,7 +35,7 @@ class ClaudePermissionRequests:
     def __init__(self) -> None:
         self._waiting: dict[str, _Pending] = {}
 
-    def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionAsked:
+    def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionNeeded:
         """Register a request. A question to a person is answered at once: no person is there."""
         if asked.tool_name == _QUESTIONS:
             return _deny(request_id, _NOBODY)
@@ -44,7 +44,7 @@ class ClaudePermissionRequests:
         about = describe_call(asked.tool_name, asked.input)
         detail = "\n".join(one for one in (about.detail, asked.decision_reason) if one)
         paths = about.paths if asked.blocked_path is None else (asked.blocked_path,)
-        return PermissionAsked(
+        return PermissionNeeded(
             request_id, about.title, options, kind_of(asked.tool_name), asked.tool_name, detail, paths
         )
 
@@ -61,7 +61,7 @@ class ClaudePermissionRequests:
         offered = [option for option, _ in options]
         if option_id is not None and option_id not in offered:
             raise ValueError(
-                f"claude: permission option {option_id!r} was not offered; choose of: {', '.join(offered)}"
+                f"claude: permission option {option_id!r} was not offered; use one of: {', '.join(offered)}"
             )
         del self._waiting[request_id]
         if option_id is None:

@@ -183,15 +183,15 @@ class ClaudeUsageMeter:
 
     def at_end(self, result: messages.Result) -> list[Usage]:
         """Return the usage that the totals at the end of a turn add to the reports before."""
-        told = _total(result.model_usage or {})
-        added = told.beyond(self._counted)
+        reported = _total(result.model_usage or {})
+        added = reported.beyond(self._counted)
         self._counted = self._counted.plus(added)
         cost_usd = result.total_cost_usd if result.total_cost_usd is not None else 0.0
         added_usd = max(0.0, cost_usd - self._cost_usd) if cost_usd <= COST_MAX else 0.0
         self._cost_usd += added_usd
         if not any(added) and not added_usd:
             return []
-        said = {"input_tokens": told.into, "output_tokens": told.out, "total_cost_usd": cost_usd}
+        said = {"input_tokens": reported.into, "output_tokens": reported.out, "total_cost_usd": cost_usd}
         return [_usage(said, added, cost_usd=added_usd)]
 
 
@@ -213,5 +213,5 @@ def _total(models: dict[str, messages.ModelUse]) -> _Amount:
     return total
 
 
-def _count(told: int | None) -> int:
-    return told if told is not None and 0 <= told <= COUNT_MAX else 0
+def _count(reported: int | None) -> int:
+    return reported if reported is not None and 0 <= reported <= COUNT_MAX else 0

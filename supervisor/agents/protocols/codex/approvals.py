@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.json_rpc import RpcId
-from supervisor.ports import PermissionAsked
+from supervisor.ports import PermissionNeeded
 
 __all__ = ["KINDS", "OPTIONS", "CodexApprovalRequests", "PendingApproval"]
 
@@ -55,14 +55,14 @@ class CodexApprovalRequests:
         self._waiting: dict[str, PendingApproval] = {}
         self._count = 0
 
-    def ask(self, pending: PendingApproval) -> PermissionAsked:
+    def ask(self, pending: PendingApproval) -> PermissionNeeded:
         """Register a request under the next id."""
         self._count += 1
         request_id = f"permission-{self._count}"
         self._waiting[request_id] = pending
         asked, kind = pending.asked, KINDS[pending.method]
         title = asked.command or asked.reason or f"codex asks for leave ({kind})"
-        return PermissionAsked(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
+        return PermissionNeeded(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
 
     def take(self, request_id: str, option_id: str | None) -> PendingApproval | None:
         """Remove and return a request that is being answered; ``None`` if it needs no answer any more.
@@ -72,7 +72,9 @@ class CodexApprovalRequests:
         """
         offered = [option for option, _ in OPTIONS]
         if request_id in self._waiting and option_id is not None and option_id not in offered:
-            raise ValueError(f"codex: permission option {option_id!r} was not offered; choose of: {', '.join(offered)}")
+            raise ValueError(
+                f"codex: permission option {option_id!r} was not offered; use one of: {', '.join(offered)}"
+            )
         return self._waiting.pop(request_id, None)
 
     def take_all(self) -> list[PendingApproval]:

@@ -36,9 +36,9 @@ class CodexToolCalls:
         self._tasks: dict[str, str] = {}
         """Prompt of each sub-agent, by its thread."""
 
-    def forget(self) -> None:
+    def begin_turn(self) -> None:
         """Begin a new turn."""
-        self._calls.forget()
+        self._calls.begin_turn()
         self._running.clear()
         self._tasks.clear()
 
@@ -56,29 +56,29 @@ class CodexToolCalls:
         return bool(self._running)
 
     # ------------------------------------------------------------------------------------------ items
-    def started(self, told: messages.ItemNotification, item: messages.Item) -> list[Out]:
+    def started(self, notification: messages.ItemNotification, item: messages.Item) -> list[Out]:
         """Open the call that *item* is; return nothing if the item is not a call."""
         self._note_tasks(item)
         call = call_of(item)
         if call is None:
             return []
-        parent = told.turn_id if told.turn_id in self._running else ""
-        outs: list[Out] = [*self._calls.opened(item.id, call.title, call.kind, parent)]
+        parent = notification.turn_id if notification.turn_id in self._running else ""
+        outs: list[Out] = [*self._calls.open(item.id, call.title, call.kind, parent)]
         if outs:
-            self._running[item.id] = OpenCall(item.type, told.thread_id, told.turn_id)
-        self._tell(item)
+            self._running[item.id] = OpenCall(item.type, notification.thread_id, notification.turn_id)
+        self._record_digests(item)
         return outs
 
-    def completed(self, told: messages.ItemNotification, item: messages.Item) -> list[Out]:
+    def completed(self, notification: messages.ItemNotification, item: messages.Item) -> list[Out]:
         """Close the call that *item* is; a call whose start was not reported is opened first."""
-        outs = self.started(told, item)
+        outs = self.started(notification, item)
         if call_of(item) is None:
             return outs
         return [*outs, *self._close(item.id, outcome_of(item))]
 
-    def _tell(self, item: messages.Item) -> None:
+    def _record_digests(self, item: messages.Item) -> None:
         asked, answered = arguments_and_result_of(item)
-        self._calls.tell(item.id, asked=asked, answered=answered)
+        self._calls.record_digests(item.id, asked=asked, answered=answered)
 
     def _note_tasks(self, item: messages.Item) -> None:
         for thread in item.receiver_thread_ids:
@@ -87,7 +87,7 @@ class CodexToolCalls:
     # ------------------------------------------------------------------------------------------ sub-agents
     def agent_started(self, thread: str, turn: str) -> list[Out]:
         """Open a call for a turn of another thread."""
-        outs: list[Out] = [*self._calls.opened(turn, self._tasks.get(thread) or "a sub-agent", AGENT)]
+        outs: list[Out] = [*self._calls.open(turn, self._tasks.get(thread) or "a sub-agent", AGENT)]
         if outs:
             self._running[turn] = OpenCall(AGENT, thread, turn)
         return outs
@@ -106,4 +106,4 @@ class CodexToolCalls:
 
     def _close(self, call_id: str, outcome: str) -> list[ToolClosed]:
         self._running.pop(call_id, None)
-        return self._calls.closed(call_id, outcome)
+        return self._calls.close(call_id, outcome)

@@ -36,11 +36,11 @@ from supervisor.ports import (
     CallNotEnded,
     CloseInput,
     Compaction,
+    MessageAccepted,
     ModelErrorReported,
     Out,
     Ready,
     Send,
-    SteeringAccepted,
     Text,
     TurnEnded,
 )
@@ -67,7 +67,7 @@ class CodexCodec(Conversation):
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         super().__init__(line_bytes_max)
-        self._asked = OutgoingRequests(messages.JSON_RPC)
+        self._requests = OutgoingRequests(messages.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
         """Id that codex gives the current turn, once reported."""
@@ -76,19 +76,19 @@ class CodexCodec(Conversation):
         self._approvals = CodexApprovalRequests()
         self._meter = CodexUsageMeter()
         self._compacting: dict[str, None] = {}
-        self._spoken: dict[str, None] = {}
+        self._streamed: dict[str, None] = {}
         """Messages of this turn whose text was reported piece by piece."""
-        self._told = 0
+        self._unread = 0
         """Messages sent within the turn that the agent has not taken up."""
-        self._begun = False
+        self._prompt_taken_up = False
         """True once the agent has taken up the prompt."""
-        self._trouble = 0
+        self._failures = 0
         self._problem = Problem(None)
-        """``_trouble``: failed model requests in this turn. ``_problem``: the problem of the last one."""
+        """``_failures``: failed model requests in this turn. ``_problem``: the problem of the last one."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
-        return [self._ask("initialize", _HELLO, lambda result: self._initialized(result, cwd, resume_id))]
+        return [self._ask("initialize", _HELLO, lambda result: self._on_initialized(result, cwd, resume_id))]
 
     def prompt(self, text: str) -> list[Out]:
         if self._over:
@@ -96,14 +96,14 @@ class CodexCodec(Conversation):
         if self._thread is None or self._prompted:
             raise RuntimeError(f"codex: prompt {'during a turn' if self._prompted else 'before the thread is open'}")
         self._begin_turn()
-        params = {"threadId": self._thread, "input": _words(text)}
+        params = {"threadId": self._thread, "input": _text_input(text)}
         return [self._ask("turn/start", params, self._turn_answered, self._turn_refused)]
 
     def steer(self, text: str) -> list[Out] | None:
         if self._over or self._turn is None or self._cancelling or self._settling:
             return None
-        self._told += 1
-        params = {"threadId": self._thread, "expectedTurnId": self._turn, "input": _words(text)}
+        self._unread += 1
+        params = {"threadId": self._thread, "expectedTurnId": self._turn, "input": _text_input(text)}
         return [self._ask("turn/steer", params, _nothing, _not_steered)]
 
     def interrupt(self) -> list[Out]:
@@ -148,13 +148,13 @@ class CodexCodec(Conversation):
     def _on_line(self, line: str) -> list[Out]:
         message = read(line, messages.Message, "the agent wrote a line")
         if not isinstance(message.method, str):
-            return self._asked.answered(message.id, message.result, message.error)
+            return self._requests.on_response(message.id, message.result, message.error)
         if message.id is not UNSET:
             return self._request(message.id, message.method, message.params)
         if message.method not in _NOTIFICATIONS:
             return []
-        kind, heard = _NOTIFICATIONS[message.method]
-        return heard(self, read(message.params, kind, message.method))
+        kind, handle = _NOTIFICATIONS[message.method]
+        return handle(self, read(message.params, kind, message.method))
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         if method in _NOTHING_GIVEN:
@@ -167,7 +167,7 @@ class CodexCodec(Conversation):
         return [self._approvals.ask(pending)]
 
     # ------------------------------------------------------------------------------------------ opening
-    def _initialized(self, result: Raw, cwd: str, resume_id: str | None) -> list[Out]:
+    def _on_initialized(self, result: Raw, cwd: str, resume_id: str | None) -> list[Out]:
         read(result, messages.Initialized, "the answer to initialize")
         ready = messages.JSON_RPC.notification("initialized", {})
         if resume_id is None:
@@ -190,7 +190,7 @@ class CodexCodec(Conversation):
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
         """Report that the conversation is lost, and open a new one."""
-        words = f"the conversation could not be loaded, a new one is begun: {error.text} (code {error.code})\n"
+        words = f"the conversation could not be loaded, a new one was started: {error.text} (code {error.code})\n"
         return [Text("log", words), self._new(cwd)]
 
     def _not_ready(self, error: RpcError) -> list[Out]:
@@ -199,10 +199,10 @@ class CodexCodec(Conversation):
     # ------------------------------------------------------------------------------------------ the turn
     def _begin_turn(self) -> None:
         self._prompted, self._cancelling, self._settling, self._turn = True, False, False, None
-        self._calls.forget()
+        self._calls.begin_turn()
         self._compacting.clear()
-        self._spoken.clear()
-        self._trouble, self._problem = 0, Problem(None)
+        self._streamed.clear()
+        self._failures, self._problem = 0, Problem(None)
 
     def _turn_answered(self, result: Raw) -> list[Out]:
         return self._turn_named(read(result, messages.TurnOpened, "the answer to turn/start").turn.id)
@@ -222,17 +222,21 @@ class CodexCodec(Conversation):
             return []
         return [self._ask("turn/interrupt", {"threadId": self._thread, "turnId": turn}, _nothing, _passed_over)]
 
-    def _turn_started(self, told: messages.TurnNotification) -> list[Out]:
-        if told.thread_id == self._thread:
-            return self._turn_named(told.turn.id)
-        return self._calls.agent_started(told.thread_id, told.turn.id) if self._heard else []
+    def _turn_started(self, notification: messages.TurnNotification) -> list[Out]:
+        if notification.thread_id == self._thread:
+            return self._turn_named(notification.turn.id)
+        return (
+            self._calls.agent_started(notification.thread_id, notification.turn.id)
+            if self._accepts_notifications
+            else []
+        )
 
-    def _turn_completed(self, told: messages.TurnNotification) -> list[Out]:
-        if told.thread_id != self._thread:
-            return self._calls.agent_ended(told.turn.id, told.turn.status)
-        if not self._heard or self._turn not in (None, told.turn.id):
+    def _turn_completed(self, notification: messages.TurnNotification) -> list[Out]:
+        if notification.thread_id != self._thread:
+            return self._calls.agent_ended(notification.turn.id, notification.turn.status)
+        if not self._accepts_notifications or self._turn not in (None, notification.turn.id):
             return []
-        ended = self._verdict(told.turn)
+        ended = self._verdict(notification.turn)
         return self._settle(ended) if ended.stop == "cancelled" or self._calls else self._turn_over(ended)
 
     def _verdict(self, turn: messages.Turn) -> TurnEnded:
@@ -273,13 +277,13 @@ class CodexCodec(Conversation):
         return [*self._calls.close_all(), ended]
 
     @property
-    def _heard(self) -> bool:
+    def _accepts_notifications(self) -> bool:
         """True if notifications belong to a turn of ours."""
         return self._prompted and not self._settling
 
     # ------------------------------------------------------------------------------------------ ending one thing
     def _clean(self, thread: str, on_result: Callable[[Any], list[Out]], on_error: Callable[[Any], list[Out]]) -> Send:
-        return self._asked.ask("thread/backgroundTerminals/clean", {"threadId": thread}, on_result, on_error)
+        return self._requests.send("thread/backgroundTerminals/clean", {"threadId": thread}, on_result, on_error)
 
     def _end_agent(self, thread: str, turn: str) -> list[Out]:
         stop = self._ask("turn/interrupt", {"threadId": thread, "turnId": turn}, _nothing, _passed_over)
@@ -312,44 +316,44 @@ class CodexCodec(Conversation):
         return [CallNotEnded(call_id, why)] if self._calls.running(call_id) is not None else []
 
     # ------------------------------------------------------------------------------------------ items
-    def _item_started(self, told: messages.ItemNotification) -> list[Out]:
-        item = self._item(told, "item/started")
-        if item is None or not self._heard:
+    def _item_started(self, notification: messages.ItemNotification) -> list[Out]:
+        item = self._item(notification, "item/started")
+        if item is None or not self._accepts_notifications:
             return []
         if item.type == COMPACTION and item.id not in self._compacting:
             self._compacting[item.id] = None
             return [Compaction(True)]
         if item.type == USER_MESSAGE:
-            return self._taken_up()
-        return self._calls.started(told, item)
+            return self._on_user_message()
+        return self._calls.started(notification, item)
 
-    def _taken_up(self) -> list[Out]:
+    def _on_user_message(self) -> list[Out]:
         """Report a message taken up within the turn; the first user message of a turn is the prompt."""
-        first, self._begun = not self._begun, True
-        if first or not self._told:
+        first, self._prompt_taken_up = not self._prompt_taken_up, True
+        if first or not self._unread:
             return []
-        self._told -= 1
-        return [SteeringAccepted()]
+        self._unread -= 1
+        return [MessageAccepted()]
 
-    def _item_completed(self, told: messages.ItemNotification) -> list[Out]:
-        item = self._item(told, "item/completed")
+    def _item_completed(self, notification: messages.ItemNotification) -> list[Out]:
+        item = self._item(notification, "item/completed")
         if item is None or not self._prompted:
             return []
         if item.type == COMPACTION:
             return self._compacted(item.id)
         if item.type == AGENT_MESSAGE:
-            return self._said(told.thread_id, item.id, "" if item.id in self._spoken else item.text)
+            return self._report_text(notification.thread_id, item.id, "" if item.id in self._streamed else item.text)
         late = self._settling and self._calls.running(item.id) is None
-        return [] if late else self._calls.completed(told, item)
+        return [] if late else self._calls.completed(notification, item)
 
-    def _item(self, told: messages.ItemNotification, where: str) -> messages.Item | None:
+    def _item(self, notification: messages.ItemNotification, where: str) -> messages.Item | None:
         """Return the item if its type is known; the shape of other types is undocumented."""
-        named = read(told.item, messages.ItemHead, where)
+        named = read(notification.item, messages.ItemHead, where)
         known = (
             named.type in (COMPACTION, AGENT_MESSAGE, USER_MESSAGE)
             or call_of(messages.Item(named.id, named.type)) is not None
         )
-        return read(told.item, messages.Item, f"{where}: {named.type}") if known else None
+        return read(notification.item, messages.Item, f"{where}: {named.type}") if known else None
 
     def _compacted(self, item_id: str) -> list[Out]:
         if item_id not in self._compacting:
@@ -358,44 +362,48 @@ class CodexCodec(Conversation):
         return [Compaction(False)]
 
     # ------------------------------------------------------------------------------------------ words
-    def _message_delta(self, told: messages.Delta) -> list[Out]:
-        return self._said(told.thread_id, told.item_id, told.delta)
+    def _message_delta(self, notification: messages.Delta) -> list[Out]:
+        return self._report_text(notification.thread_id, notification.item_id, notification.delta)
 
-    def _said(self, thread: str, item_id: str, text: str) -> list[Out]:
+    def _report_text(self, thread: str, item_id: str, text: str) -> list[Out]:
         """Report text of a message; each message begins on a new line."""
         if not text or not self._prompted:
             return []
         if thread != self._thread:
             return [Text("log", text)]
-        first, another = item_id not in self._spoken, bool(self._spoken)
-        self._spoken[item_id] = None
+        first, another = item_id not in self._streamed, bool(self._streamed)
+        self._streamed[item_id] = None
         return [Text("message", f"\n{text}" if first and another else text)]
 
-    def _thought_delta(self, told: messages.Delta) -> list[Out]:
-        return [Text("thought", told.delta)] if told.delta and told.thread_id == self._thread else []
+    def _thought_delta(self, notification: messages.Delta) -> list[Out]:
+        return (
+            [Text("thought", notification.delta)]
+            if notification.delta and notification.thread_id == self._thread
+            else []
+        )
 
-    def _warning(self, told: messages.WarningNotification) -> list[Out]:
-        return [Text("log", f"{told.message}\n")]
+    def _warning(self, notification: messages.WarningNotification) -> list[Out]:
+        return [Text("log", f"{notification.message}\n")]
 
     # ------------------------------------------------------------------------------------------ its model
-    def _used(self, told: messages.TokenUsageUpdated) -> list[Out]:
-        return [*self._meter.told(told, in_turn=self._prompted)]
+    def _used(self, notification: messages.TokenUsageUpdated) -> list[Out]:
+        return [*self._meter.add(notification, in_turn=self._prompted)]
 
-    def _troubled(self, told: messages.ErrorNotification) -> list[Out]:
+    def _on_error(self, notification: messages.ErrorNotification) -> list[Out]:
         """Report a model request that failed and is repeated. A failure that is not repeated ends the turn, which
         reports it."""
-        problem = problem_of(told.error.codex_error_info)
-        if not (told.will_retry and self._prompted):
+        problem = problem_of(notification.error.codex_error_info)
+        if not (notification.will_retry and self._prompted):
             return []
-        self._trouble += 1
-        if told.thread_id == self._thread:
+        self._failures += 1
+        if notification.thread_id == self._thread:
             self._problem = problem
-        words = told.error.additional_details or told.error.message
+        words = notification.error.additional_details or notification.error.message
         kind = problem.kind or ModelProblem.UNKNOWN
-        return [ModelErrorReported(kind, problem.status, attempt=self._trouble, words=words)]
+        return [ModelErrorReported(kind, problem.status, attempt=self._failures, words=words)]
 
-    def _resolved(self, told: messages.RequestResolved) -> list[Out]:
-        self._approvals.resolved(told.request_id)
+    def _resolved(self, notification: messages.RequestResolved) -> list[Out]:
+        self._approvals.resolved(notification.request_id)
         return []
 
     # ------------------------------------------------------------------------------------------ small parts
@@ -406,13 +414,13 @@ class CodexCodec(Conversation):
         on_result: OnResult,
         on_error: Callable[[RpcError], list[Out]] | None = None,
     ) -> Send:
-        return self._asked.ask(method, params, on_result, on_error or self._not_ready)
+        return self._requests.send(method, params, on_result, on_error or self._not_ready)
 
     def _grant(self, pending: PendingApproval, option_id: str | None) -> Send:
         return messages.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
 
 
-def _words(text: str) -> list[dict[str, str]]:
+def _text_input(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
@@ -441,7 +449,7 @@ _NOTIFICATIONS: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[CodexCo
             "item/reasoning/summaryTextDelta": (messages.Delta, CodexCodec._thought_delta),
             "thread/tokenUsage/updated": (messages.TokenUsageUpdated, CodexCodec._used),
             "serverRequest/resolved": (messages.RequestResolved, CodexCodec._resolved),
-            "error": (messages.ErrorNotification, CodexCodec._troubled),
+            "error": (messages.ErrorNotification, CodexCodec._on_error),
             "warning": (messages.WarningNotification, CodexCodec._warning),
         }
     )

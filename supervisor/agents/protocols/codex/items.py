@@ -72,8 +72,8 @@ def arguments_and_result_of(item: Item) -> tuple[bytes, bytes]:
     if item.changes:
         return msgspec.json.encode(item.changes), b""
     asked_with = bytes(item.arguments) or (item.query or item.prompt or "").encode(errors="replace")
-    return asked_with, _said(bytes(item.result))
+    return asked_with, _without_null(bytes(item.result))
 
 
-def _said(result: bytes) -> bytes:
+def _without_null(result: bytes) -> bytes:
     return b"" if result == b"null" else result

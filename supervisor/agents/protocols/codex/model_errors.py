@@ -58,5 +58,5 @@ def problem_of(info: Any) -> Problem:
 
 
 def _status(details: Any) -> int | None:
-    told = details.get("httpStatusCode") if isinstance(details, dict) else None
-    return told if isinstance(told, int) and told in _HTTP else None
+    reported = details.get("httpStatusCode") if isinstance(details, dict) else None
+    return reported if isinstance(reported, int) and reported in _HTTP else None

@@ -28,10 +28,10 @@ class CodexUsageMeter:
         """Mark a thread as resumed: its earlier usage was counted by an earlier process."""
         self._loaded = thread_id
 
-    def told(self, told: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
+    def add(self, notification: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
         """Return the usage that a ``thread/tokenUsage/updated`` adds; nothing if it adds none."""
-        thread, total = told.thread_id, told.token_usage.total
-        before = self._totals.get(thread) or self._first(told, in_turn)
+        thread, total = notification.thread_id, notification.token_usage.total
+        before = self._totals.get(thread) or self._first(notification, in_turn)
         if thread not in self._totals and len(self._totals) >= THREADS_MAX:
             return []
         self._totals[thread] = total
@@ -40,12 +40,12 @@ class CodexUsageMeter:
         if not (into or out):
             return []
         cached = max(0, total.cached_input_tokens - before.cached_input_tokens)
-        return [Usage(_said(told), into, out, cached_tokens=cached, requests=1)]
+        return [Usage(_summary(notification), into, out, cached_tokens=cached, requests=1)]
 
-    def _first(self, told: TokenUsageUpdated, in_turn: bool) -> Tokens:
-        if told.thread_id != self._loaded:
+    def _first(self, notification: TokenUsageUpdated, in_turn: bool) -> Tokens:
+        if notification.thread_id != self._loaded:
             return _NOTHING
-        total, last = told.token_usage.total, told.token_usage.last
+        total, last = notification.token_usage.total, notification.token_usage.last
         if not in_turn:
             return total
         return Tokens(
@@ -55,13 +55,13 @@ class CodexUsageMeter:
         )
 
 
-def _said(told: TokenUsageUpdated) -> dict[str, int]:
-    total, window = told.token_usage.total, told.token_usage.model_context_window
-    said = {
+def _summary(notification: TokenUsageUpdated) -> dict[str, int]:
+    total, window = notification.token_usage.total, notification.token_usage.model_context_window
+    summary = {
         "input_tokens": total.input_tokens,
         "cached_input_tokens": total.cached_input_tokens,
         "output_tokens": total.output_tokens,
         "reasoning_output_tokens": total.reasoning_output_tokens,
-        "used": told.token_usage.last.total_tokens,
+        "used": notification.token_usage.last.total_tokens,
     }
-    return said if window is None else {**said, "size": window}
+    return summary if window is None else {**summary, "size": window}

@@ -102,7 +102,7 @@ class JsonlCodec(CodecDefaults):
 
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         lost = resume_id is not None and self._chosen != resume_id
-        words = "supervisor: the conversation is not gone on with: the mapping knows no way\n"
+        words = "supervisor: the conversation cannot be resumed: the mapping has no resume_arguments\n"
         return [*([Text("log", words)] if lost else []), Ready(self._chosen)]
 
     def prompt(self, text: str) -> list[Out]:
@@ -189,22 +189,22 @@ class JsonlCodec(CodecDefaults):
         call_id = text_at(item, rule.id)
         if call_id:
             kind = self._mapping.kinds.get(text_at(item, rule.kind), "other")
-            yield from self._calls.opened(call_id, text_at(item, rule.title) or call_id, kind)
-            self._calls.tell(call_id, asked=bytes_at(item, rule.asked))
+            yield from self._calls.open(call_id, text_at(item, rule.title) or call_id, kind)
+            self._calls.record_digests(call_id, asked=bytes_at(item, rule.asked))
 
     def _tool_ended(self, rule: ToolEndRule, item: Any) -> Iterator[Out]:
         call_id = text_at(item, rule.id)
         failed = bool(rule.failed) and fits(item, rule.failed)
-        self._calls.tell(call_id, answered=bytes_at(item, rule.answered))
-        yield from self._calls.closed(call_id, "failed" if failed else "completed")
+        self._calls.record_digests(call_id, answered=bytes_at(item, rule.answered))
+        yield from self._calls.close(call_id, "failed" if failed else "completed")
 
     def _requested(self, rule: RequestRule, item: Any) -> Iterator[Out]:
         yield Usage({}, requests=1)
 
     def _used(self, rule: UsageRule, item: Any) -> Iterator[Out]:
-        told = [amount_at(item, paths) for paths in (rule.input, rule.output, rule.cost)]
-        if any(told):
-            yield self._spent.usage(told[0] or 0, told[1] or 0, told[2] or 0, total=rule.counts == "total")
+        reported = [amount_at(item, paths) for paths in (rule.input, rule.output, rule.cost)]
+        if any(reported):
+            yield self._spent.usage(reported[0] or 0, reported[1] or 0, reported[2] or 0, total=rule.counts == "total")
 
     def _ended(self, rule: EndRule, item: Any) -> Iterator[Out]:
         words = text_at(item, rule.words)

@@ -1,0 +1,173 @@
+"""Cancel a plan run that is given up: nothing of it goes on working, and nothing of it looks alive in the journal.
+
+The journal may be unwritable while that happens, and the time is limited (``limit_s``). So events are *sent* to tasks,
+runs and jobs, and recorded when the journal allows; what must come after a record waits for that record alone:
+
+* a worker is shut down after the last records of its jobs;
+* what a task did in place is taken back after its cancellation is durable: else the next supervisor would go on with
+  the attempt, on files that are not there any more;
+* a task that is being merged for a person who approved it is closed as well: both or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from supervisor.host.shutdown import LAST_RECORDS_S
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.types import AbortScope, Kind
+from supervisor.lifecycles.workstream import Workstream
+from supervisor.ports import JournalError
+from supervisor.recovery.journal_state import turned_down
+from supervisor.recovery.restore import tell_end_of_work
+from supervisor.runtime.entity import Entity, Refused
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.work.checkpoints import must_take_back, take_back, workspace_of
+from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.plan_recovery import PlanRecovery
+from supervisor.work.plan_run import PlanRun
+from supervisor.work.task_execution import TaskExecution
+from supervisor.work.workstream_export import export_workstream
+
+__all__ = ["PlanCancellation"]
+
+GIVEN_UP = "the plan was given up"
+
+
+class PlanCancellation:
+    """Cancels one plan run, whose tasks (of the event loop) have all ended."""
+
+    def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, recovery: PlanRecovery) -> None:
+        self._plan_run, self._pipeline, self._recovery = plan_run, pipeline, recovery
+        self._sup = plan_run.sup
+        self.untouched: list[Entity] = []
+        """Entities that an earlier supervisor left, and that the run had not come to."""
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that ``run`` may take: for the last records, for merges under way, and for agents that must have
+        ended before their files are taken back."""
+        merging_s = LAST_RECORDS_S if self._approving() else 0.0
+        executions = self._plan_run.executions.values()
+        begun = [one.session_id for one in executions if one.task.rollback and not one.is_rolled_back]
+        sessions = (self._sup.registry.sessions.get(session_id) for session_id in begun)
+        ends_s = max((session.policy.ladder.total_s for session in sessions if session is not None), default=0.0)
+        return merging_s + ends_s + LAST_RECORDS_S
+
+    async def run(self) -> None:
+        """Cancel what is not settled."""
+        plan_run = self._plan_run
+        for execution in self._unsettled():
+            # An event that a command has just sent may still be in the mailbox: it comes before the end of the task.
+            with suppress(NoSuchEntity):  # its actor was lost
+                while any(self._sup.inspect(execution.id).queued.values()):
+                    await checkpoint()
+        approving = self._approving()
+        unsettled = [execution for execution in self._unsettled() if execution not in approving]
+        done = [execution for execution in unsettled if execution.is_done]
+        for execution in unsettled:
+            self._pipeline.send_cancelled(execution, GIVEN_UP)
+        self.untouched = self._recovery.untouched(plan_run.executions.values())
+        tell_end_of_work(self._sup.registry, self.untouched, turned_down(list(self._sup.inherited.rows.values())))
+        jobs = [execution.job_id for execution in unsettled if execution.job is not None]
+        jobs += [one.id for one in self.untouched if one.kind is Kind.JOB]
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stop_workers, [self._end_of(job_id) for job_id in jobs])
+            group.start_soon(self._end_workstream, approving)
+            for execution in unsettled:
+                group.start_soon(self._end_execution, execution, execution in done)
+            for one in [one for one in self.untouched if one.kind is Kind.TASK]:
+                group.start_soon(self._end_session, one.data.claimed_by)
+            group.start_soon(self._end_unclaimed)
+        if plan_run.workstream.state in (Workstream.COMPLETED, Workstream.FAILED):
+            await export_workstream(plan_run)
+
+    def _unsettled(self) -> list[TaskExecution]:
+        return [one for one in self._plan_run.executions.values() if one.result is None and one.is_opened]
+
+    def _approving(self) -> list[TaskExecution]:
+        """Return the tasks that are being merged, or denied, for the person whose approval they waited for."""
+        return [one for one in self._unsettled() if one.state is Task.PENDING_APPROVAL and one.lock.locked()]
+
+    async def _end_workstream(self, approving: Sequence[TaskExecution]) -> None:
+        """Cancel the workstream, after the tasks that are being merged are closed, or their time is over."""
+        with self._sup.timers.limit(LAST_RECORDS_S, shield=True):
+            for execution in approving:
+                async with execution.lock:
+                    pass
+        async with anyio.create_task_group() as group:
+            for execution in [one for one in approving if one.result is None]:
+                self._pipeline.send_cancelled(execution, GIVEN_UP)
+                group.start_soon(self._end_execution, execution, False)
+            await self._plan_run.workstream.cancel(GIVEN_UP)
+
+    async def _end_execution(self, execution: TaskExecution, is_done: bool) -> None:
+        """Save what the task has, end its session, and then take back what it did in place, if the plan says so."""
+        if must_take_back(self._sup, execution) and not is_done:
+            with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
+                words = f"take back what {execution.name} did"
+                await self._sup.see_through(lambda: self._take_back(execution), words)
+            return
+        await self._end_run_and_session(execution)
+        if is_done:
+            # Checkpoints go when the task is closed on record: else the next supervisor would find it at work, and
+            # nothing to go on with. A disk that is down is not waited for.
+            closed, journal_writer = OneShotEvent(), self._sup.journal_writer
+            await self._end_of(execution.id).wait()
+            journal_writer.when_durable(closed.set)
+            if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
+                await self._sup.verification.forget(workspace_of(self._sup, execution))
+
+    async def _take_back(self, execution: TaskExecution) -> None:
+        with self._sup.cleanup.clearing.one():  # nothing begins in the directory meanwhile
+            await self._end_run_and_session(execution)
+            if await self._sup.journal_writer.durable():
+                await take_back(self._sup, execution)
+
+    async def _end_run_and_session(self, execution: TaskExecution) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._cancel_run, execution)
+            group.start_soon(self._end_session, execution.session_id)
+
+    async def _cancel_run(self, execution: TaskExecution) -> None:
+        """Cancel the run, after its checkpoint, and wait for its last record: it must not be buried before."""
+        over = self._end_of(execution.run_id) if execution.has_run else None
+        with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
+            await self._pipeline.send_run_cancelled(execution, GIVEN_UP)
+        if over is not None:
+            with self._sup.timers.limit(LAST_RECORDS_S, shield=True):
+                await over.wait()
+
+    def _end_of(self, entity_id: str) -> OneShotEvent:
+        """Return the event of an entity's last record: made, not durable, so that no disk is waited for."""
+        over, entity = OneShotEvent(), self._sup.registry.entities.get(entity_id)
+        if entity is None or entity.ended:
+            over.set()
+        else:
+            entity.on_ended = over.set
+        return over
+
+    async def _stop_workers(self, jobs: Iterable[OneShotEvent]) -> None:
+        with suppress(NoSuchEntity, Refused, JournalError):
+            try:
+                for over in jobs:
+                    await over.wait()
+                await self._plan_run.worker_pool.stop()
+            finally:  # a disk that is down is not waited for longer than the limit
+                self._plan_run.worker_pool.stop_waiting()
+
+    async def _end_session(self, session_id: str) -> None:
+        if session_id in self._sup.registry.sessions:
+            with suppress(NoSuchEntity, Refused, JournalError):
+                await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
+
+    async def _end_unclaimed(self) -> None:
+        """End the sessions that an earlier supervisor began for tasks, and that hold none."""
+        with suppress(JournalError):
+            for session_id in await self._recovery.unclaimed():
+                await self._end_session(session_id)

@@ -1,0 +1,317 @@
+"""Decide which task of a plan is next, and what the end of one task means to the others.
+
+What became ready is queued (its job waits for a worker), what is queued is claimed for a free worker, and what was
+settled makes other tasks ready, has them skipped, or cancels them. Whether a task can begin is decided in ``consider``
+alone, under the lock of the task: any number of reasons to look at a task may come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from math import inf
+
+import msgspec
+
+from supervisor.lifecycles import task
+from supervisor.lifecycles.job import Job
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task_run import SkipCause
+from supervisor.lifecycles.types import AbortScope
+from supervisor.plans.plan import Plan
+from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
+from supervisor.ports.path_safety import absent
+from supervisor.recovery.resumable import digest_of
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.work import plugin_policies
+from supervisor.work.attempt_runner import STOPPING, AttemptRunner, is_delayed
+from supervisor.work.backlog import RefusalReason
+from supervisor.work.blocking import PARENTS, BlockedTasks
+from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.plan_recovery import PlanRecovery
+from supervisor.work.plan_run import PlanEvent, PlanRun, SubtasksAwaited, TaskReleased, TaskSettled
+from supervisor.work.task_execution import TaskExecution
+
+__all__ = ["TaskScheduler"]
+
+WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
+"""States that only a person, or the end of another task, moves a task out of."""
+
+
+class TaskScheduler:
+    """Schedules the tasks of one plan run."""
+
+    def __init__(
+        self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner, recovery: PlanRecovery
+    ) -> None:
+        self.plan_run, self.pipeline, self.attempt_runner = plan_run, pipeline, attempt_runner
+        self.blocked_tasks = BlockedTasks(plan_run, pipeline, attempt_runner)
+        self._recovery = recovery
+        self._sup = plan_run.sup
+        self._considered: set[str] = set()
+        """Names of the tasks that are being considered: another reason to consider one of them adds nothing."""
+        plan_run.subscribe(self._on_event)
+
+    # ------------------------------------------------------------------ claims
+    async def dispatch(self) -> None:
+        """Have tasks claimed until every task of the plan is settled."""
+        while self.plan_run.unsettled:
+            self._claim()
+            self.blocked_tasks.end_dead_ends()
+            await self.plan_run.woken()
+
+    def _claim(self) -> None:
+        """Give each free worker the best task that it can have. Without an await: no task is claimed twice."""
+        plan_run, stopping = self.plan_run, self._sup.stopping.is_set()
+        for worker in plan_run.worker_pool.free():
+            now_s = plan_run.now()
+            # While the supervisor stops, no provider is asked: a task that is claimed then only learns that it ends.
+            gate = (lambda provider: True) if stopping else plan_run.providers.gate(now_s)
+            claim = plan_run.backlog.claim(worker.id, worker.capabilities, now_s=now_s, lease_s=inf, gate=gate)
+            if claim is None:
+                continue
+            plan_run.worker_pool.reserve(claim.worker_id, claim.item_id)
+            plan_run.note_claimed(plan_run.executions[claim.item_id])
+            plan_run.wake()  # the worker may have another slot
+            plan_run.start(self.attempt_runner.carry_out, plan_run.executions[claim.item_id], claim)
+
+    async def watch_stop(self) -> None:
+        """When the supervisor stops, cancel the tasks that wait for a worker or a person: they must not keep it. The
+        tasks of a long queue end side by side; through a few slots that would take as long as there are tasks."""
+        await self._sup.stopping.wait()
+        self.plan_run.wake()
+        executions = [execution for execution in self.plan_run.executions.values() if execution.result is None]
+        self._cancel_all([execution for execution in executions if self._is_queued(execution)], STOPPING)
+        for execution in executions:
+            if execution.state in WAITING:
+                self.plan_run.start(self._end_waiting, execution)
+
+    def _is_queued(self, execution: TaskExecution) -> bool:
+        """Return whether nobody has the task, and any worker may have it. (A task whose delay the stop cuts short is
+        ended by whoever waits for the delay.)"""
+        held = execution.active is not None or self.plan_run.backlog.holder(execution.name) is not None
+        if execution.cancel_reason or held:
+            return False
+        return execution.state is Task.OPEN and execution.job is Job.QUEUED and not is_delayed(execution)
+
+    async def _end_waiting(self, execution: TaskExecution) -> None:
+        async with self.plan_run.moving(execution):  # a person may be answering just now
+            if execution.state in WAITING:
+                await self.pipeline.cancel(execution, STOPPING)
+
+    # ------------------------------------------------------------------ new tasks
+    def open_tasks(self, plan: Plan) -> list[TaskExecution]:
+        """Open the tasks of *plan* that are new, and return them. Tasks that an earlier supervisor left, or that the
+        run that this one resumes has closed, are taken over."""
+        plan_run = self.plan_run
+        placed = [one for one in every_task(plan.tasks) if one.task.id not in plan_run.executions]
+        plan_run.budget = plan_run.budget.grown(len(placed))
+        plan_run.unsettled += len(placed)
+        new = [self._open_task(one, plan) for one in placed]
+        for execution in new:
+            provider = plan_run.provider_of(execution.agent)
+            plan_run.backlog.add(execution.backlog_item(provider), on_hold=True)
+        for execution in new:
+            if execution.is_imported:
+                plan_run.backlog.settle(execution.name, completed=execution.is_met)
+        return new
+
+    def _open_task(self, placed: PlacedTask, plan: Plan) -> TaskExecution:
+        plan_run = self.plan_run
+        parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
+        execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
+        if parent is not None:
+            parent.subtasks.append(execution)
+        if self._recovery.take_up(execution) or self._import_closed(execution):
+            return execution
+        planned = plan.approve_plan or placed.task.approval == "before"
+        digest = digest_of(placed.task, self._sup.settings)
+        execution.open(plan_run.workstream.id, digest, planned=planned, cause=plan_run.workstream.seq)
+        execution.checkpoint = plan_run.previous.again.get(execution.name) if plan_run.previous is not None else None
+        execution.open_run(plan_run.limits_of(execution))
+        if placed.task.when is None and not placed.task.optional:
+            execution.open_job()
+        return execution
+
+    def _import_closed(self, execution: TaskExecution) -> bool:
+        """Have the task count as done, if the run that this one resumes has closed it."""
+        previous = self.plan_run.previous
+        if previous is None or (row := previous.closed.get(execution.name)) is None:
+            return False
+        outcome = "completed" if row.state == Task.CLOSED.value else "aborted"
+        data = msgspec.json.decode(row.data, type=task.TaskData)
+        job_id = previous.jobs.get(execution.name, "")
+        execution.import_closed(row.id, data.claimed_by, job_id, outcome, data.rest)
+        self.plan_run.unsettled -= 1
+        return True
+
+    # ------------------------------------------------------------------ what can begin
+    def consider_all(self, executions: Iterable[TaskExecution]) -> None:
+        """Consider each of these tasks, in tasks of their own."""
+        for execution in executions:
+            self.plan_run.start(self.consider, execution)
+
+    async def consider(self, execution: TaskExecution) -> None:
+        """Begin what can be begun of the task, or skip it if it can never begin. A task that is to be cancelled is left
+        to whoever cancels it."""
+        if execution.name in self._considered:
+            return
+        self._considered.add(execution.name)
+        try:
+            async with self.plan_run.moving(execution):
+                if not (execution.is_over or execution.cancel_reason) and self._is_due(execution):
+                    await self._begin_or_skip(execution)
+        finally:
+            self._considered.discard(execution.name)
+            self.plan_run.wake()
+
+    async def _begin_or_skip(self, execution: TaskExecution) -> None:
+        needed = [self.plan_run.executions[name] for name in execution.task.depends_on]
+        failed = [one for one in needed if one.result is not None and not one.is_met]
+        if failed:
+            words = f"it depends on {', '.join(one.name for one in failed)}, which did not complete"
+            cause = SkipCause.OPTIONAL if execution.task.optional else SkipCause.DEPENDENCY_FAILED
+            await self.pipeline.skip(execution, cause, words, dependency=failed[0])
+        elif execution.state is Task.PLANNED:
+            if self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
+                await self.pipeline.cancel(execution, STOPPING)
+        elif all(self.plan_run.executions[name].result is not None for name in execution.needed):
+            # Else a task that it waits for was settled, and is being done again.
+            is_split = execution.state is Task.WAITING_FOR_SUBTASKS
+            await (self._join if is_split else self._queue)(execution)
+
+    def _is_due(self, execution: TaskExecution) -> bool:
+        """Return whether the task is not begun, and waits for nothing any more or depends on a task that failed; or
+        waits for its subtasks, which are all settled."""
+        if execution.state is Task.WAITING_FOR_SUBTASKS:
+            return execution.active is None and all(subtask.result is not None for subtask in execution.subtasks)
+        parent = execution.parent
+        if parent is not None and (parent.result is not None or parent.state not in PARENTS):
+            return False  # what its parent waits for, it waits for too, and goes with it
+        refusal = self.plan_run.backlog.refusal(execution.name)
+        unbegun = execution.state in (Task.PLANNED, Task.OPEN) and execution.job in (None, Job.PENDING)
+        expected = (RefusalReason.ON_HOLD, RefusalReason.DEPENDENCY_FAILED)
+        return unbegun and (refusal is None or refusal.why in expected)
+
+    async def _queue(self, execution: TaskExecution) -> None:
+        """Split the task, or have its job wait for a worker; skip it if its condition is not met."""
+        if execution.task.when is not None and (why := self._unmet(execution, execution.task.when)):
+            await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
+            return
+        if execution.job is None:
+            execution.open_job()
+        if execution.subtasks:
+            ids = execution.subtask_ids
+            await execution.post(task.Split(subtasks=ids, reason="as the plan says"))
+            self.blocked_tasks.watch(execution)
+            self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before
+        elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
+            await self.pipeline.cancel(execution, STOPPING)
+        else:
+            await self._assign(execution, execution.task.depends_on)
+
+    async def _assign(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
+        await self.plan_run.queue(execution, needed)
+        await plugin_policies.rank(self.plan_run, execution)
+        self.plan_run.offer(execution)
+
+    async def _join(self, execution: TaskExecution) -> None:
+        """Go on with a task whose subtasks are all settled."""
+        for subtask in execution.subtasks:
+            if subtask.result is not None and not subtask.is_met:
+                await execution.post(task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error))
+                await self.pipeline.cancel(execution, f"its subtask {subtask.name} did not complete")
+                return
+        if execution.job is None:  # it was split before it was known whether it is wanted
+            execution.open_job()
+        if execution.job is Job.PENDING:
+            await self._assign(execution, tuple(subtask.name for subtask in execution.subtasks))
+        elif is_delayed(execution):
+            return  # it is considered again at the end of its delay
+        elif execution.job is Job.QUEUED:
+            self.plan_run.offer(execution)
+        else:
+            await self.pipeline.integrate(execution)
+
+    def _unmet(self, execution: TaskExecution, when: ConditionConfig) -> str:
+        """Return why the condition of a task is not met, or ``""``."""
+        if when.task is not None:
+            result = self.plan_run.executions[when.task].result
+            outcome = result.outcome if result is not None else "open"
+            met = outcome == when.outcome
+            return "" if met else f"its condition is not met: {when.task} is {outcome}, not {when.outcome}"
+        # The sentence names the file as the plan does: a whole path would name a directory of this machine.
+        missing = absent(self.plan_run.directory_of(execution), str(when.file_exists))
+        return f"its condition is not met: there is no {when.file_exists}" if missing else ""
+
+    # ------------------------------------------------------------------ what follows
+    def _on_event(self, event: PlanEvent) -> None:
+        match event:
+            case TaskSettled(execution):
+                self._on_settled(execution)
+            case TaskReleased(execution):
+                self.blocked_tasks.look_at(execution)
+                self.consider_all([execution])
+            case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
+                self.consider_all((*execution.subtasks, execution))
+
+    def _on_settled(self, execution: TaskExecution) -> None:
+        plan_run = self.plan_run
+        changed = plan_run.backlog.settle(execution.name, completed=execution.is_met)
+        plan_run.wake()
+        if not plan_run.running:
+            return
+        self.blocked_tasks.settled(execution)
+        names = dict.fromkeys((*changed.ready, *changed.dependency_failed))
+        self.consider_all(plan_run.executions[name] for name in names)
+        if execution.parent is not None:
+            self.consider_all([execution.parent])
+        if execution.subtasks:
+            self.drop_subtasks(execution)
+        if execution.task.critical and execution.result is not None and execution.result.outcome == "failed":
+            rest = [one for one in plan_run.executions.values() if one.result is None]
+            self._cancel_all(rest, f"the critical task {execution.name} failed")
+
+    def drop_subtasks(self, execution: TaskExecution) -> None:
+        """End the subtasks of a task that is settled: they are skipped as it was, or cancelled."""
+        outcome = execution.result.outcome if execution.result is not None else ""
+        left = [subtask for subtask in execution.subtasks if subtask.result is None]
+        if outcome != "skipped":
+            self._cancel_all(left, f"{execution.name} is {outcome}")
+            return
+        for subtask in left:
+            self.plan_run.start(self._skip, subtask, f"{execution.name} was skipped")
+
+    async def _skip(self, execution: TaskExecution, why: str) -> None:
+        async with self.plan_run.moving(execution):
+            await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
+
+    # ------------------------------------------------------------------ cancel
+    def _cancel_all(self, executions: Collection[TaskExecution], why: str) -> None:
+        """Cancel these tasks side by side, since each agent may take its time. None of them begins meanwhile."""
+        for execution in executions:
+            self._hold(execution, why)
+        for execution in executions:
+            self.plan_run.start(self.cancel, execution, why)
+
+    def _hold(self, execution: TaskExecution, why: str) -> None:
+        execution.cancel_reason = execution.cancel_reason or why
+        self.plan_run.backlog.hold(execution.name)
+
+    async def cancel(self, execution: TaskExecution, why: str, begins: Callable[[], None] = lambda: None) -> None:
+        """Cancel a task, for the reason that was given first. An attempt is ended; a check or merge is not interrupted:
+        it, or its session's answer, cancels the task. *begins* is called when nothing else comes before."""
+        self._hold(execution, why)
+        why = execution.cancel_reason
+        if execution.active is None:
+            async with self.plan_run.moving(execution):
+                begins()
+                await self.pipeline.cancel(execution, why)
+        elif execution.works:
+            begins()
+            with suppress(NoSuchEntity, Refused):
+                await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=why)
+        elif execution.job in (Job.QUEUED, Job.RUNNING):
+            begins()
+            execution.active.scope.cancel()

@@ -1,0 +1,94 @@
+"""Pages of docs/: their examples run as printed, their plans are plans, and no page written by hand is long."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.plans import load_plan
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+EMBEDDING = re.findall(r"```python\n(.*?)```", (DOCS / "tutorial/embedding.md").read_text(encoding="utf-8"), re.DOTALL)
+PLANS = re.findall(r"```yaml\n(.*?)```", (DOCS / "tutorial/first-plan.md").read_text(encoding="utf-8"), re.DOTALL)
+WORDS_MAX = 2_500
+
+
+@pytest.mark.parametrize(
+    ("example", "printed"),
+    [
+        (EMBEDDING[0], ["run the unit tests: done", "ended with 0 survivors"]),
+        (EMBEDDING[1], ["completed - hello from a process"]),
+    ],
+    ids=["function", "program"],
+)
+def test_the_examples_of_embedding_run_as_printed(example: str, printed: list[str], tmp_path: Path) -> None:
+    """Each program of the tutorial prints the lines that the page promises."""
+    script = tmp_path / "example.py"
+    script.write_text(example, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", printed)
+
+
+def test_the_first_plan_of_the_tutorial_completes(tmp_path: Path) -> None:
+    """`supervisor run plan.yaml` completes both tasks in an empty directory."""
+    (tmp_path / "plan.yaml").write_text(PLANS[0], encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", "plan.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "greeting.txt").read_text() == "hello\n"
+
+
+def test_the_second_plan_of_the_tutorial_is_a_plan(tmp_path: Path) -> None:
+    """The plan whose tool call the reader aborts is accepted as it stands."""
+    plan = tmp_path / "long.yaml"
+    plan.write_text(PLANS[1], encoding="utf-8")
+    assert [task.id for task in load_plan(plan).tasks] == ["wait"]
+
+
+def test_no_page_is_long() -> None:
+    """A page has at most 2,500 words; the specification and the generated pages may be longer."""
+    words = {
+        str(page.relative_to(DOCS)): len(page.read_text(encoding="utf-8").split())
+        for page in DOCS.rglob("*.md")
+        if page.parent.name not in ("spec", "machines")
+    }
+    assert len(words) > 20
+    assert {page: count for page, count in words.items() if count > WORDS_MAX} == {}
+
+
+def test_every_path_on_a_page_exists() -> None:
+    """A Python file or a part of tests/ that a page names exists, from the root or from `supervisor/`."""
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = re.compile(r"`([\w./-]+/[\w-]+\.py|tests/[\w./-]+)`")
+    found = {(page.name, path) for page in pages for path in named.findall(page.read_text(encoding="utf-8"))}
+    assert len(found) > 50
+    assert (
+        sorted(one for one in found if not any((base / one[1]).exists() for base in (ROOT, ROOT / "supervisor"))) == []
+    )
+
+
+def test_pages_use_the_words_of_the_glossary() -> None:
+    """Words that the glossary replaced are on no page: a term has one name."""
+    replaced = re.compile(
+        r"\b(wardens?|keepers?|ledger|aborter|overseer|dossier|lifeline|heirs?|parked)\b", re.IGNORECASE
+    )
+    pages = [page for page in DOCS.rglob("*.md") if page.parent.name not in ("spec", "machines")]
+    found = {
+        (page.name, word)
+        for page in [*pages, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+        for word in replaced.findall(page.read_text(encoding="utf-8"))
+    }
+    assert found == set()

@@ -1,0 +1,130 @@
+"""The state of a plan run: its events, its locks, and tasks that are settled, reset and settled again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.work.plan_run import PlanEvent, PlanRun, SubtasksAwaited, TaskSettled
+from supervisor.work.task_commands import TaskCommands
+from supervisor.work.task_execution import Phase, TaskExecution
+from tests.integration.test_task_commands import plan_of, task
+from tests.support import Run, supervising
+
+pytestmark = pytest.mark.anyio
+
+
+def plan_run_of(run: Run, *names: str) -> PlanRun:
+    """Return the state of a run with tasks of these names, none of which is opened."""
+    plan_run = PlanRun(run.sup, plan_of(*(task(name) for name in names)), TaskCommands(run.sup))
+    for config in plan_run.plan.tasks:
+        plan_run.executions[config.id] = TaskExecution(run.sup, config)
+    plan_run.unsettled = len(names)
+    return plan_run
+
+
+async def test_an_event_reaches_every_listener_before_publish_returns(tmp_path: Path) -> None:
+    """Listeners are called in the order in which they subscribed."""
+    async with supervising(tmp_path) as run:
+        plan_run, heard = plan_run_of(run, "a"), list[tuple[str, PlanEvent]]()
+        plan_run.subscribe(lambda event: heard.append(("first", event)))
+        plan_run.subscribe(lambda event: heard.append(("second", event)))
+        event = SubtasksAwaited(plan_run.executions["a"])
+        plan_run.publish(event)
+
+        assert heard == [("first", event), ("second", event)]
+
+
+async def test_a_task_is_settled_once(tmp_path: Path) -> None:
+    """The first result counts, and is published when everything else says that the task is settled."""
+    async with supervising(tmp_path) as run:
+        plan_run, settled = plan_run_of(run, "a", "b"), list[tuple[str, int, bool]]()
+
+        def on_event(event: PlanEvent) -> None:
+            assert isinstance(event, TaskSettled)
+            one = event.execution
+            settled.append((one.phase.value, plan_run.unsettled, one.settled.is_set()))
+
+        plan_run.subscribe(on_event)
+        plan_run.settle(plan_run.executions["a"], "failed", "it cannot be done")
+        plan_run.settle(plan_run.executions["a"], "aborted", "too late")
+
+        [result] = plan_run.results
+        assert (result.outcome, result.error) == ("failed", "it cannot be done")
+        assert settled == [("settled", 1, True)]
+
+
+async def test_a_reset_that_fails_leaves_the_former_result(tmp_path: Path) -> None:
+    """While it is recorded the task counts as unsettled, so that the run does not end meanwhile."""
+    async with supervising(tmp_path) as run:
+        plan_run = plan_run_of(run, "a")
+        one = plan_run.executions["a"]
+        plan_run.settle(one, "failed", "it cannot be done")
+        former = one.result
+        assert former is not None
+
+        plan_run.unsettle(one)
+        assert (one.phase, plan_run.unsettled, plan_run.results) == (Phase.IDLE, 1, [])
+
+        plan_run.resettle(one, former)
+        assert (one.phase, plan_run.unsettled, plan_run.results) == (Phase.SETTLED, 0, [former])
+
+
+async def test_the_scheduler_looks_again_when_a_task_was_moved(tmp_path: Path) -> None:
+    """A look for dead ends that found a task being moved is repeated when its lock is released."""
+    async with supervising(tmp_path) as run:
+        plan_run = plan_run_of(run, "a")
+        async with plan_run.moving(plan_run.executions["a"]):
+            plan_run.look_again = True
+        with anyio.fail_after(1.0):
+            await plan_run.woken()
+
+        assert not plan_run.look_again
+
+
+async def test_the_scheduler_is_not_woken_for_nothing(tmp_path: Path) -> None:
+    """The release of a lock alone is no reason to look for work."""
+    async with supervising(tmp_path) as run:
+        plan_run = plan_run_of(run, "a")
+        async with plan_run.moving(plan_run.executions["a"]):
+            pass
+        with anyio.move_on_after(0.0) as limit:
+            await plan_run.woken()
+
+        assert limit.cancelled_caught
+
+
+async def test_nothing_is_started_when_the_run_has_ended(tmp_path: Path) -> None:
+    """A command may outlive the run: what it would start then is dropped, and the run is over for all who wait."""
+    async with supervising(tmp_path) as run:
+        plan_run, started = plan_run_of(run, "a"), list[str]()
+
+        async def start(name: str) -> None:
+            started.append(name)
+
+        async with anyio.create_task_group() as group:
+            plan_run.begin(group)
+            assert plan_run.running
+            plan_run.start(start, "in time")
+        plan_run.end()
+        plan_run.start(start, "too late")
+
+        assert started == ["in time"]
+        assert plan_run.over.is_set()
+        assert not plan_run.running
+
+
+async def test_a_task_that_is_to_be_cancelled_is_not_offered(tmp_path: Path) -> None:
+    """No worker can claim a task from the moment that its cancellation is asked for."""
+    async with supervising(tmp_path) as run:
+        plan_run = plan_run_of(run, "a", "b")
+        for one in plan_run.executions.values():
+            plan_run.backlog.add(one.backlog_item(""), on_hold=True)
+        plan_run.executions["a"].cancel_reason = "nobody needs it"
+        for one in plan_run.executions.values():
+            plan_run.offer(one)
+
+        assert plan_run.backlog.refusal("a") is not None
+        assert plan_run.backlog.refusal("b") is None

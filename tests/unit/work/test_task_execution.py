@@ -1,0 +1,156 @@
+"""The execution of a task in one process: its phases, the claim that is carried out, and how it is interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor.lifecycles.task import Unclaimed
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
+from supervisor.plans.tasks import TaskConfig
+from supervisor.work.leases import Claim
+from supervisor.work.task_execution import ActiveClaim, Checkpoint, Phase, TaskExecution, checkpoint_after
+
+pytestmark = pytest.mark.anyio
+
+CLAIM = Claim("t", "worker:local", 1, float("inf"))
+
+
+def execution(**more: Any) -> TaskExecution:
+    """Return the execution of a task that is not opened, so that it needs no supervisor."""
+    supervisor: Any = None
+    return TaskExecution(supervisor, TaskConfig(id="t", agent="a", prompt="do it", **more))
+
+
+# ------------------------------------------------------------------------------------------------------------ phases
+async def test_a_claim_leads_to_attempt_and_back_to_idle() -> None:
+    """A claim that comes to nothing leaves the task as it was before."""
+    one = execution()
+    assert (one.phase, one.active) == (Phase.IDLE, None)
+
+    active = one.begin_claim(CLAIM)
+    assert (one.phase, one.active, one.claim) == (Phase.ATTEMPT, active, CLAIM)
+
+    one.end_claim()
+    assert (one.phase, one.active) == (Phase.IDLE, None)
+    assert one.claim is CLAIM, "the worker has a slot reserved until the claim is given back"
+
+
+@pytest.mark.parametrize("phase", [Phase.ENDING, Phase.SETTLED])
+async def test_a_claim_that_ends_its_task_does_not_make_it_idle(phase: Phase) -> None:
+    """A task that came to its end while it was carried out stays ended when the runner lets go of it."""
+    one = execution()
+    one.begin_claim(CLAIM)
+    one.phase = phase
+    one.end_claim()
+
+    assert one.phase is phase
+    assert one.is_over
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.DELAYED, Phase.FOLLOWED, Phase.ATTEMPT])
+async def test_a_task_may_be_begun_until_its_end_begins(phase: Phase) -> None:
+    """Only a task that is being ended, or is settled, counts as over."""
+    one = execution()
+    one.phase = phase
+
+    assert not one.is_over
+
+
+async def test_an_imported_task_is_settled_with_its_former_result() -> None:
+    """A task that the resumed run has closed is not opened, and has its session, its job and its result from there."""
+    one = execution()
+    one.import_closed("task:t", "t", "job:t", "completed", "")
+
+    assert (one.phase, one.is_imported, one.is_opened) == (Phase.SETTLED, True, False)
+    assert (one.id, one.completed_job) == ("task:t", "job:t")
+    assert one.result is not None
+    assert one.is_met
+
+
+async def test_a_task_needs_its_dependencies_and_the_task_of_its_condition() -> None:
+    """The task of a condition must be settled before; only a dependency must also be completed."""
+    one = execution(depends_on=("a", "b"), when={"task": "c", "outcome": "failed"})
+
+    assert one.needed == ("a", "b", "c")
+    item = one.backlog_item("shell:sh")
+    assert (item.depends_on, item.after, item.provider) == (("a", "b"), ("c",), "shell:sh")
+
+
+# ----------------------------------------------------------------------------------------------------- interruptions
+async def test_an_interruption_cancels_the_attempt() -> None:
+    """The attempt ends at its next checkpoint; nobody is answered before the runner has taken the task away."""
+    active = ActiveClaim()
+    interruption = active.interrupt("taken away by ann")
+    with active.scope:
+        await anyio.sleep_forever()
+
+    assert active.scope.cancelled_caught
+    assert not interruption.done.is_set()
+
+
+async def test_two_interruptions_of_one_attempt_are_one() -> None:
+    """Both callers have the same object: the latest request counts, and its event tells both what came of theirs."""
+    active = ActiveClaim()
+    first = active.interrupt("taken away by ann")
+    second = active.interrupt("blocked by bob", ("task:x",))
+
+    assert first is second
+    assert (first.why, first.blocked_on) == ("blocked by bob", ("task:x",))
+
+
+async def test_the_loss_of_the_worker_overrides_a_block() -> None:
+    """The task goes to another worker; whoever wanted it blocked sees that another event took it away."""
+    active = ActiveClaim()
+    interruption = active.interrupt("blocked by bob", ("task:x",))
+    active.interrupt("its worker was lost", lost=True)
+
+    assert interruption.lost
+    assert interruption.blocked_on == ("task:x",)
+
+
+async def test_a_runner_that_lets_go_answers_everybody() -> None:
+    """Commands that wait for the decision, for the release or for an interruption go on, also if nothing came of it."""
+    active = ActiveClaim()
+    interruption = active.interrupt("taken away by ann")
+    active.release()
+
+    assert active.decided.is_set()
+    assert active.released.is_set()
+    assert interruption.done.is_set()
+    assert interruption.event is None
+
+
+async def test_an_interruption_that_was_met_keeps_its_event() -> None:
+    """The event tells the caller that the task was taken away, whatever another worker does with it by then."""
+    active = ActiveClaim()
+    interruption = active.interrupt("taken away by ann")
+    interruption.event = Unclaimed(reason=interruption.why)
+    active.release()
+
+    assert isinstance(interruption.event, Unclaimed)
+
+
+# ------------------------------------------------------------------------------------------------------- checkpoints
+SAVED = TaskRunData(saved_in=TaskRun.FAILED, saved_as="c0ffee", resumed_from="run:t-1", resumed_at="beef")
+RESUMED = TaskRunData(resumed_from="run:t-1", resumed_at="beef")
+
+
+@pytest.mark.parametrize(
+    ("state", "data", "rollback", "expected"),
+    [
+        (TaskRun.FAILED, SAVED, False, Checkpoint("run:t", "c0ffee")),
+        (TaskRun.CANCELLED, SAVED, False, Checkpoint("run:t", "c0ffee")),
+        (TaskRun.FAILED, SAVED, True, Checkpoint("run:t-1", "beef")),
+        (TaskRun.FAILED, RESUMED, False, Checkpoint("run:t-1", "beef")),
+        (TaskRun.FAILED, TaskRunData(), False, None),
+        (TaskRun.COMPLETED, SAVED, False, None),
+    ],
+)
+async def test_the_next_run_begins_with_the_last_work_that_was_kept(
+    state: TaskRun, data: TaskRunData, rollback: bool, expected: Checkpoint | None
+) -> None:
+    """That is this run's checkpoint, or, if its work is rolled back, the one that it began with itself."""
+    assert checkpoint_after("run:t", state, data, rollback=rollback) == expected
