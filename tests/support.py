@@ -466,4 +466,5 @@ def no_leaks() -> Iterator[None]:
                 os.waitpid(pid, 0)
         ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert not orphans, f"left behind: {orphans}"
-    assert open_descriptors() == before
+    # A descriptor that an earlier test left to the garbage collector may be closed meanwhile: fewer are no leak.
+    assert open_descriptors() <= before

@@ -31,8 +31,7 @@ CHANGES: Final = ("born", "transition")
 
 
 class Trigger(NamedTuple):
-    """Somebody of that kind has come into that state: ``child``, below another session; ``littered``, while an earlier
-    turn of the session is still cleaned up after."""
+    """State that an entity of *kind* enters; *child*: in a child session; *littered*: an earlier turn is not over."""
 
     kind: str
     state: str

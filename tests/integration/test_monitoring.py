@@ -53,7 +53,7 @@ async def test_a_function_reports_its_usage(tmp_path: Path) -> None:
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=3, output_tokens=4, cost_usd=0.5)
-        with pytest.raises(ValueError, match="used: output_tokens: -1 is no amount"):
+        with pytest.raises(ValueError, match="used: output_tokens: -1 is not an amount"):
             turn.used(output_tokens=-1)
 
     async with supervising(tmp_path) as run:

@@ -849,7 +849,7 @@ async def test_an_agent_without_may_split_gets_no_address(tmp_path: Path) -> Non
     assert result.ok
     assert "SUPERVISOR_TASK" not in (tmp_path / "variables").read_text()
     assert "SUPERVISOR_STATE_DIR" not in (tmp_path / "variables").read_text()
-    assert "TASK: none is named" in (tmp_path / "told").read_text()
+    assert "TASK: missing; name the task to split" in (tmp_path / "told").read_text()
 
 
 async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
@@ -869,4 +869,4 @@ async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
         result = await PlanRunner(run.sup).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == dict.fromkeys(("a", "b", "a1"), "completed")
     assert said[0] == "WAITING_FOR_SUBTASKS"
-    assert "'b' has no task that it may split; set may_split in the plan" in said[1]
+    assert "'b' has no task that it may split; set may_split: true" in said[1]

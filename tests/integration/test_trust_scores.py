@@ -193,7 +193,7 @@ async def test_without_access_nothing_is_recorded(repository: Path) -> None:
 async def test_access_needs_worktrees(tmp_path: Path) -> None:
     """``access`` without worktrees is refused, since changes of a task could not be told apart."""
     plan = plan_of({"id": "t"})
-    with pytest.raises(ValidationError, match="what a task changes is judged in worktrees only"):
+    with pytest.raises(ValidationError, match="changes of a task are checked in worktrees only"):
         Plan.model_validate({**dict(plan), "workspace": "directory"})
     with pytest.raises(ValueError, match="changes are judged in worktrees only"):
         async with open_supervisor(settings=Settings(access=AccessConfig())):

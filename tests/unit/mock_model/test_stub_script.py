@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.mock_model import (
@@ -179,6 +179,7 @@ JSON = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine, making the bodies is slow
 @given(st.dictionaries(_KEYS, JSON, max_size=6), st.sampled_from((ANTHROPIC, CHAT, RESPONSES, GOOGLE)))
 def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
     """Any JSON object is a request or a bad request, and a request has an answer."""
