@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 import click
-from anyio.abc import TaskStatus
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
@@ -162,17 +161,11 @@ def _last_seq(state: StateDir) -> int:
 
 
 async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
-    """Run the plan and print its result. Socket, signals and output stay open until the supervisor has ended.
+    """Run the plan and print its result. Signals and output stay until the supervisor has ended.
 
     The result is printed after all sessions have ended, because it is the last line, and before the journal is closed,
     because the last record says that it was printed.
     """
-    closing, closed = anyio.Event(), anyio.Event()
-
-    async def serve(*, task_status: TaskStatus[None]) -> None:
-        await serve_control(state.control_socket, sup, closing=closing, work=runner.commands, task_status=task_status)
-        closed.set()
-
     async with anyio.create_task_group() as around:
         async with open_supervisor(
             request.state_dir,
@@ -183,7 +176,10 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
         ) as sup:
             reporter.start(view_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
-            await around.start(serve)
+            work, closing = runner.commands, sup.services.closing
+            await sup.services.start(
+                "control", partial(serve_control, state.control_socket, sup, closing=closing, work=work)
+            )
             controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)
@@ -200,8 +196,6 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
                 runner.note_reported("printed")
-        closing.set()
-        await closed.wait()
         around.cancel_scope.cancel()
     return result
 

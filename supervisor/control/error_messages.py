@@ -92,6 +92,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 def _known(error: BaseException) -> Failure | None:
     """Errors of the rooms below, which are imported only when something went wrong anyway."""
+    from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirError
     from supervisor.ports import JournalDamaged, JournalError
     from supervisor.workspaces.git_command import WorkspaceError
@@ -100,7 +101,9 @@ def _known(error: BaseException) -> Failure | None:
         return Failure(WORK_FAILED, "failed", str(error))
     if isinstance(error, StateDirError | JournalError | WorkspaceError):
         return Failure(BAD_INPUT, "bad", str(error))
-    return Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | OSError) else None
+    return (
+        Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | ServiceFailed | OSError) else None
+    )
 
 
 def _unexpected(error: BaseException) -> str:

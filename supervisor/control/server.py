@@ -26,6 +26,7 @@ import msgspec
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from actors import failpoint
 from supervisor.control.callers import as_asked_by, refusal
 from supervisor.control.protocol import (
     Abort,
@@ -65,11 +66,15 @@ PATH_BYTES_MAX: Final = 100
 REQUEST_S: Final = 30.0
 """A client that has not sent its request by then is disconnected."""
 
+CRASH_GRACE_S: Final = 1.0
+"""Seconds that requests under way have to be answered when the accept loop has failed."""
+
 REFUSE_S: Final = 1.0
 """How long a client that is refused may take to be told so: a line fits into the buffer of a socket."""
 
 _ACCEPT_AGAIN_S: Final = 0.1
 _TOO_MANY: Final = "too many clients ({}) are connected to the supervisor; close some of them, or ask again later"
+_RESTARTING: Final = "the control server failed and is started again; ask again"
 _NO_DESCRIPTOR: Final = (
     "the supervisor has no file descriptor left; ask again later, or start it with a higher limit (`ulimit -n`)"
 )
@@ -81,6 +86,10 @@ _log = get_logger()
 # -------------------------------------------------------------------------------------------------------- server
 class ClientGone(Exception):
     """The client hung up, or does not read."""
+
+
+class _Restarting(Exception):
+    """The accept loop has failed, and a following client must ask the next one."""
 
 
 class _Client:
@@ -119,15 +128,22 @@ class _Client:
                 await self._stream.receive()
 
 
-class _Door:
-    """What is behind the socket."""
+class _Handler:
+    """Answers requests, by means of the supervisor and of the plan that runs."""
 
-    def __init__(self, sup: Supervisor, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
-        self._sup, self._work, self._closing, self._stall_s = sup, work, closing, stall_s
+    def __init__(self, sup: Supervisor, work: WorkControl | None, stall_s: float) -> None:
+        self._sup, self._work, self._stall_s = sup, work, stall_s
+        self._ending = anyio.Event()
+        self._failed = False
         self.reserve = Reserve()
         """Lent where a client is looked at, or refused, although no descriptor is left."""
 
-    async def serve(self, stream: SocketStream, place: _Place) -> None:
+    def end(self, *, failed: bool) -> None:
+        """End the answers that have no end of their own."""
+        self._failed = failed
+        self._ending.set()
+
+    async def serve(self, stream: SocketStream, place: _ClientSlot) -> None:
         async with stream:
             try:
                 # At once: a client may not stay for long.
@@ -149,7 +165,7 @@ class _Door:
             with suppress(ClientGone):
                 await _Client(stream, REFUSE_S).say({"error": {"kind": "busy", "message": why}})
 
-    async def _answer(self, client: _Client, caller: Caller, place: _Place) -> None:
+    async def _answer(self, client: _Client, caller: Caller, place: _ClientSlot) -> None:
         try:
             asked = await client.request()
             place.idle = False
@@ -157,6 +173,8 @@ class _Door:
             last: dict[str, Any] = {"done": True}
         except ClientGone:
             raise
+        except _Restarting:
+            last = {"error": {"kind": "busy", "message": _RESTARTING}}
         except Exception as error:  # told to the client, and logged where it is ours
             last = {"error": explained(error)}
         await client.say(last)
@@ -223,16 +241,18 @@ class _Door:
     async def _follow(self, asked: Follow, client: _Client) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(_then_cancel, client.hung_up, group)
-            group.start_soon(_then_cancel, self._closing.wait, group)
+            group.start_soon(_then_cancel, self._ending.wait, group)
             with suppress(ClientGone):
                 async with self._sup.subscribe(asked.after) as events, aclosing(events):
                     async for event in events:
                         if asked.entity in (None, event.entity_id):
                             await client.say({"event": event})
             group.cancel_scope.cancel()
+        if self._failed:
+            raise _Restarting
 
 
-class _Place:
+class _ClientSlot:
     """One of the places for clients. An idle one, which has not sent its request, may lose it."""
 
     def __init__(self) -> None:
@@ -246,12 +266,12 @@ class _Place:
         return self.idle or (self.caller is not None and self.caller.origin is not Origin.OPERATOR)
 
 
-class _Clients:
+class _ClientSlots:
     """Those who are served now, oldest first; no more than there are places."""
 
-    def __init__(self, door: _Door, group: TaskGroup) -> None:
-        self._door, self._group = door, group
-        self._places: dict[int, _Place] = {}
+    def __init__(self, handler: _Handler, group: TaskGroup) -> None:
+        self._handler, self._group = handler, group
+        self._places: dict[int, _ClientSlot] = {}
         self._number = 0
         self._left = anyio.Event()
         self._full = False
@@ -264,13 +284,13 @@ class _Clients:
             idle = next((one for one in takeable if one.idle), next(iter(takeable), None))
             self._tell_full(most, "the one that has been idle for longest is" if idle else "the next ones are")
             if idle is None:
-                await self._door.refuse(stream, _TOO_MANY.format(most))
+                await self._handler.refuse(stream, _TOO_MANY.format(most))
                 return
             self._left = anyio.Event()
             idle.scope.cancel()
             await self._left.wait()
         self._number += 1
-        place = self._places[self._number] = _Place()
+        place = self._places[self._number] = _ClientSlot()
         self._group.start_soon(self._serve, self._number, place, stream)
 
     def _tell_full(self, most: int, who: str) -> None:
@@ -279,10 +299,10 @@ class _Clients:
             self._full = True
             _log.warning(f"too many clients of the control socket: {who} disconnected", clients=most)
 
-    async def _serve(self, number: int, place: _Place, stream: SocketStream) -> None:
+    async def _serve(self, number: int, place: _ClientSlot, stream: SocketStream) -> None:
         try:
             with place.scope:
-                await self._door.serve(stream, place)
+                await self._handler.serve(stream, place)
         finally:
             del self._places[number]
             self._full = self._full and len(self._places) > clients_max() * 3 // 4
@@ -304,33 +324,48 @@ async def serve_control(
     grace_s: float = 5.0,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer on the socket at *path* until *closing* is set; answers under way then have *grace_s* to be given. *work*
-    is the plan that runs, if one does.
+    """Answer on the socket at *path* until *closing* is set. This is the loop of a service.
 
-    The socket's file is left behind, since another supervisor may have put its own there by then; who connects to it
-    is told that nobody is there, and the next supervisor replaces it. Only the lock's holder may call this.
+    Requests under way then have *grace_s* seconds to be answered. If the loop fails, they have ``CRASH_GRACE_S``: the
+    service's next incarnation can listen only when this one has ended.
+
+    The socket's file is left behind, since another supervisor may have put its own there by then. A client that
+    connects to it is refused, and the next supervisor replaces it. Only the holder of the directory's lock may call
+    this.
+
+    Args:
+        work: the plan that runs, if one does.
+        stall_s: seconds after which a client that reads nothing is disconnected.
 
     Raises:
         OSError: the socket cannot be made.
     """
-    door = _Door(sup, work, closing, stall_s)
+    handler = _Handler(sup, work, stall_s)
+    failure: Exception | None = None
     try:
         async with await _listen(path) as listener, anyio.create_task_group() as clients:
             async with anyio.create_task_group() as accepting:
-                accepting.start_soon(_accept, listener, door, _Clients(door, clients))
+                accepting.start_soon(_then_cancel, closing.wait, accepting)
                 task_status.started()
-                await closing.wait()
+                try:
+                    await _accept(listener, handler, _ClientSlots(handler, clients))
+                except Exception as error:
+                    failure = error
                 accepting.cancel_scope.cancel()
-            clients.cancel_scope.deadline = anyio.current_time() + grace_s
+            handler.end(failed=failure is not None)
+            clients.cancel_scope.deadline = anyio.current_time() + (grace_s if failure is None else CRASH_GRACE_S)
     finally:
-        door.reserve.close()
+        handler.reserve.close()
+    if failure is not None:
+        raise failure
 
 
-async def _accept(listener: SocketListener, door: _Door, clients: _Clients) -> None:
+async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientSlots) -> None:
     """Take clients for ever. What anyio raises of an error of the system is a ``BrokenResourceError``, on a Unix socket
     on both of its backends; nobody closes the listener meanwhile."""
     short = False
     while True:
+        failpoint.crash("service", "control")
         try:
             stream = await listener.accept()
         except (OSError, anyio.BrokenResourceError) as error:
@@ -340,7 +375,7 @@ async def _accept(listener: SocketListener, door: _Door, clients: _Clients) -> N
                 _log.warning("no file descriptor is left for a client of the control socket: clients are refused")
             short = bool(shortage_of(error))
             if short:
-                await _refuse_next(listener, door)
+                await _refuse_next(listener, handler)
             await anyio.sleep(_ACCEPT_AGAIN_S)
         else:
             short = False
@@ -348,12 +383,12 @@ async def _accept(listener: SocketListener, door: _Door, clients: _Clients) -> N
                 await clients.take(stream)
 
 
-async def _refuse_next(listener: SocketListener, door: _Door) -> None:
+async def _refuse_next(listener: SocketListener, handler: _Handler) -> None:
     """Take the client that waits with the descriptor in reserve, tell it that there is no other, and let go of it."""
-    with door.reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
+    with handler.reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
         with anyio.move_on_after(REFUSE_S):
             stream = await listener.accept()
-            await door.refuse(stream, _NO_DESCRIPTOR)
+            await handler.refuse(stream, _NO_DESCRIPTOR)
 
 
 async def _is_ours(stream: SocketStream) -> bool:

@@ -15,11 +15,11 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from actors import open_system
+from actors import Restart, open_system
 from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
-from supervisor.host.journal_upkeep import keep_up, watch_journal
+from supervisor.host.journal_services import compact_periodically, watch_journal
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.host.supervision import Choose, Session, Supervisor, TurnResult
 from supervisor.journal.memory import MemoryJournal
@@ -182,18 +182,28 @@ async def supervise(
             on_permission=on_permission,
         )
         system.group.start_soon(supervisor.journal_writer.run)
-        if parts.upkeep is not None:
-            system.group.start_soon(keep_up, supervisor)
-        if parts.state_dir:
-            system.group.start_soon(watch_journal, supervisor)
+        stack.push_async_callback(supervisor.services.close)
+        await _start_services(supervisor, parts)
         if settings.access is not None:
             await supervisor.trust.recall(parts.journal, rows)
         recovered = await supervisor.take_over(rows, choose)
         _serve(supervisor, stack)  # not before: whoever was not taken over is left as it is, to the next supervisor
         if recovered.stopped:
             _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
-        supervisor.janitor.clear()
+        supervisor.cleanup.remove_left()
         yield supervisor
+
+
+async def _start_services(supervisor: Supervisor, parts: Dependencies) -> None:
+    services = supervisor.services
+    if supervisor.cleanup.needed:
+        await services.add("cleanup", supervisor.cleanup.run)
+    if supervisor.plugins.loaded:
+        await services.add("plug-ins", supervisor.plugins.watch)
+    if parts.upkeep is not None:
+        await services.add("compaction", partial(compact_periodically, supervisor))
+    if parts.state_dir:
+        await services.add("journal", partial(watch_journal, supervisor), restart=Restart.TRANSIENT)
 
 
 async def _last_time(journal: Journal) -> float:

@@ -7,12 +7,14 @@ end. A journal that is lost ends everything at once, and nobody waits for a reco
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 
-from actors import ActorSystem, Context
+from actors import ActorStopped, ActorSystem, Context
 from actors.waiting import any_of
 from supervisor.aborts.termination import SLACK_S
+from supervisor.host.services import ServiceFailed
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.ports import JournalError, JournalLost
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -56,6 +58,7 @@ class Shutdown:
         self.failure: JournalError | None = None
         self.failed = OneShotEvent()
         """The journal is lost."""
+        self.service_failure: ServiceFailed | None = None
 
     # ------------------------------------------------------------------ one session
     async def wait_recorded(self, session: LiveSession) -> None:
@@ -133,6 +136,15 @@ class Shutdown:
         words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
         self.stop_all(words, "supervisor", now=True)
         self._prompting.fail_all(Outcome("failed", words, ""))
+
+    def service_failed(self, error: ServiceFailed) -> None:
+        """End every session in order, since a service crashed too often."""
+        self.service_failure = error
+        self.begun.set()
+        self.now.set()
+        self.stop_all(str(error), "supervisor", now=False)
+        with suppress(ActorStopped):  # the supervisor has ended all sessions already
+            self._janitor().start_task(self.wait_all_recorded, name="last records")
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:

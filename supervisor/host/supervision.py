@@ -25,9 +25,11 @@ from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.actor_failures import ActorFailures
 from supervisor.host.factories import ConnectionFactory, clean_env
 from supervisor.host.inspection import inspect
+from supervisor.host.services import ServiceFailed, Services
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
-from supervisor.host.verification import Janitor
+from supervisor.host.verification import Verification
+from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
@@ -147,7 +149,10 @@ class Supervisor:
                 profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
             ),
         )
-        self.janitor = Janitor(self.registry, JANITOR, parts.processes, parts.workspace, plugins.verified)
+        self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)
+        self.verification = Verification(
+            self.registry, parts.processes, parts.workspace, self.cleanup, plugins.verified
+        )
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
         answered = self._prompting.complete_request
         self.effect_executor = EffectExecutor(
@@ -167,6 +172,7 @@ class Supervisor:
         )
         system.spawn(self.terminations, JANITOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._prompting).heard
+        self.services = Services(system, self._service_failed)
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Other agents and settings for every session that starts from now on. Secrets of the former stay secrets."""
@@ -264,15 +270,15 @@ class Supervisor:
         return outage
 
     @property
-    def failure(self) -> JournalError | None:
-        """How the journal has failed for good; ``None`` if it has not."""
-        return self._shutdown.failure
+    def failure(self) -> JournalError | ServiceFailed | None:
+        """Error that ended every session: the journal is lost, or a service crashed too often; ``None`` if none did."""
+        return self._shutdown.failure or self._shutdown.service_failure
 
     async def journal_lost(self) -> JournalError:
         """Wait until the journal has failed for good; how."""
         await self._shutdown.failed.wait()
-        assert self.failure is not None, "that is what it waits for"
-        return self.failure
+        assert self._shutdown.failure is not None, "that is what it waits for"
+        return self._shutdown.failure
 
     async def recovered(self) -> None:
         """Wait until the journal can be written again, or this supervisor is ending."""
@@ -386,7 +392,7 @@ class Supervisor:
         )
         session.rights = intersect_rights(above.rights if above is not None else None, self.trust.rights(profile.name))
         self.registry.add_session(session)
-        self.janitor.follow(session)
+        self.cleanup.remove_after(session)
         return session
 
     def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
@@ -843,7 +849,7 @@ class Supervisor:
     async def _ended(self) -> None:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
         await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
-        await self.janitor.rest()
+        await self.cleanup.wait_until_done()
         for session in self.registry.sessions.values():  # whose last record was lost
             session.transcript.close()
 
@@ -909,6 +915,11 @@ class Supervisor:
         else:
             _log.critical("the journal is lost; every session is ended", error=str(error))
         self._shutdown.journal_lost(error)
+
+    def _service_failed(self, error: ServiceFailed) -> None:
+        _log.critical(str(error))
+        self.cleanup.give_up()
+        self._shutdown.service_failed(error)
 
 
 def _check_text(field: str, text: str) -> None:

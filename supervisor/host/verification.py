@@ -1,64 +1,72 @@
-"""The janitor: it checks the work of a session, brings it to where it is for, and clears the place away afterwards.
+"""Verification of a session's work: acceptance tests, commits, merges, checkpoints.
 
 A task is done when its acceptance tests pass, and closed when its work is merged (spec 000: "Janitor verification
-passed + branch merged"). The tests run in the session's own scope: whatever ends the session ends them.
+passed + branch merged"). Acceptance tests run in the session's own scope, so that whatever ends the session ends them;
+other requests run in the task of their caller. A bug in the verification of one piece of work is logged and refuses
+that request: it ends neither the plan's run nor another request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import anyio
 
-from actors import ActorStopped
+from actors import ActorStopped, failpoint
+from supervisor.host.workspace_cleanup import REMOVE_S, WorkspaceCleanup
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Verify, run_acceptance_tests
-from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Released, Workspace, WorkspaceSpec
+from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent, WaitGroup
+from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["Janitor"]
+__all__ = ["Verification"]
 
 _log = get_logger()
 
-OUTPUT_TOLD = 2_000
-"""Characters of a failed test's output that go to the log, where there is no transcript to keep it."""
-PUT_AWAY_S = 60.0
-"""How long it may take to put a place away: a commit of all that an agent left. What is not done is done later."""
+OUTPUT_MAX = 2_000
+"""Characters of a failed test's output that are logged where no transcript holds it."""
+
+_T = TypeVar("_T")
 
 
-class Janitor:
-    """Checks, merges and clears away. Its actor outlives every session.
+class Verification:
+    """Checks, commits, merges and takes back the work of sessions.
 
     Args:
-        actor_id: the actor in whose scope places are put away.
-        verify: has a verifier of a plug-in look at a piece of work.
+        verify: calls a plug-in's verifier.
     """
 
     def __init__(
-        self, registry: EntityRegistry, actor_id: str, processes: ProcessHost, workspace: Workspace, verify: Verify
+        self,
+        registry: EntityRegistry,
+        processes: ProcessHost,
+        workspace: Workspace,
+        cleanup: WorkspaceCleanup,
+        verify: Verify,
     ) -> None:
         self._registry = registry
-        self._actor_id = actor_id
         self._processes = processes
         self._workspace = workspace
+        self._cleanup = cleanup
         self._verify = verify
-        self._putting_away = WaitGroup()
-        self.clearing = WaitGroup()
-        """The places that are being cleared of what was given up, or wait for that: nothing is begun meanwhile where
-        sessions share one. (The end of a supervisor does not wait for that: it may take until a disk is back.)"""
+
+    @property
+    def in_place(self) -> bool:
+        """True if sessions work where their work stays."""
+        return not self._workspace.temporary
 
     async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> str:
-        """Why the work of a session is not accepted, ``""`` if it is. What the tests say is in its transcript.
+        """Return why the work of a session is not accepted, ``""`` if it is. The tests' output is in its transcript.
 
         Raises:
-            Refused: the session ended before that could be said.
+            Refused: the session ended before its tests did.
         """
         if not tests:
             return ""
@@ -93,35 +101,33 @@ class Janitor:
             over.set()
 
     async def inspect(self, place_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event) -> str:
-        """Why what was merged so far is not accepted as a whole, ``""`` if it is: tests in a place of their own.
+        """Return why all that was merged so far is not accepted, ``""`` if it is. The tests have their own workspace.
 
         Args:
-            place_id: names that place; nobody else works there.
-            directory: where in the workspace the tests are run.
-            until: set when nobody waits for them any more.
+            place_id: id of that workspace.
+            directory: directory of the workspace in which the tests are run.
+            until: set when the result is not needed any more.
         """
         if not tests:
             return ""
         try:
-            self._check_ours()
-            prepare = partial(self._workspace.prepare, place_id, directory, root_id=place_id)
-            where = await outlast_shortage(prepare)
+            where = await self._request(partial(self._workspace.prepare, place_id, directory, root_id=place_id))
             done = await self._accepted(tests, where, until)
         except (OSError, Refused) as error:
             return f"it could not be looked at: {error}"
         if self._workspace.temporary:
-            await self.clean_up(place_id, f"what the tests of {place_id} left")
+            await self._cleanup.clean_up(place_id, f"what the tests of {place_id} left")
         if not done:
             return "it was stopped before its tests were over"
         last = done[-1]
         if not last.passed:
-            _log.warning("not accepted", place=place_id, test=last.test.title, output=last.output[-OUTPUT_TOLD:])
+            _log.warning("not accepted", place=place_id, test=last.test.title, output=last.output[-OUTPUT_MAX:])
         return "" if last.passed else f"{last.test.title}: {last.problem}"
 
     async def _accepted(
         self, tests: Sequence[AcceptanceTest], where: str, until: anyio.Event
     ) -> Sequence[AcceptanceResult]:
-        """Nothing, if *until* comes first."""
+        """Run the tests; return an empty sequence if *until* is set first."""
         done: Sequence[AcceptanceResult] = ()
         async with anyio.create_task_group() as group:
 
@@ -135,175 +141,120 @@ class Janitor:
         return done
 
     async def commit(self, session_id: str, message: str) -> str:
-        """The commit that the work of a session is judged at; ``""`` where its work stays in place, or cannot be merged
-        as it is (``merge`` says why).
+        """Commit the work of a session and return the commit that is verified; ``""`` if the work stays in place, or
+        cannot be merged as it is (``merge`` gives the reason).
 
         Raises:
-            OSError: there is no such commit, since what was done there cannot be had; the message says why.
-            Refused: the session is ending, or what lies there may be another supervisor's.
+            OSError: the work cannot be committed.
+            Refused: the session is ending, or the journal is lost, so that its workspace may be another supervisor's.
         """
         if self.in_place:
             return ""
-        self._check_ours()
         try:
-            return await outlast_shortage(partial(self._workspace.commit, session_id, message))
+            return await self._request(partial(self._workspace.commit, session_id, message))
         except OSError:
             session = self._registry.sessions.get(session_id)
-            if (
-                session is None or session.is_terminating
-            ):  # its workspace is being removed, with all that was done there
+            if session is None or session.is_terminating:  # its workspace is being removed
                 raise Refused(f"session {session_id!r} was ended before its work was committed") from None
             raise
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Bring *commit* of a session to where it is for, or all that it did; what cannot be said to be there is
-        refused."""
-        if isinstance(lost := self._registry.journal_writer.error, JournalLost):
-            return Merge(outcome="refused", why=str(lost))
+        """Merge *commit* of a session, or all of its work. The outcome is ``refused`` unless the merge is certain."""
         try:
-            return await outlast_shortage(partial(self._workspace.merge, session_id, message, commit))
-        except OSError as error:
+            return await self._request(partial(self._workspace.merge, session_id, message, commit))
+        except (OSError, Refused) as error:
             return Merge(outcome="refused", why=str(error))
 
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """What a session changed so far, or up to *commit*; ``None`` where nobody can tell.
+        """Return the changes of a session so far, or up to *commit*; ``None`` if the workspace keeps no history.
 
         Raises:
-            Refused: it cannot be looked at; the message says why.
+            Refused: the changes cannot be read.
         """
-        self._check_ours()
         try:
-            return await outlast_shortage(partial(self._workspace.changes, session_id, message, commit))
+            return await self._request(partial(self._workspace.changes, session_id, message, commit))
         except OSError as error:
-            raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
+            raise Refused(f"the changes of session {session_id!r} cannot be read: {error}") from error
 
     async def begin(self, workspace_spec: WorkspaceSpec) -> None:
-        """Have what a task owns as an attempt is to begin with it, and be able to take that back.
+        """Bring the files that a task owns to the state with which an attempt begins, and save that state.
 
         Raises:
-            Refused: it could not be; the message says why.
+            Refused: the state could not be saved or restored.
         """
-        self._check_ours()
         try:
-            await outlast_shortage(partial(self._workspace.begin, "", workspace_spec))
+            await self._request(partial(self._workspace.begin, "", workspace_spec))
         except OSError as error:
-            raise Refused(f"what the attempt may have to be taken back to could not be saved: {error}") from error
+            raise Refused(f"the state before the attempt could not be saved: {error}") from error
 
     async def save(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
-        """The checkpoint that holds what a session did so far.
+        """Save the work of a session so far, and return the checkpoint that holds it.
 
         Raises:
-            Refused: it could not be made; the message says why.
+            Refused: the checkpoint could not be made.
         """
-        return await self._within(self._workspace.save, session_id, workspace_spec, message)
+        return await self._finish(self._workspace.save, session_id, workspace_spec, message)
 
     async def roll_back(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
-        """Take back what a session did; the checkpoint that holds it.
+        """Take back the work of a session, and return the checkpoint that holds it.
 
         Raises:
-            Refused: it could not be; the message says why.
+            Refused: the work could not be taken back.
         """
-        return await self._within(self._workspace.roll_back, session_id, workspace_spec, message)
+        return await self._finish(self._workspace.roll_back, session_id, workspace_spec, message)
 
-    async def _within(
+    async def _finish(
         self,
         do: Callable[[str, WorkspaceSpec, str], Awaitable[str]],
         session_id: str,
         workspace_spec: WorkspaceSpec,
         message: str,
     ) -> str:
-        """What was begun with a place is done to its end, but not for ever."""
-        self._check_ours()
-        with anyio.move_on_after(PUT_AWAY_S, shield=True):
+        """Call *do* to its end, also if the caller is cancelled, for at most ``REMOVE_S`` seconds."""
+        with anyio.move_on_after(REMOVE_S, shield=True):
             try:
-                return await outlast_shortage(partial(do, session_id, workspace_spec, message))
+                return await self._request(partial(do, session_id, workspace_spec, message))
             except OSError as error:
                 raise Refused(str(error)) from error
-        raise Refused(f"it took longer than {PUT_AWAY_S:g} s")
+        raise Refused(f"it took longer than {REMOVE_S:g} s")
 
     async def accept(self, workspace_spec: WorkspaceSpec) -> None:
-        """What was done there is not taken back any more."""
+        """Give up the possibility to take back the work in that workspace."""
         await self._drop(self._workspace.accept, workspace_spec)
 
     async def forget(self, workspace_spec: WorkspaceSpec) -> None:
-        """Drop what was saved on the way of a task that is over, as far as nobody needs it."""
+        """Delete the checkpoints of a task that is over, as far as no other task needs them."""
         await self._drop(self._workspace.forget, workspace_spec)
 
-    def _check_ours(self) -> None:
-        """What lies in the state directory by now may be another supervisor's, under the very names of our sessions.
+    async def _request(self, do: Callable[[], Awaitable[_T]]) -> _T:
+        """Call the workspace; outlast a shortage of descriptors.
 
         Raises:
-            Refused: it may be.
+            OSError: the workspace could not do it.
+            Refused: the call failed by a bug; or the journal is lost: the state directory may by now be another
+                supervisor's, with sessions of the same names.
         """
-        if isinstance(self._registry.journal_writer.error, JournalLost):
-            raise Refused(str(self._registry.journal_writer.error))
+        if isinstance(lost := self._registry.journal_writer.error, JournalLost):
+            raise Refused(str(lost))
+        try:
+            failpoint.crash("service", "verification")
+            return await outlast_shortage(do)
+        except (OSError, Refused):
+            raise
+        except Exception as error:
+            _log.error("verification failed", error=repr(error), exc_info=error)
+            raise Refused(f"verification failed: {error!r}") from error
 
     async def _drop(self, drop: Callable[[WorkspaceSpec], Awaitable[None]], workspace_spec: WorkspaceSpec) -> None:
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return
-        with anyio.move_on_after(PUT_AWAY_S, shield=True):
+        with anyio.move_on_after(REMOVE_S, shield=True):
             try:
                 await drop(workspace_spec)
             except OSError as error:
                 _log.warning("what was saved of a task could not be dropped", task=workspace_spec.owner, why=str(error))
 
-    @property
-    def in_place(self) -> bool:
-        """Sessions work where their work stays."""
-        return not self._workspace.temporary
-
-    async def clean_up(self, session_id: str, message: str) -> Released:
-        """Clear away where a session worked. What cannot be cleared away is left, and said so."""
-        if isinstance(self._registry.journal_writer.error, JournalLost):
-            return Released()
-        released = Released(problem=f"it was not put away within {PUT_AWAY_S:g} s")
-        with anyio.move_on_after(PUT_AWAY_S, shield=True):
-            try:
-                released = await outlast_shortage(partial(self._workspace.clean_up, session_id, message))
-            except OSError as error:
-                released = Released(problem=str(error))
-                _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
-        if released.branch or released.directory:
-            _log.info("work is left that is not merged", session=session_id, **_left(released))
-        return released
-
-    def follow(self, session: LiveSession) -> None:
-        """Clear away after that session, when its last record is made."""
-        if self._workspace.temporary and session.root_id == session.session_id:
-            session.reached(SessionPhase.RECORDED).then(lambda: self._clean_up_later(session))
-
-    def clear(self) -> None:
-        """Clear away what an earlier supervisor left of sessions that do not live any more."""
-        if self._workspace.temporary:
-            self._start(self._clear)
-
-    async def rest(self) -> None:
-        """Wait until nothing is being cleared away."""
-        await self._putting_away.none()
-
-    def _clean_up_later(self, session: LiveSession) -> None:
-        if not session.workspace_spec.kept:  # else it is said when it may go
-            self._start(self.clean_up, session.session_id, f"what {session.session_id} left")
-
-    async def _clear(self) -> None:
-        for session_id in await self._workspace.list_sessions():
-            if session_id not in self._registry.sessions:
-                await self.clean_up(session_id, f"what {session_id} left")
-
-    def _start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: str) -> None:
-        ctx = self._registry.system.context(self._actor_id)
-        if ctx is not None:
-            ctx.start_task(self._counted, fn, args, name=fn.__name__)
-
-    async def _counted(self, fn: Callable[..., Coroutine[Any, Any, object]], args: tuple[str, ...]) -> None:
-        with self._putting_away.one():
-            await fn(*args)
-
 
 def _told(one: AcceptanceResult) -> str:
     said = f"{one.output}\n" if one.output else ""
     return f"{said}{one.test.title}: {one.problem or 'passed'}\n"
-
-
-def _left(released: Released) -> dict[str, str]:
-    return {"branch": released.branch, "directory": released.directory}

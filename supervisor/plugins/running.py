@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from actors import failpoint
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.plugins.guard import GuardedCodec
@@ -41,6 +42,9 @@ __all__ = ["CLOSE_S", "PluginReport", "Plugins"]
 
 CLOSE_S: Final = 1.0
 """How long the end of a supervisor waits for plug-ins that have not heard all of it yet, in seconds, all together."""
+
+WATCH_S: Final = 1.0
+"""Seconds between two checks of the plug-ins' threads."""
 
 THREADS: Final = 4
 """Opinions that may be waited for at once."""
@@ -80,7 +84,7 @@ class Plugins:
     def __init__(
         self, loaded: Sequence[Loaded] = (), impls: Mapping[str, Sequence[tuple[Loaded, Impl]]] = MappingProxyType({})
     ) -> None:
-        self._loaded = tuple(loaded)
+        self.loaded = tuple(loaded)
         self._impls = dict(impls)
         self._served: dict[str, _Served] = {}
         self._waiters: anyio.CapacityLimiter | None = None
@@ -123,7 +127,7 @@ class Plugins:
     # ------------------------------------------------------------------ what there is
     def _register(self, reserved: Collection[str]) -> None:
         """Ask each what it adds; a name belongs to whoever came first."""
-        self._served = {one.name: _Served() for one in self._loaded}
+        self._served = {one.name: _Served() for one in self.loaded}
         for hook, field, taken in (
             ("supervisor_adapters", "adapters", set(reserved)),
             ("supervisor_verifiers", "verifiers", set[str]()),
@@ -147,7 +151,7 @@ class Plugins:
         """What makes a codec, by the name of its adapter."""
         return {
             name: partial(GuardedCodec, name, make, partial(self._codec_failed, one))
-            for one in self._loaded
+            for one in self.loaded
             for name, make in self._served[one.name].adapters.items()
         }
 
@@ -170,7 +174,7 @@ class Plugins:
                 verifiers=tuple(self._served[one.name].verifiers),
                 counts=msgspec.structs.replace(one.thread.counts),
             )
-            for one in self._loaded
+            for one in self.loaded
         )
 
     def _codec_failed(self, one: Loaded, what: str, error: BaseException) -> None:
@@ -237,22 +241,35 @@ class Plugins:
         finally:
             future.cancel()  # whoever still waits for it waits no more, and whatever comes of it is not heard
 
+    # ------------------------------------------------------------------ threads
+    async def watch(self) -> None:
+        """Check the thread of each plug-in every second, until cancelled: log a late call, replace a dead thread.
+
+        This is the loop of a service. What waits for a plug-in lies in its queue, and survives thread and loop.
+        """
+        while True:
+            failpoint.crash("service", "plug-ins")
+            for one in self.loaded:
+                one.thread.look()
+                one.thread.replace_dead()
+            await anyio.sleep(WATCH_S)
+
     # ------------------------------------------------------------------ the end
     def dismiss(self) -> None:
         """Nothing more is wanted of them, and nobody waits."""
-        for one in self._loaded:
+        for one in self.loaded:
             one.thread.stop()
 
     async def close(self) -> None:
         """Let each hear what it was told; one that does not come to an end is left behind."""
         self.dismiss()
-        if self._loaded:
+        if self.loaded:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._joined)
 
     def _joined(self) -> None:
         until = monotonic() + CLOSE_S
-        for one in self._loaded:
+        for one in self.loaded:
             one.thread.join(max(0.0, until - monotonic()))
 
 

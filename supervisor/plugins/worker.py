@@ -72,8 +72,13 @@ class PluginThread:
         """When the call began that runs now."""
         self._told_late = self._told_dropped = False
         self._told_failed: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name=f"supervisor plug-in {name}", daemon=True)
-        self._thread.start()
+        self._stopping = False
+        self._thread = self._start_thread()
+
+    def _start_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name=f"supervisor plug-in {self.name}", daemon=True)
+        thread.start()
+        return thread
 
     # ------------------------------------------------------------------ what is put down: never waits, never raises
     def tell(self, what: str, call: Call) -> None:
@@ -130,9 +135,18 @@ class PluginThread:
             self._told_failed.add(what)
             _log.error("a plug-in failed", plugin=self.name, hook=what, error=repr(error), exc_info=error)
 
+    def replace_dead(self) -> None:
+        """Start another thread if the thread has died of an error of ours; calls that wait are made by the new one."""
+        if self._thread.is_alive() or self._stopping:
+            return
+        _log.error("the thread of a plug-in had died: another one was started", plugin=self.name)
+        self._since, self._told_late = None, False
+        self._thread = self._start_thread()
+
     # ------------------------------------------------------------------ the end
     def stop(self) -> None:
         """Let it end when all that waits is done."""
+        self._stopping = True
         self._tokens.put(False)
 
     def join(self, within_s: float) -> bool:

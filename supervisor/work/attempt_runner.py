@@ -162,7 +162,7 @@ class AttemptRunner:
         try:
             await prepare_workspace(self._sup, execution)
         except Refused as refusal:
-            if self._sup.janitor.in_place:
+            if self._sup.verification.in_place:
                 raise
             _log.warning("a worktree could not be taken back", task=execution.name, why=str(refusal))
             await self._pipeline.leave_workspace(execution)  # the next session has another worktree
@@ -210,7 +210,7 @@ class AttemptRunner:
                 within, patience = scope_of(self._plan_run, execution), patience_of(execution)
                 place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
-                    await self._sup.janitor.clean_up(execution.session_id, left_at(execution))
+                    await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
                 with anyio.CancelScope(shield=True):  # a session that exists must be known here
                     return await self._sup.start_session(
                         execution.name,

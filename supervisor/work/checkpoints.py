@@ -86,10 +86,10 @@ async def make_checkpoint(
     try:
         if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
             saved = data.saved_as
-        elif execution.task.rollback and sup.janitor.in_place and execution.is_rolled_back:  # nothing is left of it
+        elif execution.task.rollback and sup.verification.in_place and execution.is_rolled_back:  # nothing is left
             return None
         else:
-            saved = await sup.janitor.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
+            saved = await sup.verification.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
     except Refused as refusal:
         _warn(execution, state, refusal)
         return None
@@ -109,12 +109,12 @@ async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
     Raises:
         Refused: the work cannot be taken back; nothing is begun.
     """
-    if sup.janitor.in_place:
-        await sup.janitor.clearing.none()
+    if sup.verification.in_place:
+        await sup.cleanup.clearing.none()
     if not execution.task.rollback:
         return
-    if sup.janitor.in_place:
-        await sup.janitor.begin(workspace_of(sup, execution, execution.run_data.resumed_at))
+    if sup.verification.in_place:
+        await sup.verification.begin(workspace_of(sup, execution, execution.run_data.resumed_at))
         execution.is_rolled_back = False
     elif execution.session_lives:  # the session has made an attempt
         await _roll_back(sup, execution)
@@ -122,7 +122,7 @@ async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
 
 def must_take_back(sup: Supervisor, execution: TaskExecution) -> bool:
     """Return whether the work of a failed attempt, which is done in place, must be taken back."""
-    return execution.task.rollback and sup.janitor.in_place
+    return execution.task.rollback and sup.verification.in_place
 
 
 async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
@@ -138,7 +138,7 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
     spec = workspace_of(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
-    saved = await sup.janitor.roll_back(execution.session_id, spec, left_at(execution))
+    saved = await sup.verification.roll_back(execution.session_id, spec, left_at(execution))
     execution.is_rolled_back = True
     if saved and execution.has_run:
         execution.note_run(ROLLED_BACK, {"session": execution.session_id, "saved_as": saved}, "the plan says rollback")
@@ -147,7 +147,7 @@ async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
 # -------------------------------------------------------------------------------------------------- gone on with
 def next_workspace(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
     """Return the workspace that the task's next session is to have."""
-    if sup.janitor.in_place:
+    if sup.verification.in_place:
         return NO_WORKSPACE
     data = execution.run_data
     starts_at = data.saved_as if data.saved_as and not execution.task.rollback else data.resumed_at

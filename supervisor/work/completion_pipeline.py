@@ -80,10 +80,10 @@ class CompletionPipeline:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
             problem = ""
             try:
-                execution.judged = await self._sup.janitor.commit(session_id, _message(execution))
+                execution.judged = await self._sup.verification.commit(session_id, _message(execution))
             except OSError as error:
                 problem = str(error)
-            problem = problem or await self._sup.janitor.check(session_id, self._acceptance(execution))
+            problem = problem or await self._sup.verification.check(session_id, self._acceptance(execution))
             findings: tuple[str, ...] = (f"not accepted: {problem}",) if problem else ()
             review = self._plan_run.plan.review_of(execution.task)
             if review is not None and not problem:
@@ -130,7 +130,7 @@ class CompletionPipeline:
         """Check what the subtasks made together. They are all closed."""
         await self._end_own_part(execution)
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
-        problem = await self._sup.janitor.inspect(f"{execution.name}.whole", tests, directory, self._sup.stop_now)
+        problem = await self._sup.verification.inspect(f"{execution.name}.whole", tests, directory, self._sup.stop_now)
         if not problem:
             await self._pass_checks(execution)
             return
@@ -167,7 +167,7 @@ class CompletionPipeline:
         if execution.data.needs_approval:
             await execution.post(task.ApprovalRequested(reason="the plan wants it approved"))
             await self._end_session(execution)
-            await self._sup.janitor.accept(workspace_of(self._sup, execution))
+            await self._sup.verification.accept(workspace_of(self._sup, execution))
             await self._plan_run.give_back(execution)
             if self._sup.stopping.is_set():
                 await self.cancel(execution, STOPPING)
@@ -200,7 +200,7 @@ class CompletionPipeline:
         is_merged = not merge.startswith("not merged")
         if is_merged:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
-            await self._sup.janitor.forget(workspace_of(self._sup, execution))
+            await self._sup.verification.forget(workspace_of(self._sup, execution))
             merge = await self._with_rest(execution, merge)
         await self.leave_workspace(execution)
         fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
@@ -229,9 +229,9 @@ class CompletionPipeline:
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
         """Return the sentence *merge*, extended by what was written after the work had been judged: that was not
         tested, and stays on its branch. The session has ended, so nobody writes there any more."""
-        if not execution.session_id or self._sup.janitor.in_place:
+        if not execution.session_id or self._sup.verification.in_place:
             return merge
-        left = await self._sup.janitor.clean_up(execution.session_id, left_at(execution))
+        left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         if left.branch:
             execution.rest = left.branch
             rest = remark_of_rest(left.branch, left.directory)
@@ -250,7 +250,7 @@ class CompletionPipeline:
             return "nothing to merge: its subtasks did the work"
         if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
             return f"not merged: {why}"
-        merge = await self._sup.janitor.merge(execution.session_id, _message(execution), judged)
+        merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
         match merge.outcome:
             case "refused":
                 return f"not merged: {merge.why}"
@@ -411,7 +411,7 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ afterwards
     async def _end_completed(self, execution: TaskExecution) -> None:
-        await self._sup.janitor.forget(workspace_of(self._sup, execution))
+        await self._sup.verification.forget(workspace_of(self._sup, execution))
         await self.leave_workspace(execution)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "completed", "")
@@ -422,7 +422,7 @@ class CompletionPipeline:
             return ""
         await self._end_session(execution)
         await take_back(self._sup, execution)
-        left = await self._sup.janitor.clean_up(execution.session_id, left_at(execution))
+        left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         return left.branch or ""
 
     async def _end_session(self, execution: TaskExecution) -> None:

@@ -121,10 +121,10 @@ class PlanCancellation:
             await self._end_of(execution.id).wait()
             journal_writer.when_durable(closed.set)
             if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
-                await self._sup.janitor.forget(workspace_of(self._sup, execution))
+                await self._sup.verification.forget(workspace_of(self._sup, execution))
 
     async def _take_back(self, execution: TaskExecution) -> None:
-        with self._sup.janitor.clearing.one():  # nothing begins in the directory meanwhile
+        with self._sup.cleanup.clearing.one():  # nothing begins in the directory meanwhile
             await self._end_run_and_session(execution)
             if await self._sup.journal_writer.durable():
                 await take_back(self._sup, execution)

@@ -245,7 +245,7 @@ class PlanRecovery:
             if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
                 await take_back(self._sup, execution)
             elif not execution.is_imported and execution.task.rollback:
-                await self._sup.janitor.forget(workspace_of(self._sup, execution))
+                await self._sup.verification.forget(workspace_of(self._sup, execution))
         for execution in self._executions:
             if execution.is_rolled_back and execution.has_run:  # the supervisor may have died before that
                 await take_back(self._sup, execution)
@@ -287,7 +287,7 @@ class PlanRecovery:
     async def _end_session(self, session_id: str) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
-        await self._sup.janitor.clean_up(session_id, f"what {session_id} left")
+        await self._sup.cleanup.clean_up(session_id, f"what {session_id} left")
 
     def _is_untouched(self, execution: TaskExecution) -> bool:
         """Return whether the run of the task was never begun. (A run that rests in its open circuit is of an earlier

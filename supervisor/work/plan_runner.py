@@ -280,7 +280,7 @@ class PlanRunner:
     def _unmerged(self, plan: Plan, recovery: PlanRecovery) -> list[TaskExecution]:
         """Return the tasks that were closed as their run ended, with their work still on its branch, as the plan orders
         them."""
-        if self._sup.janitor.in_place:
+        if self._sup.verification.in_place:
             return []
         resumed = self.plan_run.previous.unmerged if self.plan_run.previous is not None else {}
         known = recovery.ids
@@ -315,7 +315,8 @@ class PlanRunner:
         problem = ""
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
-            problem = await self._sup.janitor.inspect("validation", tests, str(self._sup.workdir), self._sup.stop_now)
+            where, until = str(self._sup.workdir), self._sup.stop_now
+            problem = await self._sup.verification.inspect("validation", tests, where, until)
             await workstream.record_validated(problem)
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)

@@ -78,9 +78,9 @@ async def review_work(
         JournalError: the journal was lost meanwhile.
     """
     await _end_earlier(sup, session_id)
-    before = await sup.janitor.changes(session_id, f"{task.id}: for its review")
+    before = await sup.verification.changes(session_id, f"{task.id}: for its review")
     # Tests may have written since that commit: that is not merged, so it is not shown, and it is not the reviewer's.
-    shown = await sup.janitor.changes(session_id, "", judged) if judged else before
+    shown = await sup.verification.changes(session_id, "", judged) if judged else before
     verdict = ReviewVerdict(approved=False)
     for number in range(TRIES):
         prompt = _prompt(review, task, shown, verdict.problem)
@@ -88,7 +88,7 @@ async def review_work(
         if not verdict.problem:
             break
         verdict = msgspec.structs.replace(verdict, problem=f"{verdict.problem} (try {number + 1} of {TRIES})")
-    after = await sup.janitor.changes(session_id, f"{task.id}: after its review")
+    after = await sup.verification.changes(session_id, f"{task.id}: after its review")
     if before is not None and after is not None and after.commit != before.commit:
         verdict = ReviewVerdict(
             approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id

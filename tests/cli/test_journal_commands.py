@@ -228,12 +228,9 @@ async def test_a_journal_in_memory_cannot_be_compacted() -> None:
             await sup.compact()
 
 
-async def test_a_supervisor_carries_out_its_retention_by_itself(
-    state: StateDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_supervisor_carries_out_its_retention_by_itself(state: StateDir) -> None:
     """A supervisor compacts by itself as often as its settings say."""
-    monkeypatch.setattr("supervisor.host.journal_upkeep._FIRST_S", 0.0)
-    settings = Settings(retention=RetentionConfig(keep_s=0.0))
+    settings = Settings(retention=RetentionConfig(keep_s=0.0, every_s=1.0))
     with JournalReader(state.journal) as reader:
         assert reader.entity("works") is not None
         async with open_supervisor(state.root, settings=settings):

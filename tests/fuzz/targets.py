@@ -20,7 +20,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from supervisor import open_supervisor
 from supervisor.agent_catalogue import catalogue
 from supervisor.agents.codecs import codec_for
-from supervisor.control.server import _Door, _Place
+from supervisor.control.server import _ClientSlot, _Handler
 from supervisor.diagnostics import tree_view
 from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.diagnostics.validate import split_lines, validate_lines
@@ -202,9 +202,9 @@ async def _ask(data: bytes) -> None:
     with ours, theirs:
         told = RecordedConnection(data, ours)
         # The handler of one connection is private; a server with a listener would make a million inputs take hours.
-        door = _Door(RefusingSupervisor(), None, anyio.Event(), 1.0)
-        await door.serve(told, _Place())
-        door.reserve.close()
+        handler = _Handler(RefusingSupervisor(), None, 1.0)
+        await handler.serve(told, _ClientSlot())
+        handler.reserve.close()
     lines = [json.loads(line) for line in bytes(told.heard).splitlines()]
     assert lines == [] or set(lines[-1]) in ({"done"}, {"error"}), lines
     assert "the supervisor failed" not in str(lines), lines

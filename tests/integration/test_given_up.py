@@ -151,7 +151,7 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
-            with run.sup.janitor.clearing.one():
+            with run.sup.cleanup.clearing.one():
                 group.start_soon(PlanRunner(run.sup).run, plan)
                 await wait_for_record(run.sup, "worker_started", "job:a")
                 for _ in range(20):
@@ -199,13 +199,13 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
-        merge, states = run.sup.janitor.merge, list[str]()
+        merge, states = run.sup.verification.merge, list[str]()
 
         async def merge_meanwhile(session_id: str, message: str, commit: str) -> Merge:
             await given_up(runner, scope)
             return await merge(session_id, message, commit)
 
-        monkeypatch.setattr(run.sup.janitor, "merge", merge_meanwhile)
+        monkeypatch.setattr(run.sup.verification, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             await wait_for_record(run.sup, "approval_requested", "task:a")

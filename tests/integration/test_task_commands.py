@@ -21,7 +21,7 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.control.server import serve_control
 from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.verification import Janitor
+from supervisor.host.verification import Verification
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Split
@@ -469,14 +469,14 @@ async def test_subtasks_of_a_late_split_are_skipped(
 async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merge of an approved task is completed although the approver's call was cancelled."""
     merging, go_on = anyio.Event(), anyio.Event()
-    merge = Janitor.merge
+    merge = Verification.merge
 
-    async def slow(janitor: Janitor, session_id: str, message: str, commit: str) -> Merge:
+    async def slow(verification: Verification, session_id: str, message: str, commit: str) -> Merge:
         merging.set()
         await go_on.wait()
-        return await merge(janitor, session_id, message, commit)
+        return await merge(verification, session_id, message, commit)
 
-    monkeypatch.setattr(Janitor, "merge", slow)
+    monkeypatch.setattr(Verification, "merge", slow)
     async with running_plan(tmp_path, plan_of(task("a", approval="after"))) as plan:
         await plan.until("approval_requested", "task:a")
         async with anyio.create_task_group() as group:
@@ -495,8 +495,8 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
     """A task that is approved before its session has ended is merged after that."""
     plan, order = plan_of(task("a", approval="after")), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, janitor = PlanRunner(run.sup), run.sup.janitor
-        accept, merge = janitor.accept, janitor.merge
+        runner, verification = PlanRunner(run.sup), run.sup.verification
+        accept, merge = verification.accept, verification.merge
 
         async def accept_meanwhile(place: WorkspaceSpec) -> None:
             group.start_soon(approve)
@@ -513,8 +513,8 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
         async def approve() -> None:
             order.append((await runner.commands.approve("a", by=ME)).state)
 
-        monkeypatch.setattr(janitor, "accept", accept_meanwhile)
-        monkeypatch.setattr(janitor, "merge", merge_then)
+        monkeypatch.setattr(verification, "accept", accept_meanwhile)
+        monkeypatch.setattr(verification, "merge", merge_then)
         async with anyio.create_task_group() as group:
             result = await runner.run(plan)
     assert order == ["accepted", "merged", "CLOSED"]
@@ -525,7 +525,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
     """A cancel during the acceptance tests is refused, and the records of the closed task do not name it as a cause."""
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, check = PlanRunner(run.sup), run.sup.janitor.check
+        runner, check = PlanRunner(run.sup), run.sup.verification.check
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
@@ -538,7 +538,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
                 await checkpoint()
             return await check(session_id, tests)
 
-        monkeypatch.setattr(run.sup.janitor, "check", check_meanwhile)
+        monkeypatch.setattr(run.sup.verification, "check", check_meanwhile)
         async with anyio.create_task_group() as group:
             await runner.run(plan)
     command = next(one for one in run.events("task:a") if one.event == "Commanded")

@@ -53,14 +53,12 @@ GIVEN_UP = words(
 )
 """Private words of earlier versions, each replaced by a standard term. Two words stand together: ``UnderWay``."""
 
-KEPT = {
-    "Janitor": "the actor that verifies and merges is called so in journals, after the specification",
-}
+KEPT: dict[str, str] = {}
 """Names with a word of GIVEN_UP that stay, with the reason."""
 
 NOT_RENAMED = words(
     """
-    _Place _Told AbortAsked Asked asking ClientGone Desk journal_upkeep LadderConfig Lane Lean ModelTroubleConfig
+    _Told AbortAsked Asked asking ClientGone Desk LadderConfig Lane Lean ModelTroubleConfig
     Outage Place Places places Problems Ran SupervisorLeft Trouble trouble TroubleRule
     """
 )

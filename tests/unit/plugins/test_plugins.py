@@ -20,7 +20,7 @@ from supervisor.plans import AcceptanceConfig, AgentConfig, BadPlan, Plan, TaskC
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.plugins import FailedAttempt, Plugins, UnknownPlugin, Verification, Verifier, WorkItem, hookimpl
 from supervisor.plugins.reading import load_plan
-from supervisor.plugins.worker import PluginThread
+from supervisor.plugins.worker import Answer, PluginThread
 from supervisor.ports import Codec, Out
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
@@ -189,6 +189,29 @@ def test_who_is_late_is_asked_nothing_until_it_returns() -> None:
     answer = thread.answer("more", lambda: 2, DEADLINE_S)
     assert answer is not None
     assert answer.value == 2
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_died_is_replaced() -> None:
+    """An error of our own in the thread loses the call in hand; what waits is called by the next thread."""
+    gate, begun, heard = threading.Event(), threading.Event(), threading.Event()
+    thread = PluginThread("died", limit_s=DEADLINE_S)
+    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    assert begun.wait(DEADLINE_S)
+    lost = thread.ask("answered elsewhere", lambda: 1)
+    assert lost is not None
+    lost.set_result(Answer(None))  # the thread cannot answer it any more, and dies of that
+    thread.tell("hear", heard.set)
+    thread.replace_dead()  # lives, and is left alone
+    gate.set()
+    died = [one for one in threading.enumerate() if one.name == "supervisor plug-in died"]
+    for one in died:
+        one.join(DEADLINE_S)
+    assert not heard.is_set()
+    thread.replace_dead()
+    assert heard.wait(DEADLINE_S)
     thread.stop()
     assert thread.join(DEADLINE_S)
 

@@ -22,7 +22,7 @@ from supervisor.cli.live_view import JsonView, PlainView, Reporter
 from supervisor.cli.rendering import receipt_text
 from supervisor.embedding.runtime import Session, open_supervisor
 from supervisor.host import shutdown, supervision
-from supervisor.host.verification import Janitor
+from supervisor.host.verification import Verification
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import translate_errors
@@ -462,14 +462,14 @@ async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
     """The journal has it at work for ever: whoever comes next goes on with what was saved on its way."""
     forgotten = list[str]()
 
-    async def forget(_: Janitor, place: WorkspaceSpec) -> None:
+    async def forget(_: Verification, place: WorkspaceSpec) -> None:
         forgotten.append(place.owner)
 
     async def abandon() -> None:
         await run.sup.degraded()
         run.sup.journal_writer.abandon()
 
-    monkeypatch.setattr(Janitor, "forget", forget)
+    monkeypatch.setattr(Verification, "forget", forget)
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
     plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="true"),))
     with pytest.raises(JournalUnavailable):

@@ -1,0 +1,49 @@
+"""Upkeep of a journal on disk: loops of two services, one compacts the journal, one checks that the journal is there.
+
+A compaction that fails is logged and tried again the next time: a journal that is too long is no reason to end
+anything. A journal that was deleted or replaced is one: no record would be kept from then on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from actors import failpoint
+from supervisor.host.supervision import Supervisor
+from supervisor.ports import JournalError
+from supervisor.ports.logs import get_logger
+
+__all__ = ["compact_periodically", "watch_journal"]
+
+CHECK_S: Final = 1.0
+"""Seconds between two checks. Each commit checks too, but a supervisor that waits commits nothing."""
+
+_FIRST_S: Final = 60.0
+"""Seconds until the first compaction, unless the settings ask for a shorter interval."""
+_log = get_logger()
+
+
+async def compact_periodically(supervisor: Supervisor) -> None:
+    """Compact the journal of *supervisor* every ``settings.retention.every_s`` seconds, until cancelled."""
+    every_s = _FIRST_S
+    while True:
+        failpoint.crash("service", "compaction")
+        await anyio.sleep(min(every_s, supervisor.settings.retention.every_s))
+        every_s = supervisor.settings.retention.every_s
+        try:
+            compacted = await supervisor.compact()
+        except (JournalError, OSError) as error:
+            _log.warning("the journal could not be compacted; it is tried again later", error=str(error))
+        else:
+            if compacted.archives:
+                _log.info("the journal was compacted", records=compacted.records, left=compacted.records_left)
+
+
+async def watch_journal(supervisor: Supervisor) -> None:
+    """Check every second whether the journal of *supervisor* is still there; return when the journal is lost."""
+    while supervisor.failure is None:
+        failpoint.crash("service", "journal")
+        await anyio.sleep(CHECK_S)
+        await supervisor.journal_writer.check()
