@@ -122,7 +122,7 @@ async def memory_kb() -> dict[str, int]:
     """Resident and proportional memory of one warden."""
     async with ShimHost().spawn(launch("echo up; exec sleep 60")) as process:
         await process.receive()
-        lines = Path(f"/proc/{process.lifeline.pid}/smaps_rollup").read_text().splitlines()  # noqa: ASYNC240
+        lines = Path(f"/proc/{process.shim_client.pid}/smaps_rollup").read_text().splitlines()  # noqa: ASYNC240
         return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:3])}
 
 

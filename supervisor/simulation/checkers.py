@@ -36,33 +36,33 @@ from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
 from supervisor.simulation.journal import SimulatedDisk
 from supervisor.simulation.machine.processes import ProcessEvent
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.work.results import TaskResult
 
 __all__ = [
-    "AbortAnswered",
-    "AbortAsked",
+    "AbortRequested",
+    "AbortReturned",
     "AttemptBegan",
     "Checker",
     "ClockRead",
     "DiskWasDown",
     "Fact",
     "Heartbeat",
-    "Looked",
-    "OnlyWorkStruck",
+    "MachineSlept",
+    "OnlyTaskFaultsStruck",
     "PermissionAnswered",
     "PlanEnded",
     "PlanGiven",
     "PlanResumed",
-    "PlannedShown",
+    "PlannedTasksListed",
     "Preserved",
-    "Slept",
     "SupervisorEnded",
+    "SupervisorInspected",
     "SupervisorLeft",
     "SupervisorStarted",
     "TaskAnswered",
-    "WorkTakenBack",
+    "WorkRolledBack",
     "WorldMade",
 ]
 
@@ -76,7 +76,7 @@ class WorldMade(Fact, frozen=True):
     """The run has a world: scripts of its tasks, places where they are worked on, a disk, and perhaps an archive."""
 
     task_scripts: TaskScripts
-    places: Places
+    workspaces: WorkspaceContents
     disk: SimulatedDisk
     archive: bool
 
@@ -109,13 +109,13 @@ class DiskWasDown(Fact, frozen=True):
     seconds: float
 
 
-class Slept(Fact, frozen=True):
+class MachineSlept(Fact, frozen=True):
     """Nothing in the world runs for so long, from now on."""
 
     seconds: float
 
 
-class OnlyWorkStruck(Fact, frozen=True):
+class OnlyTaskFaultsStruck(Fact, frozen=True):
     """The run is over, and no fault struck but those that tasks meet themselves, under these limits."""
 
     session: SessionLimits
@@ -123,7 +123,7 @@ class OnlyWorkStruck(Fact, frozen=True):
 
 
 # ------------------------------------------------------------------------------------------ operators and their answers
-class Looked(Fact, frozen=True):
+class SupervisorInspected(Fact, frozen=True):
     """An operator looks at a supervisor, for the *number*th time."""
 
     sup: Supervisor
@@ -137,7 +137,7 @@ class PermissionAnswered(Fact, frozen=True):
     option: str | None
 
 
-class AbortAsked(Fact, frozen=True):
+class AbortRequested(Fact, frozen=True):
     """An abort is asked for. *at_s*: the run's clock; *wall_s*: Unix time."""
 
     target: str
@@ -147,10 +147,10 @@ class AbortAsked(Fact, frozen=True):
     wall_s: float
 
 
-class AbortAnswered(Fact, frozen=True):
+class AbortReturned(Fact, frozen=True):
     """The receipt of an abort came. *plan*: its dry run; ``None`` if the target was not there."""
 
-    asked: AbortAsked
+    asked: AbortRequested
     plan: AbortPlan | None
     receipt: Receipt
     at_s: float
@@ -177,7 +177,7 @@ class PlanEnded(Fact, frozen=True):
     at_s: float
 
 
-class PlannedShown(Fact, frozen=True):
+class PlannedTasksListed(Fact, frozen=True):
     """An operator was shown the tasks that wait to be approved before they are begun; on record those are *known*."""
 
     planned: Collection[str]
@@ -198,7 +198,7 @@ class AttemptBegan(Fact, frozen=True):
     attempt: Attempt
 
 
-class WorkTakenBack(Fact, frozen=True):
+class WorkRolledBack(Fact, frozen=True):
     """What a task did in a shared place is about to be taken back. *owner*: the task's entity."""
 
     owner: str
@@ -230,7 +230,7 @@ class Checker(Protocol):
     def process(self, event: ProcessEvent) -> None:
         """Take in an event of a simulated process."""
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         """Take in a fact: what was asked and answered, or what happened to the world."""
 
     def finish(self) -> None:

@@ -25,11 +25,7 @@ class FaultKind(msgspec.Struct, frozen=True):
     meaning: str
 
 
-def _catalogue(*kinds: FaultKind) -> dict[str, FaultKind]:
-    return {kind.name: kind for kind in kinds}
-
-
-FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
+_KINDS: Final = (
     # Processes: an opportunity is a launch, unless it says otherwise.
     FaultKind("process.spawn_error", 0.10, "the program cannot be started: missing, no permission, out of processes"),
     FaultKind("process.fast_exit", 0.08, "it exits before it says anything"),
@@ -130,6 +126,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
         "point", 0.20, "a point in the runtime takes its rarer way: a batch of one, a full mailbox, no fast lane"
     ),
 )
+FAULTS: Final[Mapping[str, FaultKind]] = {kind.name: kind for kind in _KINDS}
 """Every kind there is. A scenario may leave some out; a soak must reach them all."""
 
 NO_RATES: Final[Mapping[str, float]] = {}
@@ -141,7 +138,7 @@ class FaultPlan:
     """What strikes in one run.
 
     Args:
-        chance: the seed's draws.
+        random: the seed's draws.
         kinds: the kinds that may be on at all.
         intensity: scales every rate; 0 is a run without faults.
         only: if given, exactly these strikes (``kind@place``) happen, whatever the rates.
@@ -150,14 +147,14 @@ class FaultPlan:
 
     def __init__(
         self,
-        chance: KeyedRandom,
+        random: KeyedRandom,
         *,
         kinds: Collection[str] = FAULTS,
         intensity: float = 1.0,
         only: Collection[str] | None = None,
         rates: Mapping[str, float] = NO_RATES,
     ) -> None:
-        self._chance = chance.below("fault")
+        self._random = random.below("fault")
         self._only = None if only is None else frozenset(only)
         drawn = {kind: self._rate(FAULTS[kind], intensity) for kind in FAULTS if kind in kinds}
         self.rates = {**drawn, **{kind: min(1.0, intensity * rate) for kind, rate in rates.items() if kind in kinds}}
@@ -168,8 +165,8 @@ class FaultPlan:
         self.healed = False
 
     def _rate(self, kind: FaultKind, intensity: float) -> float:
-        on = self._chance.happens(ON, "on", kind.name)
-        return min(1.0, intensity * kind.rate_max * self._chance.unit("rate", kind.name)) if on else 0.0
+        on = self._random.happens(ON, "on", kind.name)
+        return min(1.0, intensity * kind.rate_max * self._random.unit("rate", kind.name)) if on else 0.0
 
     def may_strike(self, kind: str) -> bool:
         """Whether it may strike at all, from here on."""
@@ -183,7 +180,7 @@ class FaultPlan:
         """Whether this opportunity is taken. Ask once for each *place*; it names who, and which time."""
         if kind not in self._possible:
             return False
-        if self._only is None and not self._chance.happens(self.rates[kind], kind, place):
+        if self._only is None and not self._random.happens(self.rates[kind], kind, place):
             return False
         strike = f"{kind}@{place}"
         if self._only is not None and strike not in self._only:
@@ -193,7 +190,7 @@ class FaultPlan:
 
     def draws(self, kind: str, place: object) -> KeyedRandom:
         """How it strikes there: draws of its own."""
-        return self._chance.below("how", kind, place)
+        return self._random.below("how", kind, place)
 
     def heal(self) -> None:
         """No fault strikes any more: from here on, everything must come to its end."""

@@ -123,7 +123,7 @@ class SimulatedJournal(MemoryJournal):
         self._was_down = was_down
         self._down: _Down | None = None
         self._lasted_s = 0.0
-        self._landed: Sequence[Append] = ()
+        self._written_unknown: Sequence[Append] = ()
         """A batch that is on the disk, and whose commit failed."""
         self.refuses = False
         """What it was asked last, it refused."""
@@ -135,11 +135,11 @@ class SimulatedJournal(MemoryJournal):
         """How long the newest outage has lasted, or lasted (seconds); 0 if there was none."""
         return self._lasted_s if self._down is None else anyio.current_time() - self._down.since_s
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Its supervisor is no more: nothing is written any more, and what is there is seen by the next one."""
         self._dead = True
         self._note_end()  # before what comes of it: that comes as much later
-        self._land()
+        self._write_unknown()
 
     async def append(self, batch: Sequence[Append]) -> None:
         """Commit: durable when this returns, unknown when it raises. A cancellation waits for the end of it."""
@@ -151,12 +151,12 @@ class SimulatedJournal(MemoryJournal):
             await self._commit(batch, str(disk.commits))
         else:
             if self._commit_s:
-                await self._pass(self._commit_s)
+                await self._spend(self._commit_s)
             disk.write(batch)
 
     async def _commit(self, batch: Sequence[Append], place: str) -> None:
         """One that something may strike, or has struck."""
-        await self._pass(self._takes_s(place))
+        await self._spend(self._takes_s(place))
         if self._crash(f"{place}.before", "machine.crash"):
             await self._die()
         self._crash(f"{place}.before", "host.cancelled")
@@ -181,15 +181,15 @@ class SimulatedJournal(MemoryJournal):
 
     async def recover(self) -> int:
         """What is there: a disk that is full, locked or read-only can be read meanwhile, one that fails cannot."""
-        await self._pass(self._commit_s)
+        await self._spend(self._commit_s)
         self._check_alive()
         if self._down is None or self._down.kind == "disk.error":
             self._check_up()
-        self._land()
+        self._write_unknown()
         self.refuses = False
         return self.last_seq
 
-    async def _pass(self, seconds: float) -> None:
+    async def _spend(self, seconds: float) -> None:
         """The time that a commit takes, which no cancellation shortens."""
         if seconds > 0:
             with anyio.CancelScope(shield=True):
@@ -208,12 +208,12 @@ class SimulatedJournal(MemoryJournal):
                 return kind
         return None
 
-    def _go_down(self, kind: str, batch: Sequence[Append], chance: KeyedRandom) -> None:
-        low, high = chance.choice(LASTS_S, "how long")
+    def _go_down(self, kind: str, batch: Sequence[Append], random: KeyedRandom) -> None:
+        low, high = random.choice(LASTS_S, "how long")
         now = anyio.current_time()
-        self._down, self.refuses = _Down(kind, now, now + chance.between(low, high, "lasts")), True
-        if kind in UNKNOWN and chance.happens(0.5, "written"):
-            self._landed = batch
+        self._down, self.refuses = _Down(kind, now, now + random.between(low, high, "lasts")), True
+        if kind in UNKNOWN and random.happens(0.5, "written"):
+            self._written_unknown = batch
 
     def _check_up(self) -> None:
         down = self._down
@@ -228,8 +228,8 @@ class SimulatedJournal(MemoryJournal):
             self._lasted_s = anyio.current_time() - down.since_s
             self._was_down(self._lasted_s)
 
-    def _land(self) -> None:
-        landed, self._landed = self._landed, ()
+    def _write_unknown(self) -> None:
+        landed, self._written_unknown = self._written_unknown, ()
         if landed:
             self._disk.write(landed)
 

@@ -28,7 +28,7 @@ from supervisor.simulation.checkers import (
     ClockRead,
     DiskWasDown,
     Fact,
-    Slept,
+    MachineSlept,
     SupervisorEnded,
     SupervisorStarted,
 )
@@ -87,7 +87,7 @@ class Oracle:
         checkers: MakeCheckers = no_checkers,
     ) -> None:
         self.violations: list[Violation] = []
-        self.adjourned = False
+        self.ignores_violations = False
         """What happens now is no part of the run, and not judged."""
         self.omitted = 0
         self.coverage = Coverage()
@@ -118,7 +118,7 @@ class Oracle:
         """What was asked and not answered yet: its name to its words."""
         self.replies = Replies(self.violated)
         self._ends_promised: dict[str, str] = {}
-        self._ruled: dict[str, AbortPolicy] = {}
+        self._policies: dict[str, AbortPolicy] = {}
         """The policies that the host gave, by session; those below it inherit them."""
         self._starting: Counter[str] = Counter()
         """Below whom the host is starting sessions, and how many."""
@@ -130,10 +130,10 @@ class Oracle:
         self._last_seq, self._last_s = 0, 0.0
         self._checkers = checkers(self)
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         """Pass a fact on to the checkers."""
         for one in self._checkers:
-            one.told(fact)
+            one.observe(fact)
 
     # ------------------------------------------------------------------ violations
     def violated(self, invariant: str, entity_id: str, message: str, seq: int | None = None) -> None:
@@ -142,7 +142,7 @@ class Oracle:
         self._keep(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
 
     def _keep(self, violation: Violation) -> None:
-        if self.adjourned:
+        if self.ignores_violations:
             return
         self._trace.note(f"VIOLATION {violation.invariant} {violation.entity_id}: {violation.message}")
         if len(self.violations) < KEPT:
@@ -158,7 +158,7 @@ class Oracle:
     # ------------------------------------------------------------------ supervisors
     def started(self) -> None:
         """A supervisor starts."""
-        self.told(SupervisorStarted())
+        self.observe(SupervisorStarted())
         for session_id in [one for one in self._due if not self.replies.is_stopped(one)]:
             self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
             self._due.pop(session_id, None)
@@ -167,29 +167,29 @@ class Oracle:
         """It has read the wall clock for the first time, and its own is the run's from here on, and never before its
         journal: a jump between its start and this is none to it."""
         self._offset_s = max(wall_s, self._last_s) - self.now()
-        self.told(ClockRead(self._offset_s))
+        self.observe(ClockRead(self._offset_s))
 
     def killed(self) -> None:
         """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
         self.unanswered.clear()
         self._record_due.clear()
-        self.told(SupervisorEnded("killed"))
+        self.observe(SupervisorEnded("killed"))
 
     def gave_up(self) -> None:
         """It has ended without its disk: its last is not on record, and the next one goes on from before that."""
         self._record_due.clear()
-        self.told(SupervisorEnded("gave up"))
+        self.observe(SupervisorEnded("gave up"))
 
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
         self._trace.note(f"disk was down {seconds:.6f}")
-        self.told(DiskWasDown(seconds))
+        self.observe(DiskWasDown(seconds))
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
 
     def slept(self, seconds: float) -> None:
         """Time leapt for everybody: no bound can hold while the machine sleeps, and in the grace after that."""
-        self.told(Slept(seconds))
+        self.observe(MachineSlept(seconds))
         seconds += GRACE_S + self.grain_s  # timers stand still at what was due next, which may have been rounded up
         self._slept.append((self.now(), seconds))
         for session_id in self._due:
@@ -202,12 +202,12 @@ class Oracle:
         return sum(seconds for when, seconds in self._slept if when + seconds > at_s)
 
     # ------------------------------------------------------------------ the host
-    def asked(self, name: str, words: str) -> None:
+    def request_sent(self, name: str, words: str) -> None:
         """The host asked for something; there is one answer to come."""
         self._trace.note(f"asked {name} {words}")
         self.unanswered[name] = words
 
-    def answered(self, name: str, words: str) -> None:
+    def reply_received(self, name: str, words: str) -> None:
         """It was answered, or refused."""
         self._trace.note(f"answered {name} {words}")
         self.unanswered.pop(name, None)
@@ -220,14 +220,14 @@ class Oracle:
         if outage is not None:
             self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
 
-    def rules(self, session_id: str, policy: AbortPolicy) -> None:
+    def set_policy(self, session_id: str, policy: AbortPolicy) -> None:
         """The host gave that session, and all that will be below it, this policy."""
-        self._ruled[session_id] = policy
+        self._policies[session_id] = policy
 
-    def ruling(self, session_id: str) -> AbortPolicy | None:
+    def policy_of(self, session_id: str) -> AbortPolicy | None:
         """The policy that rules it, where the host has given one to it or to an ancestor; ``None`` also while one of
         them may be whom the host is starting, and has not been told the name of."""
-        ruled = self._ruled
+        ruled = self._policies
         while session_id and session_id not in ruled:
             session_id = session_id.rpartition("/")[0]
             if self._starting[session_id]:
@@ -246,7 +246,7 @@ class Oracle:
             raise
         self._starting[parent_id] -= 1
 
-    def told_to_end(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
+    def session_stopping(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
         """That session was told to end: its processes are gone within the ladder, or *within_s* seconds where that is
         sooner, whatever the disk does."""
         bound_s = self._bound_s if within_s is None else min(self._bound_s, within_s + SLACK_S)
@@ -277,7 +277,7 @@ class Oracle:
             if one.outcome == "ended":
                 self._check_ended(one, receipt.abort_id)
         if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
-            self.told_to_end(receipt.target, at_s, within_s)
+            self.session_stopping(receipt.target, at_s, within_s)
 
     def _check_carried_out(self, plan: AbortPlan, receipt: Receipt) -> None:
         """A receipt tells of those whom the plan named, and of as many survivors as its processes have."""
@@ -291,15 +291,15 @@ class Oracle:
     def _check_ended(self, node: NodeReceipt, abort_id: str) -> None:
         """What has ended by a receipt has no process left; of a call, as far as that is on record."""
         calls = [str(pid) for pid, call in self._call_of.items() if call == node.id and pid not in self._lost]
-        if left := self._left(node.id) if node.kind == "session" else ", ".join(calls):
+        if left := self._living_processes(node.id) if node.kind == "session" else ", ".join(calls):
             self.violated("no_survivor", node.id, f"has ended by the receipt of {abort_id}, but these live: {left}")
 
     @property
-    def anybody_left(self) -> bool:
+    def has_processes(self) -> bool:
         """True while a process lives whose warden is not lost."""
-        return any(self._left(session_id) for session_id in self._live)
+        return any(self._living_processes(session_id) for session_id in self._live)
 
-    def _left(self, session_id: str) -> str:
+    def _living_processes(self, session_id: str) -> str:
         """The processes of a session that should not be there any more, in words."""
         live = self._live.get(session_id, {})
         return ", ".join(f"{name} ({pid})" for pid, name in live.items() if pid not in self._lost)
@@ -318,7 +318,9 @@ class Oracle:
                 self.replies.wrote(one)
                 self._session(one.record, one.ended)
             elif one.record.event == "ProcessStarted":
-                self._started_for(str(one.record.metadata["tool"]), one.record.metadata["pid"])
+                call_id, pid = str(one.record.metadata["tool"]), one.record.metadata["pid"]
+                if pid in self._live.get(call_id.partition(":")[0], {}):  # else it is over already
+                    self._call_of[pid] = call_id
 
     def _record(self, record: LifecycleEvent) -> None:
         self.records += 1
@@ -326,7 +328,11 @@ class Oracle:
             self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
         self._last_seq, self._last_s = record.seq, record.monotonic_s
         self._durable.add(record.entity_id)
-        self._remember(record)
+        match record.event:
+            case "UrgentMessage" | "MessageReceived":
+                self._durable.add(str(record.metadata.get("message_id")))
+            case "AbortRecord" if record.metadata.get("policy_edge") is not None:
+                self._crossed.append(record)
         self.coverage.record(record)
         for violation in self._invariants.take(record):
             self._keep(violation)
@@ -339,13 +345,6 @@ class Oracle:
                 self.violated("nothing_lost", one.record.entity_id, f"settles the effect {name}, which nobody owes")
             self._owed.discard(name)
         self._owed.update(name for name, _ in one.owed)
-
-    def _remember(self, record: LifecycleEvent) -> None:
-        match record.event:
-            case "UrgentMessage" | "MessageReceived":
-                self._durable.add(str(record.metadata.get("message_id")))
-            case "AbortRecord" if record.metadata.get("policy_edge") is not None:
-                self._crossed.append(record)
 
     def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         """A transition, and what its table makes of it again."""
@@ -362,7 +361,7 @@ class Oracle:
 
     def _session(self, record: LifecycleEvent, ended: bool) -> None:
         if record.to_status == "Stopped" and record.from_status != "Stopped" and record.outcome == "transition":
-            self.told_to_end(record.entity_id, record.monotonic_s - self._offset_s)
+            self.session_stopping(record.entity_id, record.monotonic_s - self._offset_s)
             self._record_due[record.entity_id] = self.now() + self._bound_s + RECORD_S
         if ended:
             self._check_gone(record)
@@ -373,7 +372,7 @@ class Oracle:
         self._ended.add(record.entity_id)
         self._due.pop(record.entity_id, None)
         self._reaped_at.pop(record.entity_id, None)
-        if left := self._left(record.entity_id):
+        if left := self._living_processes(record.entity_id):
             self.violated("no_survivor", record.entity_id, f"has ended, but these live: {left}", record.seq)
 
     def _check_recorded(self, record: LifecycleEvent) -> None:
@@ -405,11 +404,6 @@ class Oracle:
                 if not live:
                     self._live.pop(session_id, None)
 
-    def _started_for(self, call_id: str, pid: int) -> None:
-        """It is on record whose process that is, which may be over by then."""
-        if pid in self._live.get(call_id.partition(":")[0], {}):
-            self._call_of[pid] = call_id
-
     def _spawned(self, session_id: str, event: ProcessEvent) -> None:
         self._statuses.pop(event.pid, None)
         self._live.setdefault(session_id, {})[event.pid] = event.detail
@@ -418,20 +412,20 @@ class Oracle:
 
     def _check_due(self, session_id: str) -> None:
         due = self._due.get(session_id)
-        if due is not None and self.now() > due and self._left(session_id):
+        if due is not None and self.now() > due and self._living_processes(session_id):
             late_s = self.now() - due
             del self._due[session_id]
             self.violated("bounded_kill", session_id, f"its processes live {late_s:.3f} s beyond its ladder")
 
     # ------------------------------------------------------------------ the end
-    def closed(self, rows: Iterable[EntityRow]) -> None:
+    def check_closed(self, rows: Iterable[EntityRow]) -> None:
         """A supervisor has closed in order, and its disk has answered: it leaves no open books to the next one."""
-        self.told(SupervisorEnded("closed"))
+        self.observe(SupervisorEnded("closed"))
         for row in rows:
             if not row.ended and (row.kind, row.state) not in AT_REST:
                 self.violated("nothing_lost", row.id, f"was left {row.state} by a supervisor that closed in order")
 
-    def quiet(self, rows: Iterable[EntityRow], owed: Iterable[tuple[str, str, bytes]]) -> None:
+    def check_quiescence(self, rows: Iterable[EntityRow], owed: Iterable[tuple[str, str, bytes]]) -> None:
         """The faults have stopped and the supervisor has closed: everything has come to its end, nothing is owed."""
         for effect_id, entity_id, _ in owed:
             self.violated("quiescence", entity_id, f"still owes the effect {effect_id} after its supervisor has closed")
@@ -439,7 +433,7 @@ class Oracle:
             if not row.ended and (row.kind, row.state) not in AT_REST:
                 self.violated("quiescence", row.id, f"is still {row.state} in the journal of a supervisor that closed")
         for session_id in self._live:
-            if left := self._left(session_id):
+            if left := self._living_processes(session_id):
                 self.violated("no_survivor", session_id, f"processes are left: {left}")
         for session_id, abort_id in self._ends_promised.items():
             if session_id not in self._ended and session_id in self._durable:  # else it never was, but in memory
@@ -456,6 +450,6 @@ class Oracle:
     def _check_crossing(self, record: LifecycleEvent) -> None:
         """The edge that an abort crossed is open in the policy that rules there."""
         edge, ruler = str(record.metadata["policy_edge"]), str(record.metadata.get("ruled_by"))
-        policy = self.ruling(ruler)
+        policy = self.policy_of(ruler)
         if policy is not None and not getattr(policy, edge, False):
             self.violated("no_level_crossed", ruler, f"{edge} was crossed, which its policy does not let", record.seq)

@@ -19,17 +19,17 @@ FEW: Final = 100
 """So many combinations of a table are all tried: a scenario is read anew for every run, so it must not take long."""
 
 
-def drawn(value: Any, chance: KeyedRandom, *names: object) -> Any:
+def drawn(value: Any, random: KeyedRandom, *names: object) -> Any:
     """*value* with its ranges and choices decided."""
     match value:
         case {"any": list(options), **rest} if not rest and options:
-            return drawn(chance.choice(options, *names), chance, *names)
+            return drawn(random.choice(options, *names), random, *names)
         case Mapping():
-            return {key: drawn(one, chance, *names, key) for key, one in value.items()}
+            return {key: drawn(one, random, *names, key) for key, one in value.items()}
         case [int(low), int(high)] if not isinstance(low, bool):
-            return chance.integer(low, high, *names)
+            return random.integer(low, high, *names)
         case [int() | float() as low, int() | float() as high]:
-            return round(chance.between(low, high, *names), 3)
+            return round(random.between(low, high, *names), 3)
         case _:
             return value
 

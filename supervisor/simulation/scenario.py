@@ -35,8 +35,8 @@ __all__ = [
     "HOUR_S",
     "BadScenario",
     "Drawn",
-    "Lean",
     "Scenario",
+    "WeightedProfile",
     "library",
     "load",
     "merged",
@@ -113,12 +113,12 @@ Weight = Annotated[float, Strict(), Field(ge=0, le=1)]
 """A share that is drawn nowhere: no range, no choice."""
 
 
-class Model(BaseModel):
+class ScenarioModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
 
 
 # --------------------------------------------------------------------------------------------------------- models
-class Load(Model):
+class LoadConfig(ScenarioModel):
     """What is asked for.
 
     ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
@@ -144,7 +144,7 @@ class Load(Model):
     crossing: Weight = 0.3
 
 
-class Agents(Model):
+class AgentsConfig(ScenarioModel):
     """Who works: the weights of the ways to have an agent, and how they work when nothing strikes. *asks*: the share of
     them about whose permissions a human is asked."""
 
@@ -167,7 +167,7 @@ class Agents(Model):
         return tuple(getattr(self, name) for name in AGENTS)
 
 
-class Faults(Model):
+class FaultsConfig(ScenarioModel):
     """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what. *rates*:
     how often some kinds strike (per opportunity, before the intensity), which each seed draws for all others."""
 
@@ -181,7 +181,7 @@ LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "seed"))
 """What of a world is no number that could be drawn."""
 
 
-class World(Model):
+class WorldConfig(ScenarioModel):
     """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
     after the load's hours; ``horizon_s`` later everything must have ended, not counting how long the machine slept
     or the supervisor was stopped. ``crashes_max`` bounds how often the supervisor is killed, ``crashes_at`` are
@@ -208,7 +208,7 @@ class World(Model):
     seed: Annotated[int, Strict(), Field(ge=0)] | None = None
 
 
-class Lean(Model):
+class WeightedProfile(ScenarioModel):
     """What a *share* of the seeds has otherwise, so that what is rare everywhere else is usual there: fields of the
     scenario's own tables. A table of a table (a shape, limits) is changed likewise, not replaced."""
 
@@ -221,18 +221,18 @@ class Lean(Model):
     settings: dict[str, Any] = {}
 
 
-class Scenario(Model):
+class Scenario(ScenarioModel):
     """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline.
     ``leans``: by name; a seed has one of them, or none."""
 
     name: Annotated[str, AfterValidator(is_name)]
     about: str = ""
-    load: Load = Load()
-    agents: Agents = Agents()
-    faults: Faults = Faults()
-    world: World = World()
+    load: LoadConfig = LoadConfig()
+    agents: AgentsConfig = AgentsConfig()
+    faults: FaultsConfig = FaultsConfig()
+    world: WorldConfig = WorldConfig()
     settings: dict[str, Any] = {}
-    leans: dict[str, Lean] = {}
+    leans: dict[str, WeightedProfile] = {}
 
     @model_validator(mode="after")
     def _leans_hold(self) -> Self:
@@ -256,7 +256,7 @@ class Scenario(Model):
                 return self._leant(lean)
         return self.model_copy(update={"leans": {}})
 
-    def _leant(self, lean: Lean) -> Scenario:
+    def _leant(self, lean: WeightedProfile) -> Scenario:
         changes = lean.model_dump(exclude={"share", "about"})
         return Scenario.model_validate(merged(self.model_dump(exclude={"leans"}), changes))
 
@@ -293,21 +293,21 @@ class Scenario(Model):
         return self.leaning(seed)._drawn(seed)
 
     def _drawn(self, seed: int) -> Drawn:
-        chance, where = KeyedRandom(seed).below("scenario"), f"scenario {self.name}"
+        random, where = KeyedRandom(seed).below("scenario"), f"scenario {self.name}"
         choices = _choices(self.agents.shape)
-        shape = self._shaped({key: chance.choice(options, "shape", key) for key, options in choices.items()}, where)
-        settings = _settings(drawn(self.settings, chance, "settings"), where)
-        world = drawn(self.world.model_dump(exclude=set(LISTS)), chance, "world")
+        shape = self._shaped({key: random.choice(options, "shape", key) for key, options in choices.items()}, where)
+        settings = _settings(drawn(self.settings, random, "settings"), where)
+        world = drawn(self.world.model_dump(exclude=set(LISTS)), random, "world")
         return Drawn(
             name=self.name,
             seed=seed,
-            schedule=chance.choice(self.world.schedules, "schedule"),
+            schedule=random.choice(self.world.schedules, "schedule"),
             settings=settings,
             shape=shape,
             weights=self.agents.weights,
             asks=self.agents.asks,
             kinds=tuple(kind for kind in FAULTS if any(fnmatchcase(kind, one) for one in self.faults.kinds)),
-            intensity=drawn(self.faults.intensity, chance, "intensity"),
+            intensity=drawn(self.faults.intensity, random, "intensity"),
             rates=self.faults.rates,
             only=self.faults.only,
             load=self.load,
@@ -369,7 +369,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     intensity: float
     rates: dict[str, float]
     only: tuple[str, ...] | None
-    load: Load
+    load: LoadConfig
     grain_s: float
     heal_after_s: float
     quiet_s: float
@@ -392,10 +392,10 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 # -------------------------------------------------------------------------------------------------------- loading
 TABLES: dict[FieldPath, type[BaseModel]] = {
     (): Scenario,
-    ("load",): Load,
-    ("agents",): Agents,
-    ("faults",): Faults,
-    ("world",): World,
+    ("load",): LoadConfig,
+    ("agents",): AgentsConfig,
+    ("faults",): FaultsConfig,
+    ("world",): WorldConfig,
 }
 
 
@@ -404,7 +404,7 @@ def _settings_at(path: FieldPath) -> type[BaseModel] | None:
 
 
 def _table_at(path: FieldPath) -> type[BaseModel] | None:
-    return Lean if path[:1] == ("leans",) else TABLES.get(path)
+    return WeightedProfile if path[:1] == ("leans",) else TABLES.get(path)
 
 
 def parsed(where: str, text: str) -> Scenario:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Settings
@@ -21,8 +21,8 @@ from supervisor.runtime.live_session import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape, shape_of
 from supervisor.simulation.engine.schedule import Schedule
 from supervisor.simulation.faults import FAULTS
-from supervisor.simulation.running import Played, simulate_main
-from supervisor.simulation.scenario import Drawn, Faults, Scenario, World
+from supervisor.simulation.running import MainResult, simulate_main
+from supervisor.simulation.scenario import FaultsConfig, Scenario, WorldConfig
 
 __all__ = ["Agent", "Simulate", "Violated"]
 
@@ -31,9 +31,9 @@ Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0
 """Virtual seconds that a test has."""
 HORIZON_MAX_S: Final = 1_000_000
-ELSEWHERE: Final = ("host.", "machine.", "work.")
+EXCLUDED: Final = ("host.", "machine.", "work.")
 """Beginnings of the kinds that strike a simulation's own operators and plans, or kill the supervisor: none are here."""
-KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(ELSEWHERE))
+KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(EXCLUDED))
 """What may strike a test."""
 
 
@@ -65,7 +65,7 @@ class Simulate:
         agents: Mapping[str, Agent] | None = None,
         schedule: str | None = None,
         horizon_s: float = HORIZON_S,
-    ) -> list[Played[T]]:
+    ) -> list[MainResult[T]]:
         """Run ``main(sup)`` with every seed; what became of each.
 
         Args:
@@ -96,15 +96,17 @@ class Simulate:
         scenario = _scenario(faults, intensity, _schedule(self._schedule or schedule), horizon_s)
         playing = None if agents is None else {name: _playing(name, agent) for name, agent in agents.items()}
 
-        def played(seed: int) -> Played[T]:
+        def played(seed: int) -> MainResult[T]:
             __tracebackhide__ = True
             with _unlogged():
-                done = simulate_main(main, _drawn(scenario, seed, settings), agents=playing)
-            return self._judged(done)
+                done = simulate_main(
+                    main, replace(scenario.draw(seed), settings=settings or Settings()), agents=playing
+                )
+            return self._checked(done)
 
         return list(map(played, self._seeds))
 
-    def _judged(self, played: Played[T]) -> Played[T]:
+    def _checked(self, played: MainResult[T]) -> MainResult[T]:
         __tracebackhide__ = True
         report, error = played.report, played.error
         words = [f"seed {report.seed}, schedule {report.schedule}", *report.problems]
@@ -144,8 +146,8 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
     _check_number("horizon_s", horizon_s, 1, HORIZON_MAX_S)
     return Scenario(
         name="test",
-        faults=Faults(kinds=tuple(faults), intensity=intensity),
-        world=World(schedules=schedules, crashes_max=0, operators=0, horizon_s=horizon_s),
+        faults=FaultsConfig(kinds=tuple(faults), intensity=intensity),
+        world=WorldConfig(schedules=schedules, crashes_max=0, operators=0, horizon_s=horizon_s),
     )
 
 
@@ -161,10 +163,6 @@ def _schedule(name: str | None) -> tuple[Schedule, ...]:
     if name not in list(Schedule):
         raise ValueError(f"schedule: {name!r} is unknown; use one of {', '.join(Schedule)}")
     return (Schedule(name),)
-
-
-def _drawn(scenario: Scenario, seed: int, settings: Settings | None) -> Drawn:
-    return msgspec.structs.replace(scenario.draw(seed), settings=settings or Settings())
 
 
 def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:

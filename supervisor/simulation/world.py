@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.host.factories import NoTranscript
 from supervisor.policies.permissions import Decision, PermissionPolicy
-from supervisor.ports import Append, Launch, TranscriptSink
+from supervisor.ports import Append, Launch
 from supervisor.runtime.availability import PatientHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentFunction, AgentProfile
@@ -25,22 +25,22 @@ from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.work_agent import check_program, work_agent
-from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkTakenBack, WorldMade
+from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkRolledBack, WorldMade
+from supervisor.simulation.cost import CostMeter
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SimulatedArchive, SimulatedDisk, SimulatedJournal
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
-from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
+from supervisor.simulation.plan_workload.plans import DEPUTY, MISSING, WORKER
+from supervisor.simulation.plan_workload.task_board import TaskBoard
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.workspace import SimulatedFiles, SimulatedWorkspace
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.simulation.scenario import AGENTS, Drawn
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
-from supervisor.simulation.works.task_board import TaskBoard
-from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts
-from supervisor.simulation.works.workspace import SimulatedFiles, SimulatedWorkspace
 
 __all__ = ["Agents", "World"]
 
@@ -70,7 +70,7 @@ class SimulatedWall:
         return self._now() + self.offset_s
 
 
-class _FirstLook:
+class _FirstReadClock:
     """That clock, for one supervisor: *looked* hears what it shows when it is read first."""
 
     def __init__(self, wall: SimulatedWall, looked: Callable[[float], None]) -> None:
@@ -83,10 +83,6 @@ class _FirstLook:
             self._has_looked = True
             self._looked(time_s)
         return time_s
-
-
-def _no_transcript(session_id: str) -> TranscriptSink:
-    return NoTranscript()
 
 
 class World:
@@ -109,24 +105,24 @@ class World:
         agents: Agents | None = None,
     ) -> None:
         self.drawn = drawn
-        self.chance = KeyedRandom(drawn.seed)
+        self.random = KeyedRandom(drawn.seed)
         self.faults = FaultPlan(
-            self.chance, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only, rates=drawn.rates
+            self.random, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only, rates=drawn.rates
         )
         self.trace, self.oracle = trace, oracle
         self.now = now
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
-        self.meter = Meter()
-        self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.told(AttemptBegan(task_script, attempt)))
+        self.meter = CostMeter()
+        self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.observe(AttemptBegan(task_script, attempt)))
         """What the tasks of plans meet, and met."""
         self.board = TaskBoard()
-        self.places = Places(
+        self.workspaces = WorkspaceContents(
             self.task_scripts,
-            lambda owner: oracle.told(WorkTakenBack(owner)),
+            lambda owner: oracle.observe(WorkRolledBack(owner)),
             worktrees=drawn.settings.workspace == "worktree",
         )
-        oracle.told(WorldMade(self.task_scripts, self.places, self.disk, drawn.archive))
+        oracle.observe(WorldMade(self.task_scripts, self.workspaces, self.disk, drawn.archive))
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
@@ -155,13 +151,13 @@ class World:
         self.on_durable(batch)
 
     # ------------------------------------------------------------------ supervisors
-    def parts(self) -> Dependencies:
+    def next_dependencies(self) -> Dependencies:
         """The doors of the next supervisor."""
         oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
         if self._journal is not None:
-            self._journal.leave()
+            self._journal.detach()
         self._journal = SimulatedJournal(
             self.disk,
             self.faults,
@@ -174,7 +170,7 @@ class World:
             self._group,
             self._program_for,
             faults=self.faults,
-            chance=self.chance.below("os", self.lives),
+            random=self.random.below("os", self.lives),
             observe=self.oracle.process,
             pieces=self.drawn.pieces,
         )
@@ -183,13 +179,13 @@ class World:
             journal=self._journal,
             processes=PatientHost(self._processes, self.wall),
             workspace=SimulatedWorkspace(
-                self.chance.below("workspace"), self.faults, self.task_scripts, self.places, self.killed
+                self.random.below("workspace"), self.faults, self.task_scripts, self.workspaces, self.killed
             ),
             files=SimulatedFiles(),
-            wall=_FirstLook(self.wall, self.oracle.clock_set),
-            transcript_of=_no_transcript,
-            seed=self.chance.integer(0, 2**48, "kernel", self.lives),
-            upkeep=SimulatedArchive(lambda *file: oracle.told(Preserved(*file))) if self.drawn.archive else None,
+            wall=_FirstReadClock(self.wall, self.oracle.clock_set),
+            transcript_of=lambda session_id: NoTranscript(),
+            seed=self.random.integer(0, 2**48, "kernel", self.lives),
+            upkeep=SimulatedArchive(lambda *file: oracle.observe(Preserved(*file))) if self.drawn.archive else None,
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
@@ -203,13 +199,13 @@ class World:
         return True
 
     @property
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """The newest supervisor has been told to end."""
         return self.end_due_s != inf
 
-    def told_to_end(self, *, now: bool) -> None:
+    def request_stop(self, *, now: bool) -> None:
         """Somebody tells the newest supervisor to end: after its drain, or *now*, as when told so again."""
-        drain_s = 0.0 if now or self.stop_asked else self.drawn.settings.drain_s
+        drain_s = 0.0 if now or self.stop_requested else self.drawn.settings.drain_s
         self.end_due_s = min(self.end_due_s, self.now() + drain_s)
 
     def kill(self) -> None:
@@ -220,7 +216,7 @@ class World:
         self.trace.note("killed")
         self._processes.crash()
         self.oracle.killed()
-        self._journal.leave()
+        self._journal.detach()
         self.killed.set()
 
     def cancel(self) -> None:
@@ -229,7 +225,7 @@ class World:
             return
         self.crashes += 1
         self.trace.note("cancelled")
-        self.told_to_end(now=True)
+        self.request_stop(now=True)
         self.scope.cancel()
 
     @property
@@ -247,13 +243,15 @@ class World:
         match launch.argv:
             case ("sim-work", *_):
                 name = launch.cwd.removeprefix(f"{HOME}/")
-                return work_agent(self.task_scripts.of(name) or TaskScript(name), self.chance, self.now, self.places)
+                return work_agent(
+                    self.task_scripts.of(name) or TaskScript(name), self.random, self.now, self.workspaces
+                )
             case ("sim-check", name):
-                return check_program(self.task_scripts.of(name), self.chance)
+                return check_program(self.task_scripts.of(name), self.random)
         spend = partial(self.meter.spend, launch.cwd.removeprefix(f"{HOME}/"))
         shape = self._agents.get(launch.env.get(AGENT, ""))
         usual = self.drawn.shape  # of what an agent has run in a terminal
-        return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.chance, self.faults, spend)
+        return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.random, self.faults, spend)
 
     def profiles(self) -> dict[str, AgentProfile]:
         """The agents of this world by name."""
@@ -267,7 +265,7 @@ class World:
         if not isinstance(agent, AgentShape):
             return AgentProfile(name=name, adapter="inprocess", function=agent, directory=HOME)
         if agent.adapter == "inprocess":
-            function = function_agent(agent, self.chance, self.faults, self.meter.spend)
+            function = function_agent(agent, self.random, self.faults, self.meter.spend)
             return AgentProfile(name=name, adapter="inprocess", function=function, directory=HOME)
         command = (f"sim-{agent.adapter}",)
         may = self._permissions(name)
@@ -285,10 +283,10 @@ class World:
 
     def _permissions(self, name: str) -> PermissionPolicy:
         """What it may when it asks: everything, or what a human says within a time that may be short."""
-        chance = self.chance.below("permissions", name)
-        if not self.drawn.asks or not chance.happens(self.drawn.asks, "asks"):
+        random = self.random.below("permissions", name)
+        if not self.drawn.asks or not random.happens(self.drawn.asks, "asks"):
             return PermissionPolicy()
-        return PermissionPolicy(default=Decision.ASK, answer_within_s=chance.choice(ANSWERS_S, "within"))
+        return PermissionPolicy(default=Decision.ASK, answer_within_s=random.choice(ANSWERS_S, "within"))
 
     # ------------------------------------------------------------------ points in the runtime
     def decide(self, name: str, who: str) -> bool:

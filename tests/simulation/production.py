@@ -21,7 +21,7 @@ import simulated
 from actors import open_system
 from supervisor.embedding import runtime
 from supervisor.host import factories
-from supervisor.simulation.engine import Ran, Schedule, run
+from supervisor.simulation.engine import EngineResult, Schedule, run
 
 HORIZON_S = 200_000.0
 
@@ -42,12 +42,12 @@ async def _main(seed: int) -> simulated.Ran:
         return await simulated._run(seed)
 
 
-def play(seed: int, schedule: Schedule) -> Ran[simulated.Ran]:
+def play(seed: int, schedule: Schedule) -> EngineResult[simulated.Ran]:
     """A host, its agents and whatever disturbs them, for one seed of both."""
     return run(partial(_main, seed), seed=seed, schedule=schedule, horizon_s=HORIZON_S)
 
 
-def digest(ran: Ran[simulated.Ran]) -> str:
+def digest(ran: EngineResult[simulated.Ran]) -> str:
     """Steps, time, and every byte of the journal."""
     if ran.value is None:
         return f"failed: {ran.error}"

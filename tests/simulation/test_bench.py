@@ -20,9 +20,17 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import bench as benching
 from supervisor.simulation.bench import METRICS, Bench, bench, check, nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Place, Suite, Under, digests_of, load_suite, parse_policy
+from supervisor.simulation.bench.suite import (
+    BadSuite,
+    ScenarioComparison,
+    Suite,
+    SuiteFiles,
+    digests_of,
+    load_suite,
+    parse_policy,
+)
 from supervisor.simulation.commands.bench_cli import command
-from supervisor.simulation.meter import Meter
+from supervisor.simulation.cost import CostMeter
 from supervisor.simulation.scenario import Drawn, named
 
 SUITE = """
@@ -96,7 +104,7 @@ def _record(seq: int, kind: str, entity: str, event: str = "", **more: Any) -> L
 
 def test_tokens_are_wasted_unless_their_turn_completes() -> None:
     """One turn completes, one fails, and what is used between turns belongs to none."""
-    meter = Meter()
+    meter = CostMeter()
     for seq, (turn, status, tokens) in enumerate(
         [("s:t1", "SPAWNING", 10), ("s:t1", "COMPLETING", 5), ("s:t2", "SPAWNING", 100), ("s:t2", "FAILED", 1000)], 1
     ):
@@ -108,7 +116,7 @@ def test_tokens_are_wasted_unless_their_turn_completes() -> None:
 
 def test_a_blast_reaches_the_sessions_that_its_cause_was_not_about() -> None:
     """An abort of a session with a child reaches the child; a failure on its own reaches nobody; a close is neither."""
-    meter = Meter()
+    meter = CostMeter()
     stop: dict[str, Any] = {"from_status": "Running", "to_status": "Stopped"}
     aborted, closed = {"outcome": "aborted"}, {"outcome": "completed"}
     meter.record(_record(1, "session", "d", "AbortRecord", outcome="fact", metadata={"target": "d"}))
@@ -192,7 +200,7 @@ def test_the_suite_of_the_manual_can_be_run(tmp_path: Path) -> None:
     suite, _ = load_suite(str(path))
     check(suite, "the manual")
     assert set(text.split()) >= set(Suite.model_fields) - {"scenarios", "policies"}
-    assert set(text.split()) >= set(Under.model_fields)
+    assert set(text.split()) >= set(ScenarioComparison.model_fields)
 
 
 def test_the_commands_of_the_manual_are_there() -> None:
@@ -337,7 +345,7 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
 
 def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
     """What it says of customers and operators stands for what the scenario says; the rest is the scenario's."""
-    under = Under(policies=("default",), load={"customers": 7}, operators=3)
+    under = ScenarioComparison(policies=("default",), load={"customers": 7}, operators=3)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     (ask,) = benching._asks(suite, [1])
     run = benching._drawn(ask)
@@ -356,7 +364,7 @@ def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
 )
 def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any], words: str) -> None:
     """It is named with its field before anything runs."""
-    under = Under(policies=("default",), load=load)
+    under = ScenarioComparison(policies=("default",), load=load)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     with pytest.raises(BadSuite, match=words):
         check(suite, "suite mine")
@@ -385,7 +393,7 @@ def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, w
 def test_digests_hold_for_files_of_any_name(tmp_path: Path) -> None:
     """Also where a scenario's file has a space in its name."""
     kept = digests_of(1, 2, {"two words.svg": "<svg/>"})
-    place = Place(tmp_path / "s.toml", tmp_path / "s.digests")
+    place = SuiteFiles(tmp_path / "s.toml", tmp_path / "s.digests")
     place.write_digests(kept)
     assert place.read_digests() == kept
 

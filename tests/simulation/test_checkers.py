@@ -32,7 +32,7 @@ class Listener(Checker):
     def process(self, event: ProcessEvent) -> None:
         self.processes += 1
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         self.facts.add(type(fact).__name__)
 
     def finish(self) -> None:

@@ -20,7 +20,16 @@ import production
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.simulation.engine import Deadlock, HorizonReached, Livelock, Ran, Schedule, leap, run, trio_engine
+from supervisor.simulation.engine import (
+    Deadlock,
+    EngineResult,
+    HorizonReached,
+    Livelock,
+    Schedule,
+    leap,
+    run,
+    trio_engine,
+)
 from supervisor.simulation.engine.schedule import on_grid
 
 LOOPS = [one for one in Schedule if one is not Schedule.TRIO]
@@ -37,7 +46,7 @@ def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFF
     return ran.value
 
 
-def fail(main: Callable[[], Awaitable[Any]], schedule: Schedule, **given: Any) -> Ran[Any]:
+def fail(main: Callable[[], Awaitable[Any]], schedule: Schedule, **given: Any) -> EngineResult[Any]:
     """A run of *main* that is to fail."""
     return run(main, seed=1, schedule=schedule, **{"horizon_s": 1000.0, "livelock_steps": 1000, **given})
 

@@ -36,8 +36,8 @@ class _World:
         one = LifecycleEvent(seq=self.seq, entity_seq=self.seq, timestamp=0.0, monotonic_s=self.now, **words)  # type: ignore[arg-type]
         self.oracle.wrote([Append(record=one, parent_id=None, state="", data=b"", ended=ended)], [b""])
 
-    def laws(self) -> set[str]:
-        """Those of the world that were broken; these records mean nothing to the laws of records."""
+    def broken(self) -> set[str]:
+        """Those of the world that were broken; these records mean nothing to the broken of records."""
         return {one.invariant for one in self.oracle.violations} & {
             "no_survivor",
             "recorded",
@@ -67,7 +67,7 @@ def test_a_receipt_is_held_to_the_processes(world: _World) -> None:
     """Who has ended by a receipt has no process left."""
     world.spawned(7, "agent")
     world.oracle.receipt_came(ENDED, 0.0, None, None)
-    assert world.laws() == {"no_survivor"}
+    assert world.broken() == {"no_survivor"}
 
 
 def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
@@ -75,11 +75,11 @@ def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
     world.spawned(7, "agent")
     world.spawned(7, "agent", "reaped")
     world.oracle.receipt_came(ENDED, 0.0, None, None)
-    assert world.laws() == set()
+    assert world.broken() == set()
 
 
-@pytest.mark.parametrize(("settled", "laws"), [(("1.0",), set()), (("1.0", "1.0"), {"nothing_lost"})])
-def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], laws: set[str]) -> None:
+@pytest.mark.parametrize(("settled", "broken"), [(("1.0",), set()), (("1.0", "1.0"), {"nothing_lost"})])
+def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], broken: set[str]) -> None:
     """A second time, nobody owes it any more."""
     record = LifecycleEvent(
         seq=1, timestamp=0.0, monotonic_s=0.0, entity_type="session", entity_id="s", entity_seq=1, event="x"
@@ -87,17 +87,17 @@ def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], laws
     owing = Append(record=record, parent_id=None, state="", data=b"", owed=(("1.0", b""),))
     world.oracle._settle(owing)
     world.oracle._settle(Append(record=record, parent_id=None, state="", data=b"", settled=settled))
-    assert world.laws() == laws
+    assert world.broken() == broken
 
 
-@pytest.mark.parametrize(("late_s", "laws"), [(0.0, set()), (0.1, {"recorded"})])
-def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, laws: set[str]) -> None:
+@pytest.mark.parametrize(("late_s", "broken"), [(0.0, set()), (0.1, {"recorded"})])
+def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, broken: set[str]) -> None:
     """Its bound is the ladder's, and what a slow disk may add."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = LADDER_S + SLACK_S + RECORD_S + late_s
     told = {"rung": "kill", "took_s": LADDER_S}
     world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=told)
-    assert world.laws() == laws
+    assert world.broken() == broken
 
 
 def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
@@ -106,16 +106,16 @@ def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
     world.now = 10 * (LADDER_S + SLACK_S + RECORD_S)
     given_up = {"rung": "abandon", "took_s": 10 * LADDER_S}
     world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=given_up)
-    assert world.laws() == set()
+    assert world.broken() == set()
 
 
 @pytest.mark.parametrize(("edge", "closed"), [("tool_to_sibling", False), ("sibling_to_session", True)])
 def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool) -> None:
     """The edge is open in the policy that the host gave to the root of the session that rules."""
-    world.oracle.rules("s", AbortPolicy(tool_to_sibling=True))
+    world.oracle.set_policy("s", AbortPolicy(tool_to_sibling=True))
     crossing = {"policy_edge": edge, "ruled_by": "s/child", "deadline_s": 18.0}
     world.record(event="AbortRecord", outcome="fact", metadata=crossing)
-    world.oracle.quiet((), ())
+    world.oracle.check_quiescence((), ())
     said = [one.message for one in world.oracle.violations if "which its policy does not let" in one.message]
     assert len(said) == closed
 
@@ -129,18 +129,18 @@ def _acknowledge_then(world: _World) -> None:
     world.oracle.acknowledged("m1.1")
 
 
-@pytest.mark.parametrize(("act", "laws"), [(_acknowledge_first, {"durable"}), (_acknowledge_then, set())])
+@pytest.mark.parametrize(("act", "broken"), [(_acknowledge_first, {"durable"}), (_acknowledge_then, set())])
 def test_a_message_is_durable_before_it_is_acknowledged(
-    world: _World, act: Callable[[_World], None], laws: set[str]
+    world: _World, act: Callable[[_World], None], broken: set[str]
 ) -> None:
     """Its id is told once its record is on the disk."""
     act(world)
-    assert world.laws() == laws
+    assert world.broken() == broken
 
 
 def test_nothing_is_owed_in_the_end(world: _World) -> None:
     """A supervisor that closed in order has settled every effect."""
-    world.oracle.quiet((), [("1.0", "s", b"")])
+    world.oracle.check_quiescence((), [("1.0", "s", b"")])
     assert [one.message for one in world.oracle.violations] == [
         "still owes the effect 1.0 after its supervisor has closed"
     ]
@@ -157,16 +157,16 @@ def _row(state: str, *, ended: bool) -> EntityRow:
 )
 def test_who_closes_in_order_leaves_no_open_books(world: _World, row: EntityRow, count: int) -> None:
     """What is left to the next supervisor, it would close without a word."""
-    world.oracle.closed([row])
+    world.oracle.check_closed([row])
     assert [one.invariant for one in world.oracle.violations] == ["nothing_lost"] * count
 
 
 def test_whom_the_host_is_starting_is_ruled_by_what_it_has_not_said_yet(world: _World) -> None:
     """Others may see a session before its host is told its name; those that it has named are ruled as it said."""
     above, own = AbortPolicy(), AbortPolicy(tool_to_sibling=True)
-    world.oracle.rules("s", above)
-    world.oracle.rules("s/named", own)
+    world.oracle.set_policy("s", above)
+    world.oracle.set_policy("s/named", own)
     with world.oracle.starting("s"):
-        found = [world.oracle.ruling(one) for one in ("s", "s/named", "s/named/t1", "s/guest")]
+        found = [world.oracle.policy_of(one) for one in ("s", "s/named", "s/named/t1", "s/guest")]
     assert found == [above, own, own, None]
-    assert world.oracle.ruling("s/guest") == above
+    assert world.oracle.policy_of("s/guest") == above

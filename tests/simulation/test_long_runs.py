@@ -21,7 +21,7 @@ from supervisor.simulation.faults import FAULTS, FaultPlan
 from supervisor.simulation.journal import SimulatedDisk
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.running import simulate, simulate_main
-from supervisor.simulation.scenario import Faults, World, named
+from supervisor.simulation.scenario import FaultsConfig, WorldConfig, named
 
 
 def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) -> Append:
@@ -48,7 +48,7 @@ def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
             with suppress(anyio.get_cancelled_exc_class()):
                 await checkpoint()
 
-    world, faults = World(schedules=(Schedule.FIFO,)), Faults(only=("point@nobody#0",))
+    world, faults = WorldConfig(schedules=(Schedule.FIFO,)), FaultsConfig(only=("point@nobody#0",))
     scenario = named("quiet").model_copy(update={"world": world, "faults": faults})
     played = simulate_main(stuck, scenario.draw(1))
     assert isinstance(played.error, Livelock)

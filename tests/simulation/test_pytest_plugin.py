@@ -148,11 +148,11 @@ def test_the_line_runs_where_pytest_was_called(pytester: pytest.Pytester, monkey
 VIOLATES = """
 def test_violates(simulated_supervisor, monkeypatch):
     from supervisor.simulation.oracle import Oracle
-    quiet = Oracle.quiet
+    quiet = Oracle.check_quiescence
     def broken(self, *given):
-        quiet(self, *given)
+        check_quiescence(self, *given)
         self.violated("bounded", "s", "something that must not be")
-    monkeypatch.setattr(Oracle, "quiet", broken)
+    monkeypatch.setattr(Oracle, "check_quiescence", broken)
     async def main(sup):
         await sup.start_session("s", agent=agent)
     simulated_supervisor(main)

@@ -8,17 +8,17 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation.replies import Replies
 
-Said = list[tuple[str, str, str]]
+Reported = list[tuple[str, str, str]]
 
 
 @pytest.fixture
-def said() -> Said:
+def reported() -> Reported:
     return []
 
 
 @pytest.fixture
-def replies(said: Said) -> Replies:
-    return Replies(lambda law, who, words: said.append((law, who, words)))
+def replies(reported: Reported) -> Replies:
+    return Replies(lambda law, who, words: reported.append((law, who, words)))
 
 
 def session(
@@ -40,40 +40,40 @@ def session(
     return Append(record=record, parent_id=parent, state=state, data=b"{}", owed=owed, ended=ended)  # type: ignore[arg-type]
 
 
-def laws(said: Said) -> list[tuple[str, str]]:
-    return [(law, who) for law, who, _ in said]
+def violations(reported: Reported) -> list[tuple[str, str]]:
+    return [(law, who) for law, who, _ in reported]
 
 
-def test_a_close_that_did_nothing(replies: Replies, said: Said) -> None:
+def test_a_close_that_did_nothing(replies: Replies, reported: Reported) -> None:
     """Whoever was told that a session is closed finds its last record."""
     replies.wrote(session("s", "SessionComplete"))
     replies.close_answered("s")
-    assert laws(said) == [("one_answer", "s")]
+    assert violations(reported) == [("one_answer", "s")]
     replies.wrote(session("s", "Stopped", ended=True))
     replies.close_answered("s")
-    assert len(said) == 1
+    assert len(reported) == 1
 
 
-def test_an_answer_that_nobody_gave(replies: Replies, said: Said) -> None:
+def test_an_answer_that_nobody_gave(replies: Replies, reported: Reported) -> None:
     """A prompt's answer is on record, with that outcome, and is given once; but for what a failed disk keeps back."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.prompt_answered("s", "failed", "", 1)
-    assert said == []
+    assert reported == []
     replies.prompt_answered("s", "failed", "", 1)
     replies.prompt_answered("s", "failed", "the journal cannot be written: full", None)
-    assert laws(said) == [("durable", "s")]
+    assert violations(reported) == [("durable", "s")]
 
 
 @pytest.mark.parametrize(("outcome", "seq"), [("completed", 1), ("failed", 2), ("failed", None)])
-def test_an_answer_that_another_record_gave(replies: Replies, said: Said, outcome: str, seq: int | None) -> None:
+def test_an_answer_that_another_record_gave(replies: Replies, reported: Reported, outcome: str, seq: int | None) -> None:
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.result_told("s", outcome, "", seq)
-    assert laws(said) == [("durable", "s")]
+    assert violations(reported) == [("durable", "s")]
 
 
-def test_an_answer_that_is_heard_by_others(replies: Replies, said: Said) -> None:
+def test_an_answer_that_is_heard_by_others(replies: Replies, reported: Reported) -> None:
     """Who comes back to a session hears how its last prompt ended, whoever had asked; they are told as well."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.result_told("s", "failed", "", 1)
     replies.prompt_answered("s", "failed", "", 1)
-    assert said == []
+    assert reported == []

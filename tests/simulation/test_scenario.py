@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.scenario import BadScenario, Load, World, library, load, named
+from supervisor.simulation.scenario import BadScenario, LoadConfig, WorldConfig, library, load, named
 from supervisor.simulation.search.soak import soak
 
 
@@ -178,7 +178,7 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
     with pytest.raises(
         BadScenario, match=r"settings: liveness\.default: wake \d+, stop \d+, kill 20: give each.*seed \d+"
     ):
-        soak(Wanted(scenario=str(path)), range(1, 20), 1, lambda total: None, Runner())
+        soak(RunRequest(scenario=str(path)), range(1, 20), 1, lambda total: None, Runner())
 
 
 @pytest.mark.parametrize(
@@ -202,10 +202,10 @@ def test_the_manual_says_which_fields_a_seed_may_draw() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `load` \|(.*)", manual, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == {
-        name for name, one in Load.model_fields.items() if one.annotation is Any
+        name for name, one in LoadConfig.model_fields.items() if one.annotation is Any
     }
-    numbers = {name for name, one in World.model_fields.items() if isinstance(one.get_default(), int | float)}
-    drawn = {name for name, one in World.model_fields.items() if one.annotation is Any}
+    numbers = {name for name, one in WorldConfig.model_fields.items() if isinstance(one.get_default(), int | float)}
+    drawn = {name for name, one in WorldConfig.model_fields.items() if one.annotation is Any}
     assert numbers - {"archive"} <= drawn
 
 

@@ -22,9 +22,9 @@ from supervisor.simulation.search.shrink import (
     fails_again,
     invariant_of,
     shrink,
-    written,
+    to_toml,
 )
-from supervisor.simulation.search.smaller import REDUCIBLE, elsewhere, less, pinned
+from supervisor.simulation.search.smaller import REDUCIBLE, less, other_seed, pinned
 
 
 @given(st.sets(st.integers(0, 40), max_size=6), st.integers(1, 41))
@@ -57,7 +57,7 @@ def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -
     scenario = named(name)
     drawn = scenario.draw(5)
     path = tmp_path / "pinned.toml"
-    path.write_text(written(pinned(scenario, drawn, ("disk.slow@1",)), 'about\n"it"'), encoding="utf-8")
+    path.write_text(to_toml(pinned(scenario, drawn, ("disk.slow@1",)), 'about\n"it"'), encoding="utf-8")
     again = load(path)
     assert again == pinned(scenario, drawn, ("disk.slow@1",))
     assert again.world.seed == 5
@@ -147,7 +147,7 @@ def test_where_patience_ends_in_a_run_nothing_of_that_is_believed(monkeypatch: p
 @pytest.mark.usefixtures("forbidden")
 def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a race that no smaller run has, the answer is another seed of a smaller scenario, and fails by itself."""
-    for name, value in (("FEW", 0), ("ELSEWHERE", 8), ("ROUNDS", 1)):
+    for name, value in (("FEW", 0), ("OTHER_SEEDS", 8), ("ROUNDS", 1)):
         monkeypatch.setattr(shrinking, name, value)
     for way in ("work", "kinds"):
         monkeypatch.setattr(shrinking._Search, way, lambda search: None)
@@ -187,7 +187,7 @@ def test_what_was_in_vain_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("name", list(library()))
 def test_no_step_makes_more_of_anything(name: str) -> None:
-    """Each smaller scenario differs in the one number, and can be run; one elsewhere has a handful of work."""
+    """Each smaller scenario differs in the one number, and can be run; one other_seed has a handful of work."""
     scenario = named(name)
     fixed = pinned(scenario, scenario.draw(3), ())
     for path in REDUCIBLE:
@@ -195,7 +195,7 @@ def test_no_step_makes_more_of_anything(name: str) -> None:
             assert one != fixed
             assert list(less(one, path)) != list(less(fixed, path))
             one.draw(3)
-    other = elsewhere(fixed, ["host.urgent"], 4)
+    other = other_seed(fixed, ["host.urgent"], 4)
     assert (max(other.load.customers) <= 3, other.draw(4).kinds, other.faults.only) == (True, ("host.urgent",), None)
 
 

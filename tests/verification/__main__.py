@@ -10,7 +10,7 @@ import sys
 from supervisor.cli.invocation import execute
 from supervisor.simulation.commands import cli, shrink_cli, soak_cli
 from supervisor.simulation.commands.options import ScenarioGroup
-from supervisor.simulation.commands.wanted import Runner
+from supervisor.simulation.commands.run_request import Runner
 from tests.verification.checkers import every_checker
 from tests.verification.commands import claims, disk, prove, sweep
 

@@ -20,17 +20,16 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
+from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.meter import Tally
 from supervisor.simulation.running import Report
-from supervisor.simulation.scenario import Drawn, Faults, Scenario
-from supervisor.simulation.scenario import World as WorldConfig
+from supervisor.simulation.scenario import Drawn, FaultsConfig, Scenario, WorldConfig
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import Pool
 from tests.verification.checkers import simulate
 
-__all__ = ["Claims", "Holders", "simulate_claims"]
+__all__ = ["ClaimChecker", "Claims", "simulate_claims"]
 
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
@@ -63,7 +62,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
 
 
-class Holders:
+class ClaimChecker:
     """Who holds what, by durable records alone. *say* reports a law that was broken: its name, whose, and the words."""
 
     def __init__(self, say: Say) -> None:
@@ -150,11 +149,11 @@ class _Host:
         self._finished = finished
         self._plan = plan
         self._kills = kills
-        self._chance = world.chance.below("claims")
-        self.tally = Tally()
+        self._random = world.random.below("claims")
+        self.tally = OutcomeCounts()
         self.done = False
         self.silences = 0
-        self.holders = Holders(world.oracle.violated)
+        self.holders = ClaimChecker(world.oracle.violated)
         world.on_durable = self.holders.wrote
 
     async def play(self, sup: Supervisor) -> None:
@@ -179,26 +178,26 @@ class _Host:
                 say("honest_ends", task.id, "is closed, and nobody has worked on it to the end")
 
     async def _kill(self) -> None:
-        await anyio.sleep(self._chance.between(*KILLED_S, "killed", self._world.lives))
+        await anyio.sleep(self._random.between(*KILLED_S, "killed", self._world.lives))
         self._world.kill()
 
     async def _heart(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
         """Beats, is silent for a while and beats again, or is never heard again."""
-        chance, number = self._chance.below(worker_id, self._world.lives), 0
+        random, number = self._random.below(worker_id, self._world.lives), 0
         while pool.beat(worker_id):
             number += 1
-            if chance.happens(GONE, "gone", number):
+            if random.happens(GONE, "gone", number):
                 return
-            silent = chance.happens(SILENT, "silent", number)
+            silent = random.happens(SILENT, "silent", number)
             self.silences += silent
-            await pool.pause(chance.between(*SILENT_S, "silent for", number) if silent else heartbeat_s)
+            await pool.pause(random.between(*SILENT_S, "silent for", number) if silent else heartbeat_s)
 
 
 class _Bench:
     """Where agents work: what each of them sees of the others."""
 
-    def __init__(self, chance: KeyedRandom) -> None:
-        self._chance = chance
+    def __init__(self, random: KeyedRandom) -> None:
+        self._random = random
         self._tries: dict[str, int] = {}
         self._working: dict[str, str] = {}
         self.finished: set[str] = set()
@@ -208,7 +207,7 @@ class _Bench:
         name = turn.session_id.partition("-")[0]
         with self._at(name, turn.session_id):
             number = self._tries[name] = self._tries.get(name, 0) + 1
-            await anyio.sleep(self._chance.between(*WORK_S, name, number))
+            await anyio.sleep(self._random.between(*WORK_S, name, number))
             self.finished.add(name)
         return name
 
@@ -229,7 +228,7 @@ def simulate_claims(
     workers: int,
     tasks: int,
     kills: int = 2,
-    tell: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Claims:
     """*workers* workers take *tasks* tasks, while *kills* supervisors are killed; what became of that.
@@ -246,7 +245,7 @@ def simulate_claims(
         hosts.append(_Host(world, plan, kills, bench.finished))
         return hosts[0]
 
-    report = simulate(drawn, host=make, agents={AGENT: bench.work}, tell=tell, watch=watch)
+    report = simulate(drawn, host=make, agents={AGENT: bench.work}, on_line=on_line, watch=watch)
     [host] = hosts
     events = host.holders.events
     return Claims(
@@ -265,15 +264,15 @@ def simulate_claims(
 
 def _drawn(seed: int) -> Drawn:
     world = WorldConfig(crashes_max=0, operators=0, horizon_s=HORIZON_S)
-    return Scenario(name="claims", faults=Faults(kinds=()), world=world).draw(seed)
+    return Scenario(name="claims", faults=FaultsConfig(kinds=()), world=world).draw(seed)
 
 
-def _plan(chance: KeyedRandom, workers: int, tasks: int) -> Plan:
+def _plan(random: KeyedRandom, workers: int, tasks: int) -> Plan:
     """Every role has workers; one task in five depends on one before it, one in ten owns a file that others own."""
     return Plan(
         agents={AGENT: AgentConfig(adapter="command", command=("true",))},
         workers={f"w{number}": WorkerConfig(slots=1, roles=_roles(number)) for number in range(workers)},
-        tasks=tuple(_task(chance, number) for number in range(tasks)),
+        tasks=tuple(_task(random, number) for number in range(tasks)),
     )
 
 
@@ -282,15 +281,15 @@ def _roles(number: int) -> tuple[str, ...]:
     return ROLES if number % 2 == 0 else (ROLES[number // 2 % 4], ROLES[(number // 2 + 1) % 4])
 
 
-def _task(chance: KeyedRandom, number: int) -> TaskConfig:
+def _task(random: KeyedRandom, number: int) -> TaskConfig:
     name = f"t{number}"
-    before = number - chance.integer(1, 40, name, "before")
+    before = number - random.integer(1, 40, name, "before")
     return TaskConfig(
         id=name,
         agent=AGENT,
         prompt=name,
-        priority=chance.integer(0, 3, name, "priority"),
-        role=chance.choice(ROLES, name, "role") if chance.happens(0.5, name, "has a role") else None,
-        files=(f"src/shared{chance.integer(0, 99, name, 'file')}.py",) if chance.happens(0.1, name, "files") else (),
-        depends_on=(f"t{before}",) if before >= 0 and chance.happens(0.2, name, "depends") else (),
+        priority=random.integer(0, 3, name, "priority"),
+        role=random.choice(ROLES, name, "role") if random.happens(0.5, name, "has a role") else None,
+        files=(f"src/shared{random.integer(0, 99, name, 'file')}.py",) if random.happens(0.1, name, "files") else (),
+        depends_on=(f"t{before}",) if before >= 0 and random.happens(0.2, name, "depends") else (),
     )

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.run_request import RunRequest
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import library, named
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.search.many import TaskFailed, map_in_order
 from tests.verification.checkers import simulate
 
 __all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs", "write"]
@@ -40,10 +40,10 @@ def golden() -> list[str]:
     return [name for name in library() if name not in LEFT_OUT]
 
 
-def runs() -> list[Wanted]:
+def runs() -> list[RunRequest]:
     """Every golden scenario on an asyncio schedule and on trio, where it allows them."""
     return [
-        Wanted(scenario=name, seed=GOLDEN_SEED, schedule=schedule.value)
+        RunRequest(scenario=name, seed=GOLDEN_SEED, schedule=schedule.value)
         for name in golden()
         for schedule in SCHEDULES
         if schedule in named(name).world.schedules
@@ -56,35 +56,35 @@ def kept() -> dict[str, dict[str, str]]:
     return tomllib.loads(text)
 
 
-def digest_of(wanted: Wanted) -> str:
+def digest_of(wanted: RunRequest) -> str:
     """The digest of one run, in whichever process."""
     return simulate(wanted.draw()).digest
 
 
-def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[Wanted, str | Failed], bool]:
+def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, str | TaskFailed], bool]:
     """Run them all; their digests, and false if Ctrl-C came first."""
-    found: dict[Wanted, str | Failed] = {}
+    found: dict[RunRequest, str | TaskFailed] = {}
 
-    def done(wanted: Wanted, digest: str | Failed) -> None:
+    def done(wanted: RunRequest, digest: str | TaskFailed) -> None:
         found[wanted] = digest
         heard(len(found))
 
-    complete = each(digest_of, runs(), jobs, done)
+    complete = map_in_order(digest_of, runs(), jobs, done)
     return found, complete
 
 
-def compared(found: dict[Wanted, str | Failed]) -> Golden:
+def compared(found: dict[RunRequest, str | TaskFailed]) -> Golden:
     """What was found, held against what is kept."""
     was = kept()
     differing = {}
     for wanted, digest in found.items():
         expected = was.get(wanted.name, {}).get(str(wanted.schedule), "none is kept")
         if digest != expected:
-            differing[wanted.line()] = f"{digest.words if isinstance(digest, Failed) else digest}; kept: {expected}"
+            differing[wanted.line()] = f"{digest.words if isinstance(digest, TaskFailed) else digest}; kept: {expected}"
     return Golden(scenarios=len({one.name for one in found}), runs=len(found), differing=differing)
 
 
-def write(found: dict[Wanted, str | Failed]) -> Path:
+def write(found: dict[RunRequest, str | TaskFailed]) -> Path:
     """Keep these digests; where. A run that failed has none."""
     lines = [HEADER]
     for name in golden():

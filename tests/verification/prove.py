@@ -22,8 +22,8 @@ import msgspec
 
 import actors
 import supervisor
-from supervisor.simulation.commands.wanted import Wanted
-from supervisor.simulation.search.many import unheard
+from supervisor.simulation.commands.run_request import RunRequest
+from supervisor.simulation.search.many import interrupts_blocked
 from tests.verification.checkers import simulate
 
 __all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
@@ -60,7 +60,7 @@ class Proof(msgspec.Struct, kw_only=True):
 
 
 class _Work(msgspec.Struct):
-    wanted: Wanted
+    wanted: RunRequest
     first_seed: int
     seeds: int
 
@@ -83,7 +83,7 @@ def _found(python: str) -> str:
 
 
 def prove(
-    wanted: Wanted, seeds: range, jobs: int, every: Sequence[Process], heard: Callable[[int], None]
+    wanted: RunRequest, seeds: range, jobs: int, every: Sequence[Process], heard: Callable[[int], None]
 ) -> tuple[Proof, bool]:
     """Run every seed in every process; what was heard, and false if Ctrl-C came first.
 
@@ -167,7 +167,7 @@ class _Children:
 
     def _started(self, process: Process, path: str, complaints: IO[str]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": process.hash_seed}
-        with unheard():
+        with interrupts_blocked():
             child = subprocess.Popen(
                 [process.python, "-P", "-m", "tests.verification.prove"],
                 env=environment,

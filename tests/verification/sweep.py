@@ -19,7 +19,7 @@ from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.scenario import Drawn, Scenario, named
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.search.many import TaskFailed, map_in_order
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
@@ -91,12 +91,12 @@ class Sweep(msgspec.Struct, kw_only=True):
     scenarios: dict[str, Counts] = {}
     failing: list[FailingPoint] = []
 
-    def add(self, point: Point, outcome: Outcome | Failed) -> None:
+    def add(self, point: Point, outcome: Outcome | TaskFailed) -> None:
         """One more point."""
         counts = self.scenarios[point.scenario]
         self.points += 1
         counts.points += 1
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, TaskFailed):
             outcome = Outcome(violations=1, problem=f"simulator: {outcome.words}", steps=0)
         self.steps += outcome.steps
         if outcome.violations:
@@ -225,11 +225,11 @@ def sweep(
     points: list[Point] = []
     first: dict[str, str] = {}
 
-    def charted(point: Point, found: Chart | Failed) -> None:
+    def charted(point: Point, found: Chart | TaskFailed) -> None:
         counts = total.scenarios[point.scenario] = Counts()
-        if isinstance(found, Failed) or found.problem:
+        if isinstance(found, TaskFailed) or found.problem:
             total.add(
-                point, found if isinstance(found, Failed) else Outcome(violations=1, problem=found.problem, steps=0)
+                point, found if isinstance(found, TaskFailed) else Outcome(violations=1, problem=found.problem, steps=0)
             )
             return
         counts.seed, counts.steps, counts.faults = found.seed, found.steps, found.faults
@@ -239,12 +239,12 @@ def sweep(
         else:
             points.extend(_points_of(total, point, found, levels, every))
 
-    def done(point: Point, outcome: Outcome | Failed) -> None:
+    def done(point: Point, outcome: Outcome | TaskFailed) -> None:
         total.add(point, outcome)
         heard(total, len(points))
 
     starts = [Point(scenario=_drawable(name, seed), seed=seed, level=LEVELS[0], step=0) for name in scenarios]
-    complete = each(chart, starts, jobs, charted) and each(run_point, points, jobs, done)
+    complete = map_in_order(chart, starts, jobs, charted) and map_in_order(run_point, points, jobs, done)
     return total, complete
 
 
@@ -256,13 +256,13 @@ def _drawable(name: str, seed: int) -> str:
 
 def _points_of(total: Sweep, start: Point, found: Chart, levels: Sequence[str], every: Every) -> Iterator[Point]:
     counts = total.scenarios[start.scenario]
-    wanted = [step for step in range(1, found.steps + 1) if every.takes(step)]
+    request = [step for step in range(1, found.steps + 1) if every.takes(step)]
     for level in levels:
         applicable = frozenset(found.applicable[level])
-        missing = [step for step in wanted if step not in applicable]
+        missing = [step for step in request if step not in applicable]
         total.not_applicable += len(missing)
         counts.not_applicable[level] = _ranges(missing, every.every)
-        for step in wanted:
+        for step in request:
             if step in applicable:
                 yield Point(scenario=start.scenario, seed=found.seed, level=level, step=step)
 

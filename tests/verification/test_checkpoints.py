@@ -9,9 +9,9 @@ import pytest
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
 from supervisor.ports import WorkspaceSpec
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
-from tests.verification.checkers.checkpoints import Savings
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
+from tests.verification.checkers.checkpoints import CheckpointChecker
 
 
 class Bench:
@@ -24,9 +24,9 @@ class Bench:
         self.place = WorkspaceSpec(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
         self.task_script, task_scripts = TaskScript("w0t0"), TaskScripts()
         task_scripts.add(self.task_script)
-        self.places = Places(task_scripts, self.taken_back, worktrees=worktrees)
-        self.books = Savings(lambda law, who, words: self.found.append(words), task_scripts, self.places)
-        self.places.prepare("w0t0")
+        self.workspaces = WorkspaceContents(task_scripts, self.taken_back, worktrees=worktrees)
+        self.books = CheckpointChecker(lambda law, who, words: self.found.append(words), task_scripts, self.workspaces)
+        self.workspaces.prepare("w0t0")
         self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
 
@@ -48,24 +48,24 @@ class Bench:
 
     def taken_back(self, owner: str) -> None:
         """What that task did is about to be taken back."""
-        self.books.check_over(owner)
+        self.books.check_rollback(owner)
 
     def try_it(self) -> Attempt:
         """An agent does a piece of work."""
-        attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.places.found("w0t0"), ended_s=1.0)
-        self.books.begun(self.task_script, attempt, self.task)
+        attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.workspaces.found("w0t0"), ended_s=1.0)
+        self.books.attempt_began(self.task_script, attempt, self.task)
         self.task_script.attempts.append(attempt)
-        self.places.write("w0t0", attempt, self.task_script)
+        self.workspaces.write("w0t0", attempt, self.task_script)
         return attempt
 
     def save(self, state: str, saved_as: str | None = None) -> None:
         """A checkpoint is on record, of what is there."""
-        saved_as = saved_as or self.places.save("w0t0", self.place)
+        saved_as = saved_as or self.workspaces.save("w0t0", self.place)
         self.hear("checkpoint_saved", state, state=state, session="w0t0", saved_as=saved_as)
 
     def take_back(self) -> None:
         """The next attempt finds nothing of the last one; what that did is on record."""
-        saved_as = self.places.roll_back("w0t0", self.place)
+        saved_as = self.workspaces.roll_back("w0t0", self.place)
         self.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=saved_as)
 
 
@@ -84,7 +84,7 @@ def test_an_attempt_that_nobody_began_holds_nothing_of_the_one_before(rollback: 
 def test_a_checkpoint_holds_what_was_done() -> None:
     """Saved before the work, and on record after it: it lacks that."""
     bench = Bench(rollback=True)
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
     bench.save("FAILED", early)
     assert bench.found == [f"the checkpoint {early} lacks w0t0#0, which was done before"]
@@ -93,7 +93,7 @@ def test_a_checkpoint_holds_what_was_done() -> None:
 def test_so_does_what_is_taken_back() -> None:
     """What a rollback is said to have saved is there, and holds what was done."""
     bench = Bench(rollback=True)
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
     bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=early)
     bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as="nowhere")
@@ -124,10 +124,10 @@ def test_so_is_what_its_supervisor_had_no_time_to_take_back(killed: bool, goes_o
     bench.try_it()
     bench.hear("cancelled", "CANCELLED")
     if killed:
-        bench.books.cut_short()
+        bench.books.supervisor_lost()
     if goes_on:
-        bench.books.gone_on({"task:w0t0"})
-    bench.books.gone_on({"task:w0t0-2"})
+        bench.books.plan_continued({"task:w0t0"})
+    bench.books.plan_continued({"task:w0t0-2"})
     told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
     bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
     bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
@@ -142,16 +142,16 @@ def test_it_is_taken_back_once(on_record: bool, killed: bool, lacks: bool) -> No
     """The next supervisor takes back again, which may have no record of that or no attempt after it: of what is in
     another checkpoint there is nothing."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("execution_failed", "FAILED")
     if on_record:
         bench.take_back()
     else:
-        bench.places.roll_back("w0t0", bench.place)
+        bench.workspaces.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.cut_short()
-    bench.places.begin("w0t0", bench.place)
+        bench.books.supervisor_lost()
+    bench.workspaces.begin("w0t0", bench.place)
     bench.take_back()
     assert any("lacks w0t0#0" in one for one in bench.found) is lacks
 
@@ -159,11 +159,11 @@ def test_it_is_taken_back_once(on_record: bool, killed: bool, lacks: bool) -> No
 def test_what_was_done_since_is_taken_back_with_it() -> None:
     """An attempt that is under way again is to be in the next checkpoint."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("execution_failed", "FAILED")
     bench.take_back()
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.hear("backoff_completed", "IN_PROGRESS")
     bench.try_it()
     bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=early)
@@ -174,7 +174,7 @@ def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
     """What its agent did before that, too, is what the checkpoint of the attempt holds."""
     bench = Bench(rollback=True)
     bench.try_it()
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
     bench.save("FAILED")
     assert bench.found == []
@@ -188,7 +188,7 @@ def test_what_a_run_ended_well_with_is_not_taken_back(last: str) -> None:
     bench = Bench(rollback=True, worktrees=False)
     bench.try_it()
     bench.save("CANCELLED")
-    saved_as = bench.places.save("w0t0", bench.place)
+    saved_as = bench.workspaces.save("w0t0", bench.place)
     bench.hear("cancelled", "CANCELLED")
     bench.books.resumed(["w0t0"])
     told = {"task": "task:w0t0-2", "resumed_from": "run:w0t0", "resumed_at": saved_as}
@@ -206,11 +206,11 @@ def test_what_a_run_ended_well_with_is_not_taken_back(last: str) -> None:
 def test_a_shared_place_is_taken_back_by_whose_it_is() -> None:
     """Nobody holds the task any more: its place is taken back all the same, as a directory is."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("", bench.place)
+    bench.workspaces.begin("", bench.place)
     bench.try_it()
-    saved_as = bench.places.roll_back("", bench.place)
-    assert bench.places.held(saved_as) == ("w0t0#0",)
-    assert bench.places.found("w0t0") == ()
+    saved_as = bench.workspaces.roll_back("", bench.place)
+    assert bench.workspaces.held(saved_as) == ("w0t0#0",)
+    assert bench.workspaces.found("w0t0") == ()
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,13 @@ def test_a_shared_place_is_taken_back_by_whose_it_is() -> None:
 def test_nothing_stays_of_what_came_to_nothing(lets_it_lie: bool, killed: bool, wrong: bool) -> None:
     """When every plan is over it is taken back, unless the supervisor that was to do that was killed."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("cancelled", "CANCELLED")
     if not lets_it_lie:
-        bench.places.roll_back("w0t0", bench.place)
+        bench.workspaces.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.cut_short()
+        bench.books.supervisor_lost()
     bench.books.settled(frozenset())
     assert bench.found == (["is CANCELLED, and w0t0#0 was not taken back"] if wrong else [])
 
@@ -234,7 +234,7 @@ def test_nothing_stays_of_what_came_to_nothing(lets_it_lie: bool, killed: bool, 
 def test_what_goes_on_on_record_is_not_taken_back(state: str, early: bool) -> None:
     """Whoever comes next goes on with that attempt, and could not take back what it does then."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("moved", state)
     bench.take_back()

@@ -11,7 +11,7 @@ from supervisor.cli.invocation import execute
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from tests.verification.__main__ import group as verification
-from tests.verification.claims import Holders, simulate_claims
+from tests.verification.claims import ClaimChecker, simulate_claims
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -51,12 +51,12 @@ class Log:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, str]] = []
-        self.books = Holders(lambda *words: self.said.append(words))
-        self.tell("worker", "w", "registration_complete", "initializing", "idle", max_concurrent_tasks=2)
+        self.books = ClaimChecker(lambda *words: self.said.append(words))
+        self.receive("worker", "w", "registration_complete", "initializing", "idle", max_concurrent_tasks=2)
         for job in ("j1", "j2", "j3"):
-            self.tell("job", job, "Born", "", "pending", outcome="born", parent=f"task:{job}")
+            self.receive("job", job, "Born", "", "pending", outcome="born", parent=f"task:{job}")
 
-    def tell(
+    def receive(
         self,
         kind: str,
         who: str,
@@ -85,13 +85,13 @@ class Log:
         self.books.wrote([one])
 
     def take(self, job: str, token: int) -> None:
-        self.tell("job", job, "worker_started", "queued", "running", worker_id="w", token=token)
+        self.receive("job", job, "worker_started", "queued", "running", worker_id="w", token=token)
 
     def leave(self, job: str) -> None:
-        self.tell("job", job, "worker_lost", "running", "retrying")
+        self.receive("job", job, "worker_lost", "running", "retrying")
 
     @property
-    def laws(self) -> list[str]:
+    def broken(self) -> list[str]:
         return [law for law, _, _ in self.said]
 
 
@@ -99,9 +99,9 @@ def test_a_task_that_is_held_twice_is_noticed() -> None:
     """A second claim while the first one stands."""
     log = Log()
     log.take("j1", 1)
-    assert log.laws == []
+    assert log.broken == []
     log.take("j1", 2)
-    assert log.laws == ["one_holder"]
+    assert log.broken == ["one_holder"]
 
 
 def test_a_token_that_does_not_grow_is_noticed() -> None:
@@ -110,7 +110,7 @@ def test_a_token_that_does_not_grow_is_noticed() -> None:
     log.take("j1", 5)
     log.leave("j1")
     log.take("j1", 5)
-    assert log.laws == ["one_holder"]
+    assert log.broken == ["one_holder"]
 
 
 def test_a_worker_with_too_much_is_noticed() -> None:
@@ -118,7 +118,7 @@ def test_a_worker_with_too_much_is_noticed() -> None:
     log = Log()
     for number, job in enumerate(("j1", "j2", "j3"), 1):
         log.take(job, number)
-    assert log.laws == ["capacity_limit"]
+    assert log.broken == ["capacity_limit"]
 
 
 @pytest.mark.parametrize("state", ["idle", "shutdown"])
@@ -126,8 +126,8 @@ def test_a_worker_that_leaves_with_a_job_is_noticed(state: str) -> None:
     """Who goes to idle, or away, holds nothing."""
     log = Log()
     log.take("j1", 1)
-    log.tell("worker", "w", "whatever", "busy", state)
-    assert log.laws == ["resource_cleanup"]
+    log.receive("worker", "w", "whatever", "busy", state)
+    assert log.broken == ["resource_cleanup"]
     log.leave("j1")
-    log.tell("worker", "w", "whatever", "busy", state)
-    assert log.laws == ["resource_cleanup"]
+    log.receive("worker", "w", "whatever", "busy", state)
+    assert log.broken == ["resource_cleanup"]

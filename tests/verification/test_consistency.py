@@ -15,7 +15,7 @@ from supervisor.ports import EntityRow
 from supervisor.sessions.agent_connection import ToolCell
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
-from tests.verification.checkers.consistency import recount
+from tests.verification.checkers.consistency import check_memory
 
 Rows = dict[str, EntityRow]
 
@@ -32,7 +32,7 @@ def _found(
         change(durable)
         living = {row.id: row for row in durable.values() if not row.ended}
         timers_of, begun = (lambda session_id: timers), (lambda call: True)
-        recount(lambda law, *words: broken.append(law), sup, durable, living, timers_of, ruling, begun, 0)
+        check_memory(lambda law, *words: broken.append(law), sup, durable, living, timers_of, ruling, begun, 0)
 
     assert simulate_main(main, named("quiet").draw(1)).error is None
     return set(broken)
@@ -87,7 +87,7 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
             rows = await sup.journal.entities()
             durable = {row.id: row for row in rows}
             args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)
-            recount(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
+            check_memory(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
             sup._system.stop("s:t1:c1", "seen")
             held.set()
 

@@ -18,15 +18,15 @@ from supervisor.journal.database import open_database
 from supervisor.ports import JournalError
 from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.crash_points import CONTROLS
-from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step
-from tests.verification.power_cuts.journal_run import Plan, Verdict, found, judged
+from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, DurablePages, Step
+from tests.verification.power_cuts.journal_run import Comparison, Plan, compare_with_plan, found
 from tests.verification.power_cuts.power_loss import DiskReport, power_loss
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
 OLD, NEW = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
 
 
-def cuts(platter: Platter, count: int = 300) -> Iterator[dict[str, bytes]]:
+def cuts(platter: DurablePages, count: int = 300) -> Iterator[dict[str, bytes]]:
     """What is found after each of many cuts at the same point."""
     for seed in range(count):
         yield {name: bytes(content) for name, content in platter.cut(Random(seed)).files.items()}
@@ -35,7 +35,7 @@ def cuts(platter: Platter, count: int = 300) -> Iterator[dict[str, bytes]]:
 # -------------------------------------------------------------------------------------------------------- the platter
 def test_what_was_synced_survives_every_cut() -> None:
     """After a sync, each cut finds exactly what was written."""
-    platter = Platter({"a": OLD * 2})
+    platter = DurablePages({"a": OLD * 2})
     platter.write(0, SECTOR_BYTES, NEW)
     platter.sync(0)
     assert set(map(str, cuts(platter))) == {str({"a": OLD + NEW})}
@@ -43,7 +43,7 @@ def test_what_was_synced_survives_every_cut() -> None:
 
 def test_what_was_not_synced_may_be_lost_kept_or_come_in_another_order() -> None:
     """Of three unsynced sectors a cut may find none, all, the first only, the last only."""
-    platter = Platter({"a": OLD * 3})
+    platter = DurablePages({"a": OLD * 3})
     for sector in range(3):
         platter.write(0, sector * SECTOR_BYTES, NEW)
     seen = {one["a"] for one in cuts(platter)}
@@ -52,7 +52,7 @@ def test_what_was_not_synced_may_be_lost_kept_or_come_in_another_order() -> None
 
 def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -> None:
     """A tear is within the write: its sector begins as it was written, and its neighbours are old or new."""
-    platter = Platter({"a": OLD * 3})
+    platter = DurablePages({"a": OLD * 3})
     platter.write(0, SECTOR_BYTES, NEW)
     found = [one["a"] for one in cuts(platter)]
     torn = [one for one in found if one[SECTOR_BYTES : 2 * SECTOR_BYTES] not in (OLD, NEW)]
@@ -63,7 +63,7 @@ def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -
 
 def test_a_cut_counts_what_it_took() -> None:
     """Lost sectors and torn ones are told; a cut with nothing in the cache takes nothing."""
-    platter = Platter({"a": OLD})
+    platter = DurablePages({"a": OLD})
     assert (platter.cut(Random(1)).lost, platter.cut(Random(1)).torn) == (0, 0)
     platter.write(0, 0, NEW * 4)
     took = [platter.cut(Random(seed)) for seed in range(100)]
@@ -73,18 +73,18 @@ def test_a_cut_counts_what_it_took() -> None:
 
 def test_cuts_with_the_same_key_left_the_same() -> None:
     """A key stands for its files, over syncs, renames and truncations; a torn or partial survival has none."""
-    platter = Platter({"a": OLD * 2})
+    platter = DurablePages({"a": OLD * 2})
     known: dict[tuple[int, ...], dict[str, bytes]] = {}
     keyless = 0
     steps: list[Step] = [
-        (Platter.write, (0, 0, NEW)),
-        (Platter.create, ("b",)),
-        (Platter.write, (1, 0, NEW * 3)),
-        (Platter.truncate, (0, SECTOR_BYTES)),
-        (Platter.sync, (1,)),
-        (Platter.rename, ("b", "c", 1)),
-        (Platter.write, (1, 100, OLD)),
-        (Platter.sync_names, ()),
+        (DurablePages.write, (0, 0, NEW)),
+        (DurablePages.create, ("b",)),
+        (DurablePages.write, (1, 0, NEW * 3)),
+        (DurablePages.truncate, (0, SECTOR_BYTES)),
+        (DurablePages.sync, (1,)),
+        (DurablePages.rename, ("b", "c", 1)),
+        (DurablePages.write, (1, 100, OLD)),
+        (DurablePages.sync_names, ()),
     ]
     for step in steps:
         platter.make([step])
@@ -99,7 +99,7 @@ def test_cuts_with_the_same_key_left_the_same() -> None:
 
 def test_names_survive_in_their_order_and_surely_after_a_sync_of_the_directory() -> None:
     """A rename may be lost, never half done; a synced one is certain."""
-    platter = Platter({"a": OLD})
+    platter = DurablePages({"a": OLD})
     platter.rename("a", "b", 0)
     platter.remove("b")
     assert {tuple(one) for one in cuts(platter)} == {("a",), ("b",), ()}
@@ -109,7 +109,7 @@ def test_names_survive_in_their_order_and_surely_after_a_sync_of_the_directory()
 
 def test_a_failed_sync_loses_for_good_what_it_did_not_write() -> None:
     """No later sync brings it back, and reading past the cache shows it."""
-    platter = Platter({"a": OLD * 64})
+    platter = DurablePages({"a": OLD * 64})
     platter.write(0, 0, NEW * 64)
     platter.fail_sync(0, seed=1)
     platter.sync(0)
@@ -181,7 +181,7 @@ def test_a_lying_sync_makes_nothing_durable(disk: SimulatedDisk) -> None:
     """The append succeeds, the disk counts its lies, and a cut may take back everything."""
     disk.faults = DiskFaults(lie=1.0)
     open_database(PATH, None, disk).close()
-    platter = Platter({})
+    platter = DurablePages({})
     platter.make(disk.steps)
     assert disk.lies > 0
     assert {} in list(cuts(platter))
@@ -201,7 +201,7 @@ def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(
     disk.heal()
     database = open_database(PATH, None, disk)
     there = database.last_seq
-    platter = Platter({})
+    platter = DurablePages({})
     platter.make(disk.steps)
     database.close()
     machine = SimulatedDisk("after the cut")
@@ -218,15 +218,15 @@ def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(
     ("change", "there"),
     [
         pytest.param("SELECT 1", 12, id="nothing"),
-        pytest.param("UPDATE events SET reason = 'no' WHERE seq = 2", Verdict.REFUSED, id="a record"),
-        pytest.param("UPDATE entities SET changed_at = 0.0", Verdict.REFUSED, id="an old entity"),
-        pytest.param("UPDATE entities SET data = x'00' WHERE id = 's1'", Verdict.REFUSED, id="an entity's data"),
-        pytest.param("UPDATE effects SET settled = 0", Verdict.REFUSED, id="what was settled"),
-        pytest.param("DELETE FROM effects", Verdict.REFUSED, id="what is owed"),
-        pytest.param("UPDATE effects SET settled = -1 WHERE settled = 0", Verdict.WRONG, id="by no record"),
+        pytest.param("UPDATE events SET reason = 'no' WHERE seq = 2", Comparison.REFUSED, id="a record"),
+        pytest.param("UPDATE entities SET changed_at = 0.0", Comparison.REFUSED, id="an old entity"),
+        pytest.param("UPDATE entities SET data = x'00' WHERE id = 's1'", Comparison.REFUSED, id="an entity's data"),
+        pytest.param("UPDATE effects SET settled = 0", Comparison.REFUSED, id="what was settled"),
+        pytest.param("DELETE FROM effects", Comparison.REFUSED, id="what is owed"),
+        pytest.param("UPDATE effects SET settled = -1 WHERE settled = 0", Comparison.WRONG, id="by no record"),
     ],
 )
-def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: str, there: int | Verdict) -> None:
+def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: str, there: int | Comparison) -> None:
     """What the opening does not see, the plan does."""
     database = open_database(PATH, None, disk)
     for batch in plan().batches:
@@ -239,11 +239,18 @@ def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: st
 
 @pytest.mark.parametrize(
     ("there", "verdict"),
-    [(4, "LOST"), (5, "WHOLE"), (6, "WHOLE"), (7, "WRONG"), (Verdict.REFUSED, "REFUSED"), (Verdict.WRONG, "WRONG")],
+    [
+        (4, "LOST"),
+        (5, "WHOLE"),
+        (6, "WHOLE"),
+        (7, "WRONG"),
+        (Comparison.REFUSED, "REFUSED"),
+        (Comparison.WRONG, "WRONG"),
+    ],
 )
-def test_all_that_was_acknowledged_and_at_most_one_batch_more(there: int | Verdict, verdict: str) -> None:
+def test_all_that_was_acknowledged_and_at_most_one_batch_more(there: int | Comparison, verdict: str) -> None:
     """To whom five batches were acknowledged, five or six are whole."""
-    assert judged(there, 5) is Verdict[verdict]
+    assert compare_with_plan(there, 5) is Comparison[verdict]
 
 
 # ----------------------------------------------------------------------------------------------------- the experiment

@@ -8,9 +8,9 @@ import pytest
 
 from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import NodeReceipt, ProcessFate, Receipt
-from supervisor.simulation.checkers import AbortAnswered, AbortAsked
+from supervisor.simulation.checkers import AbortRequested, AbortReturned
 from supervisor.simulation.machine.processes import ProcessEvent
-from tests.verification.checkers.exits import Fates
+from tests.verification.checkers.exits import ExitChecker
 
 OWNER = "/sim/s$ agent#1"
 NODE = NodeReceipt(id="s", kind="session", outcome="ended", rung="terminate", took_s=1.0, ended_at=104.0)
@@ -29,7 +29,7 @@ def _found(
 ) -> list[str]:
     """The laws that this receipt breaks: its process was terminated, and ended by that."""
     broken: list[str] = []
-    fates = Fates(lambda law, *words: broken.append(law))
+    fates = ExitChecker(lambda law, *words: broken.append(law))
     for what, detail in saw:
         fates.process(ProcessEvent(3.5, what, 7, OWNER, detail))
     given: dict[str, Any] = {
@@ -44,8 +44,8 @@ def _found(
         "recorded_at": 104.5,
         **receipt,
     }
-    asked = AbortAsked("s", AbortScope.SESSION, "enough", 3.0, 103.0)
-    fates.check(AbortAnswered(asked, None, Receipt(**given), 5.0, 105.0))
+    asked = AbortRequested("s", AbortScope.SESSION, "enough", 3.0, 103.0)
+    fates.check(AbortReturned(asked, None, Receipt(**given), 5.0, 105.0))
     return broken
 
 

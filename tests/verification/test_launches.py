@@ -1,10 +1,10 @@
-"""Launches: a program that is started before its intent is durable, or beside another agent, is noticed."""
+"""LaunchChecker: a program that is started before its intent is durable, or beside another agent, is noticed."""
 
 from __future__ import annotations
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.machine.processes import ProcessEvent
-from tests.verification.checkers.launches import Launches
+from tests.verification.checkers.launches import LaunchChecker
 
 
 class Log:
@@ -12,7 +12,7 @@ class Log:
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self._checker = Launches(lambda law, *words: self.found.append(law))
+        self._checker = LaunchChecker(lambda law, *words: self.found.append(law))
         for event in ("PromptReady", "PromptReady", "tool_started"):
             self._checker.wrote(
                 LifecycleEvent(

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from tests.verification.checkers.metadata import SUBTASKS_S, Papers
+from tests.verification.checkers.metadata import SUBTASKS_S, MetadataChecker
 
 BOUND_S = 60.0
 
@@ -19,7 +19,7 @@ class Bench:
     def __init__(self) -> None:
         self.found: list[str] = []
         self.now_s = 0.0
-        self.books = Papers(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
+        self.books = MetadataChecker(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
         for name in ("w0t0", "w0t0s0"):
             self.born(name)
         self.split()

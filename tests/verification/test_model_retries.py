@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
-from tests.verification.checkers.model_retries import ModelBooks
+from tests.verification.checkers.model_retries import ModelRetryChecker
 
 
 def record(
@@ -64,7 +64,7 @@ BROKEN = [
 
 def heard(records: list[LifecycleEvent]) -> list[str]:
     said: list[str] = []
-    books = ModelBooks(
+    books = ModelRetryChecker(
         lambda law, who, words: said.append(f"{law}: {words}"), ModelLimits(retries_max=3, fruitless_max=5)
     )
     for one in records:

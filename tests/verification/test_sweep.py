@@ -40,8 +40,8 @@ def test_until_its_point_a_run_is_the_one_without_intruder() -> None:
             at.append(len(disturbed))
             host.abort(host.targets(AbortScope.SESSION)[0], AbortScope.SESSION)
 
-    simulate(drawn, tell=alone.append)
-    simulate(drawn, tell=disturbed.append, intrude=intrude)
+    simulate(drawn, on_line=alone.append)
+    simulate(drawn, on_line=disturbed.append, intrude=intrude)
     assert disturbed[: at[0]] == alone[: at[0]]
     assert "asked" in disturbed[at[0] + 1] or "asked" in disturbed[at[0]]
     assert disturbed != alone

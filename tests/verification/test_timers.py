@@ -17,7 +17,7 @@ from supervisor.lifecycles.types import Exit, Ladder, LifecycleEvent, Verdict
 from supervisor.simulation.engine import Schedule, leap, run
 from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.trace import Trace
-from tests.verification.checkers.timers import Promised
+from tests.verification.checkers.timers import TimerChecker
 
 LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 
@@ -28,7 +28,7 @@ class _Books:
     def __init__(self, slept_s: float = 0.0) -> None:
         self.broken: list[str] = []
         self.now = 0.0
-        self.promised = Promised(
+        self.promised = TimerChecker(
             lambda law, *words: self.broken.append(law), lambda: self.now, lambda since_s: slept_s, LADDER, 0.0
         )
 
@@ -120,7 +120,7 @@ def test_a_pause_may_begin_a_grain_after_what_was_due() -> None:
     assert rang_s == pytest.approx(105.5)
     now = 0.0
     oracle = Oracle(lambda: now, Trace(lambda: now), LADDER, grain_s=0.1)
-    books = Promised(oracle.violated, oracle.now, oracle.slept_since, LADDER, 0.1)
+    books = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, LADDER, 0.1)
     timer = StartTimer(name="backoff", delay_s=3.35, event=BackoffElapsed())
     words: dict[str, Any] = {"entity_type": "session", "entity_id": "s", "timestamp": 0.0, "monotonic_s": 0.0}
     failed = LifecycleEvent(seq=1, entity_seq=1, event="SessionExited", **words)

@@ -10,10 +10,10 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.simulation.works.operator_bot import Hearts
-from tests.verification.checkers.archive import ArchiveBooks
-from tests.verification.checkers.heartbeats import HeartBooks
-from tests.verification.checkers.leases import HeldBooks
+from supervisor.simulation.plan_workload.operator_bot import HeartbeatSender
+from tests.verification.checkers.archive import ArchiveChecker
+from tests.verification.checkers.heartbeats import HeartbeatChecker
+from tests.verification.checkers.leases import LeaseChecker
 
 BOUND_S = 60.0
 PLAN = "workstream:w0"
@@ -25,9 +25,9 @@ class Log:
     def __init__(self) -> None:
         self.found: list[tuple[str, str, str]] = []
         self.now_s = 0.0
-        self.held = HeldBooks(self._say, BOUND_S, lambda: self.now_s)
-        self.hearts = HeartBooks(self._say, BOUND_S, lambda: self.now_s)
-        self.archive = ArchiveBooks(self._say)
+        self.leases = LeaseChecker(self._say, BOUND_S, lambda: self.now_s)
+        self.heartbeats = HeartbeatChecker(self._say, BOUND_S, lambda: self.now_s)
+        self.archive = ArchiveChecker(self._say)
         self.records: list[LifecycleEvent] = []
 
     def _say(self, *words: str) -> None:
@@ -54,17 +54,17 @@ class Log:
         self.records.append(record)
         one = Append(record=record, parent_id=above, state=after, data=b"")
         self.archive.wrote(one)
-        self.held.wrote(one, self.now_s)
-        self.hearts.happened(self.now_s)
+        self.leases.wrote(one, self.now_s)
+        self.heartbeats.happened(self.now_s)
         if record.entity_type == "worker":
-            self.hearts.wrote(one, self.now_s)
+            self.heartbeats.wrote(one, self.now_s)
 
     def at(self, now_s: float) -> Log:
         self.now_s = now_s
         return self
 
     @property
-    def laws(self) -> list[str]:
+    def broken(self) -> list[str]:
         return [law for law, *_ in self.found]
 
 
@@ -91,12 +91,12 @@ def _lets_go(log: Log) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ what is held
-@pytest.mark.parametrize(("at_s", "laws"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
-def test_what_a_lost_worker_held_is_free_within_the_bound(log: Log, at_s: float, laws: list[str]) -> None:
+@pytest.mark.parametrize(("at_s", "broken"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
+def test_what_a_lost_worker_held_is_free_within_the_bound(log: Log, at_s: float, broken: list[str]) -> None:
     """Its job leaves it in that time, or that is told when it does."""
     _loses(log)
     _lets_go(log.at(at_s))
-    assert log.laws == laws
+    assert log.broken == broken
 
 
 def test_what_is_never_let_go_of_is_told_all_the_same(log: Log) -> None:
@@ -110,36 +110,36 @@ def test_what_is_never_let_go_of_is_told_all_the_same(log: Log) -> None:
 def test_a_disk_that_was_down_is_given_on_top(log: Log) -> None:
     """What nobody could record is not late."""
     _loses(log)
-    log.held.delayed(100.0)
+    log.leases.delayed(100.0)
     _lets_go(log.at(BOUND_S + 100.0))
-    assert log.laws == []
+    assert log.broken == []
 
 
-@pytest.mark.parametrize(("at_s", "laws"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
-def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, laws: list[str]) -> None:
+@pytest.mark.parametrize(("at_s", "broken"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
+def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, broken: list[str]) -> None:
     """The worker is told that it has one task less."""
     log.hear("job:w0t0", "execution_failed", "running>failed", "task:w0t0")
     log.at(at_s).hear("worker:one", "task_completed", "busy>idle", PLAN, task_id="w0t0")
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-@pytest.mark.parametrize(("goes_on", "laws"), [(True, ["released"]), (False, [])])
-def test_what_a_dead_supervisor_held_is_free_when_its_plan_goes_on(log: Log, goes_on: bool, laws: list[str]) -> None:
+@pytest.mark.parametrize(("goes_on", "broken"), [(True, ["released"]), (False, [])])
+def test_what_a_dead_supervisor_held_is_free_when_its_plan_goes_on(log: Log, goes_on: bool, broken: list[str]) -> None:
     """The bound begins with the first worker of the next one; of what nobody goes on with, there is none."""
-    log.held.started()
+    log.leases.started()
     log.hear("worker:two", "Born", ">initializing", PLAN if goes_on else "workstream:w1", misses_max=3)
     _lets_go(log.at(BOUND_S + 1))
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-# ------------------------------------------------------------------------------------------------------------ hearts
+# ----------------------------------------------------------------------------------------------------- heartbeats
 def test_who_is_registered_beats(log: Log) -> None:
     """Idle, busy, or lost and back again: nothing is wrong with that."""
-    log.hearts.beat("worker:one", 1.0)
+    log.heartbeats.beat("worker:one", 1.0)
     _loses(log.at(91.0))
-    log.hearts.beat("worker:one", 95.0)
+    log.heartbeats.beat("worker:one", 95.0)
     log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
-    assert log.laws == []
+    assert log.broken == []
 
 
 def test_nobody_else_beats(log: Log) -> None:
@@ -147,46 +147,46 @@ def test_nobody_else_beats(log: Log) -> None:
     log.hear("worker:two", "Born", ">initializing", PLAN, misses_max=3)
     log.hear("worker:one", "shutdown_requested", "idle>shutdown", PLAN)
     for worker in ("worker:one", "worker:two", "worker:three"):
-        log.hearts.beat(worker, 2.0)
-    assert log.laws == ["health_monitoring"] * 3
+        log.heartbeats.beat(worker, 2.0)
+    assert log.broken == ["health_monitoring"] * 3
 
 
-@pytest.mark.parametrize(("at_s", "laws"), [(95.0, []), (88.0, ["health_monitoring"])])
-def test_who_beats_is_not_lost(log: Log, at_s: float, laws: list[str]) -> None:
+@pytest.mark.parametrize(("at_s", "broken"), [(95.0, []), (88.0, ["health_monitoring"])])
+def test_who_beats_is_not_lost(log: Log, at_s: float, broken: list[str]) -> None:
     """Three looks of half a minute have passed since it was heard."""
-    log.hearts.beat("worker:one", 5.0)
+    log.heartbeats.beat("worker:one", 5.0)
     _loses(log.at(at_s))
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-@pytest.mark.parametrize(("lost", "laws"), [(True, []), (False, ["health_monitoring"])])
-def test_who_is_silent_is_lost(log: Log, lost: bool, laws: list[str]) -> None:
+@pytest.mark.parametrize(("lost", "broken"), [(True, []), (False, ["health_monitoring"])])
+def test_who_is_silent_is_lost(log: Log, lost: bool, broken: list[str]) -> None:
     """The next record, of whatever, shows for how long there was no beat."""
-    log.hearts.beat("worker:one", 0.0)
+    log.heartbeats.beat("worker:one", 0.0)
     if lost:
         _loses(log.at(90.0))
     log.at(4 * 30.0 + BOUND_S + 1).hear("w0t0", "Born", ">Initializing")
-    assert [law for law in log.laws if law == "health_monitoring"] == laws
+    assert [law for law in log.broken if law == "health_monitoring"] == broken
 
 
 def test_nobody_comes_back_unheard(log: Log) -> None:
     """A lost worker is taken back for a beat, and for nothing else."""
-    log.hearts.beat("worker:one", 0.0)
+    log.heartbeats.beat("worker:one", 0.0)
     _loses(log.at(90.0))
     log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
-    assert log.laws == ["health_monitoring"]
+    assert log.broken == ["health_monitoring"]
 
 
-@pytest.mark.parametrize(("at_s", "laws"), [(401.0, []), (400.0 + 4 * 30.0 + BOUND_S + 1, ["health_monitoring"])])
-def test_who_is_back_is_lost_no_sooner_than_that_is_on_record(log: Log, at_s: float, laws: list[str]) -> None:
+@pytest.mark.parametrize(("at_s", "broken"), [(401.0, []), (400.0 + 4 * 30.0 + BOUND_S + 1, ["health_monitoring"])])
+def test_who_is_back_is_lost_no_sooner_than_that_is_on_record(log: Log, at_s: float, broken: list[str]) -> None:
     """Its return waits for a disk that is down, and it is silent again meanwhile: its looks begin when it is back."""
-    log.hearts.beat("worker:one", 0.0)
+    log.heartbeats.beat("worker:one", 0.0)
     _loses(log.at(90.0))
-    log.hearts.beat("worker:one", 95.0)
+    log.heartbeats.beat("worker:one", 95.0)
     back = msgspec.structs.replace(log.records[-1], event="health_check_recovered", to_status="idle")
-    log.at(400.0).hearts.wrote(Append(record=back, parent_id=PLAN, state="idle", data=b""), 96.0)
-    log.hearts.happened(at_s)
-    assert log.laws == laws
+    log.at(400.0).heartbeats.wrote(Append(record=back, parent_id=PLAN, state="idle", data=b""), 96.0)
+    log.heartbeats.happened(at_s)
+    assert log.broken == broken
 
 
 class Patient:
@@ -208,10 +208,10 @@ class Patient:
 async def test_who_is_silenced_is_not_heard_for_so_long(log: Log) -> None:
     """Neither by the pool nor by the judge; then it beats on, until nobody expects it any more."""
     pool: Any = Patient(log)
-    hearts = Hearts(lambda worker: log.hearts.beat(worker, log.now_s), lambda: log.now_s, anyio.Event())
-    hearts.silence("worker:one", 60.0)
-    await hearts.beat(pool, "worker:one", 10.0)
-    assert (pool.heard_s, log.laws) == ([60.0], [])
+    sender = HeartbeatSender(lambda worker: log.heartbeats.beat(worker, log.now_s), lambda: log.now_s, anyio.Event())
+    sender.silence("worker:one", 60.0)
+    await sender.beat(pool, "worker:one", 10.0)
+    assert (pool.heard_s, log.broken) == ([60.0], [])
 
 
 @pytest.mark.anyio
@@ -221,9 +221,9 @@ async def test_who_beats_for_a_supervisor_that_was_killed_is_heard_by_nobody(log
     killed.set()
     pool: Any = Patient(log)
     log.now_s = 60.0
-    hearts = Hearts(lambda worker: log.hearts.beat(worker, log.now_s), lambda: log.now_s, killed)
-    await hearts.beat(pool, "worker:nobody", 10.0)
-    assert (pool.heard_s, log.laws) == ([60.0], [])
+    sender = HeartbeatSender(lambda worker: log.heartbeats.beat(worker, log.now_s), lambda: log.now_s, killed)
+    await sender.beat(pool, "worker:nobody", 10.0)
+    assert (pool.heard_s, log.broken) == ([60.0], [])
 
 
 # ----------------------------------------------------------------------------------------------------------- archive
@@ -245,7 +245,7 @@ def test_a_failed_workstream_is_archived_with_all_that_belongs_to_it(log: Log) -
     _fails(log)
     log.archive.preserved("workstream-w0", _about(log))
     log.archive.closed()
-    assert log.laws == []
+    assert log.broken == []
 
 
 @pytest.mark.parametrize("entity_id", [PLAN, "worker:one", "job:w0t0", "w0t0", "w0t0:t1"])
@@ -256,7 +256,7 @@ def test_what_the_archive_lacks_is_told(log: Log, entity_id: str) -> None:
     about.remove(next(record for record in reversed(about) if record.entity_id == entity_id))
     log.archive.preserved("workstream-w0", about)
     log.archive.closed()
-    assert log.laws == ["archive_preservation"]
+    assert log.broken == ["archive_preservation"]
 
 
 def test_a_failed_workstream_that_is_in_no_file_is_told(log: Log) -> None:
@@ -264,7 +264,7 @@ def test_a_failed_workstream_that_is_in_no_file_is_told(log: Log) -> None:
     _fails(log)
     log.archive.closed()
     log.archive.closed()
-    assert log.laws == ["archive_preservation"]
+    assert log.broken == ["archive_preservation"]
 
 
 def test_a_supervisor_that_was_killed_preserves_nothing(log: Log) -> None:
@@ -272,4 +272,4 @@ def test_a_supervisor_that_was_killed_preserves_nothing(log: Log) -> None:
     _fails(log)
     log.archive.killed()
     log.archive.closed()
-    assert log.laws == []
+    assert log.broken == []

@@ -25,7 +25,7 @@ __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "progr
 
 
 def program_for(
-    launch: Launch, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free
+    launch: Launch, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free
 ) -> Program:
     """The program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* hears of
     the tokens that it uses.
@@ -35,12 +35,12 @@ def program_for(
     """
     match launch.argv:
         case ("sim-acp",):
-            return acp_agent(shape, chance, faults, spend)
+            return acp_agent(shape, random, faults, spend)
         case ("sim-command",) | ("sim-command", _):
-            return command_agent(shape, chance, faults, spend)
+            return command_agent(shape, random, faults, spend)
         case ("sim-jsonl",) | ("sim-jsonl", "--resume", _):
-            return jsonl_agent(shape, chance, faults, spend)
+            return jsonl_agent(shape, random, faults, spend)
         case ("sim-tool", _, _):
-            return terminal_program(chance, faults)
+            return terminal_program(random, faults)
         case argv:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), " ".join(argv[:1]))

@@ -63,11 +63,11 @@ _Answer = dict[str, Any]
 """The part of a response that answers: ``{"result": ...}`` or ``{"error": ...}``."""
 
 
-def acp_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def acp_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """The program of such an agent; its draws and its faults go by the name of the process."""
 
     spoken = shape.speaking("acp")
-    return lambda inside: _Agent(inside, spoken, chance, faults, spend).run()
+    return lambda inside: _Agent(inside, spoken, random, faults, spend).run()
 
 
 class _Over(Exception):
@@ -90,14 +90,14 @@ class _Agent:
     """One process: one conversation."""
 
     def __init__(
-        self, inside: OsProcess, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend
+        self, inside: OsProcess, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend
     ) -> None:
         self.shape = shape
         self.spend = spend
         self.place = inside.name
         self.session = inside.name
         """Its name for the conversation: its own, or that of the one that it has loaded."""
-        self.chance = chance.below("agent", inside.name)
+        self.random = random.below("agent", inside.name)
         self.trouble = Trouble(inside, faults, inside.name)
         self.tokens = 0
         self._inside = inside
@@ -123,7 +123,7 @@ class _Agent:
 
     # -------------------------------------------------------------------------------------------------- the process
     async def run(self) -> int:
-        usual_s = self.chance.between(*self.shape.start_s, "start")
+        usual_s = self.random.between(*self.shape.start_s, "start")
         status = await self.trouble.at_start(usual_s, self.shape.slow_start_s)
         if status is None:
             status = await self._serve()
@@ -217,14 +217,14 @@ class _Agent:
     def _reply(self, method: str) -> _Answer:
         match method:
             case "initialize":
-                closes: dict[str, Any] = {"close": {}} if self.chance.happens(0.5, "closes") else {}
+                closes: dict[str, Any] = {"close": {}} if self.random.happens(0.5, "closes") else {}
                 info = {"name": "simulated", "version": "1"}
-                ours = {"endCalls": self.chance.happens(ENDS_CALLS, "ends calls")}
-                if self.shape.steers and self.chance.happens(self.shape.steers, "steers"):
+                ours = {"endCalls": self.random.happens(ENDS_CALLS, "ends calls")}
+                if self.shape.steers and self.random.happens(self.shape.steers, "steers"):
                     ours["steer"] = True
                 can: dict[str, Any] = {
                     "_meta": {"supervisor": ours},
-                    "loadSession": self.chance.happens(self.shape.loads, "loads"),
+                    "loadSession": self.random.happens(self.shape.loads, "loads"),
                     "sessionCapabilities": closes,
                 }
                 return {"result": {"protocolVersion": 1, "agentCapabilities": can, "agentInfo": info}}
@@ -238,7 +238,7 @@ class _Agent:
 
     def _load(self, session: str) -> _Answer:
         """Tell again what was in a conversation, and go on in it; now and then it is lost."""
-        if self.chance.happens(LOSES, "load"):
+        if self.random.happens(LOSES, "load"):
             return {"error": {"code": -32602, "message": f"there is no session {session}"}}
         self.session = session
         self.put(self.update("agent_message_chunk", content=_text("as I said before")))
@@ -252,7 +252,7 @@ class _Agent:
         self._turns += 1
         self._depth = max(self._depth, depth_of(prompt))
         self._working, self._cancelled, self._idle = anyio.CancelScope(), False, OneShotEvent()
-        plan = plan_turn(self.shape, self.chance, f"{self.place}:t{self._turns}", self._depth)
+        plan = plan_turn(self.shape, self.random, f"{self.place}:t{self._turns}", self._depth)
         self._group.start_soon(self._play, rpc_id, plan, self._working)
 
     async def _play(self, rpc_id: Any, plan: TurnPlan, scope: anyio.CancelScope) -> None:
@@ -277,14 +277,14 @@ class _Agent:
             self.late_words += 1
             self.put(self.update("agent_message_chunk", content=_text(f"{plan.place}: one more thing, {at}")))
             self.put(self.update("tool_call_update", toolCallId=f"{plan.place}:c1", status="completed"))
-            await anyio.sleep(self.chance.between(0.0, 30.0, plan.place, "late", at))
+            await anyio.sleep(self.random.between(0.0, 30.0, plan.place, "late", at))
 
     async def compact(self, place: str) -> None:
         """Make room in the context; where that is never said to be over, the turn's end is the end of it."""
-        chance = self.chance.below(place, "compaction")
+        random = self.random.below(place, "compaction")
         self.put(self.update("compaction_update", compactionId=place, status="in_progress"))
-        await anyio.sleep(chance.between(1.0, 30.0, "seconds"))
-        status = chance.choice(("completed", "completed", "failed", "cancelled", ""), "status")
+        await anyio.sleep(random.between(1.0, 30.0, "seconds"))
+        status = random.choice(("completed", "completed", "failed", "cancelled", ""), "status")
         if status:
             self.put(self.update("compaction_update", compactionId=place, status=status))
 
@@ -296,7 +296,7 @@ class _Agent:
             self._group.start_soon(self._react, self._working, place)
 
     async def _react(self, scope: anyio.CancelScope, place: str) -> None:
-        await anyio.sleep(self.chance.between(*self.shape.cancel_s, place, "cancel"))
+        await anyio.sleep(self.random.between(*self.shape.cancel_s, place, "cancel"))
         scope.cancel()
 
     def take_up(self, answer: _Answer) -> None:
@@ -358,7 +358,7 @@ class _Turn:
             await self._meet_trouble(self._plan.place)
         if self._trouble.strikes("agent.compacts", f"{self._plan.place}:s{at}"):
             await self._agent.compact(f"{self._plan.place}:s{at}")
-        self._say(step.chars)
+        self._tell("agent_message_chunk", content=_text(said(self._plan.place, step.chars)))
         for part in step.parts():
             await side_by_side(self._do, part)
 
@@ -378,17 +378,17 @@ class _Turn:
         if self._trouble.strikes("agent.provider_error", place):
             raise _Over({"error": {"code": -32603, "message": "the model's provider answered 529: overloaded"}})
         if self._trouble.strikes("agent.refuses", place):
-            stop = self._agent.chance.choice(_STOPS, place, "stop")
+            stop = self._agent.random.choice(_STOPS, place, "stop")
             raise _Over({"result": {"stopReason": stop}})
 
     async def _meet_model_trouble(self, place: str) -> None:
         """The model fails, or gives nothing: told in ``_meta``, as agents that have one tell it."""
         for kind, (errors, tries) in _MODEL_TROUBLE.items():
             if self._trouble.strikes(kind, place):
-                how = self._agent.chance.below(place, kind)
+                how = self._agent.random.below(place, kind)
                 await self._try_again(how, how.choice(errors, "error"), how.integer(*tries, "tries"))
         if not self._agent.going_on and self._trouble.strikes("agent.asks_in_vain", place):
-            await self._ask_in_vain(self._agent.chance.below(place, "vain"))
+            await self._ask_in_vain(self._agent.random.below(place, "vain"))
 
     async def _try_again(self, how: KeyedRandom, error: str, tries: int) -> None:
         """Its attempts are counted since it said something, be it late words of an earlier turn."""
@@ -412,9 +412,6 @@ class _Turn:
     def _tell(self, what: str, **fields: Any) -> None:
         self._agent.put(self._agent.update(what, **fields))
 
-    def _say(self, chars: int) -> None:
-        self._tell("agent_message_chunk", content=_text(said(self._plan.place, chars)))
-
     def _open(self, call: str, title: str, kind: str, within: str = "") -> None:
         inner: dict[str, Any] = {"_meta": {"claudeCode": {"parentToolUseId": within}}} if within else {}
         self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="pending", **inner)
@@ -431,13 +428,13 @@ class _Turn:
         if tool.inner:
             await self._sub_agent(tool)
             return
-        first = tool.asks and self._agent.chance.happens(ASKS_FIRST, "asks first")
+        first = tool.asks and self._agent.random.happens(ASKS_FIRST, "asks first")
         if first and not await self._permitted(tool.place):
             return
         self._open(tool.place, f"{tool.way} tool", "execute", within)
         may = first or not tool.asks or await self._permitted(tool.place)
         self._close(tool.place, done=may and await self._run(tool) == 0)
-        if tool.asks and self._agent.chance.happens(ASKS_AGAIN, "asks again"):
+        if tool.asks and self._agent.random.happens(ASKS_AGAIN, "asks again"):
             await self._permitted(tool.place)
 
     async def _sub_agent(self, tool: ToolPlan) -> None:

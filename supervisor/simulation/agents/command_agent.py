@@ -27,17 +27,17 @@ _TERMINAL_START_S: Final = 0.05
 _TERMINAL_SLOW_S: Final = (1.0, 60.0)
 
 
-def command_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def command_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
 
     spoken = shape.speaking("command")
-    return lambda inside: OneShot(inside, spoken, chance, faults, spend).run()
+    return lambda inside: OneShot(inside, spoken, random, faults, spend).run()
 
 
-def terminal_program(chance: KeyedRandom, faults: FaultPlan) -> Program:
+def terminal_program(random: KeyedRandom, faults: FaultPlan) -> Program:
     """A command that an agent has us run: ``sim-tool PLACE SECONDS``. *place* is the tool call that it serves."""
 
-    return lambda inside: _Tool(inside, chance, faults, inside.argv[1]).run(float(inside.argv[2]))
+    return lambda inside: _Tool(inside, random, faults, inside.argv[1]).run(float(inside.argv[2]))
 
 
 class _Plain:
@@ -67,9 +67,9 @@ class _Plain:
 class _Tool(_Plain):
     """A command of a terminal."""
 
-    def __init__(self, inside: OsProcess, chance: KeyedRandom, faults: FaultPlan, place: str) -> None:
+    def __init__(self, inside: OsProcess, random: KeyedRandom, faults: FaultPlan, place: str) -> None:
         super().__init__(inside, faults, place)
-        self._chars = chance.integer(*_TERMINAL_CHARS, "terminal", place)
+        self._chars = random.integer(*_TERMINAL_CHARS, "terminal", place)
 
     async def run(self, seconds: float) -> int:
         status = await self.trouble.at_start(_TERMINAL_START_S, _TERMINAL_SLOW_S)
@@ -92,19 +92,19 @@ class OneShot(_Plain):
     people; one that has others says them in its own way."""
 
     def __init__(
-        self, inside: OsProcess, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend
+        self, inside: OsProcess, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend
     ) -> None:
         super().__init__(inside, faults, inside.name)
         self._spend = spend
         self._shape = shape
-        self._chance = chance.below("agent", inside.name)
+        self._random = random.below("agent", inside.name)
 
     async def run(self) -> int:
-        usual_s = self._chance.between(*self._shape.start_s, "start")
+        usual_s = self._random.between(*self._shape.start_s, "start")
         status = await self.trouble.at_start(usual_s, self._shape.slow_start_s)
         if status is None:
             await self.read_prompt()
-            status = await self.play(plan_turn(self._shape, self._chance, f"{self.place}:t1", 0))
+            status = await self.play(plan_turn(self._shape, self._random, f"{self.place}:t1", 0))
         return self.trouble.at_exit(status)
 
     async def read_prompt(self) -> None:

@@ -47,7 +47,7 @@ class ToolFailed(Exception):
 
 
 def function_agent(
-    shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
+    shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
 ) -> AgentFunction:
     """Such an agent; its draws and its faults go by the id of its turn, and the number of the call (``s1:t2:c1``).
 
@@ -57,7 +57,7 @@ def function_agent(
     called = shape.speaking("inprocess")
 
     async def work(turn: AgentTurn) -> str:
-        plan = plan_turn(called, chance.below("agent"), turn.turn_id, turn.session_id.count("/"))
+        plan = plan_turn(called, random.below("agent"), turn.turn_id, turn.session_id.count("/"))
         spends = free if spend is None else partial(spend, turn.session_id)
         return await _Work(turn, plan, faults, spends).play()
 

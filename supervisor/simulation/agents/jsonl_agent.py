@@ -41,11 +41,11 @@ MAPPING: Final = Mapping.model_validate(
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def jsonl_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def jsonl_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """Such an agent. Its prompt comes on standard input; ``--resume NAME`` goes on with a conversation."""
 
     spoken = shape.speaking("jsonl")
-    return lambda inside: _Jsonl(inside, spoken, chance, faults, spend).run()
+    return lambda inside: _Jsonl(inside, spoken, random, faults, spend).run()
 
 
 class _Jsonl(OneShot):

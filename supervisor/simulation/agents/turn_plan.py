@@ -21,15 +21,15 @@ __all__ = [
     "Spend",
     "StepPlan",
     "ToolPlan",
+    "ToolRunner",
     "TurnPlan",
-    "Way",
     "depth_of",
     "free",
     "plan_turn",
     "said",
 ]
 
-Way = Literal["own", "process", "terminal"]
+ToolRunner = Literal["own", "process", "terminal"]
 """Who runs a tool: the agent itself, a process that it starts, or the supervisor, in a terminal."""
 
 Spend = Callable[[int], None]
@@ -43,7 +43,7 @@ class ToolPlan(NamedTuple):
     """One tool call."""
 
     place: str
-    way: Way
+    way: ToolRunner
     seconds: float
     asks: bool
     """Whether it asks for permission first."""
@@ -111,9 +111,9 @@ def said(place: str, chars: int) -> str:
     return f"{place}: {_FILLER * (chars // len(_FILLER) + 1)}"
 
 
-def plan_turn(shape: AgentShape, chance: KeyedRandom, place: str, depth: int) -> TurnPlan:
+def plan_turn(shape: AgentShape, random: KeyedRandom, place: str, depth: int) -> TurnPlan:
     """Draw the turn at *place*, of a session that is *depth* delegations below a root."""
-    rng = chance.stream("turn", place)
+    rng = random.stream("turn", place)
     batches: list[list[list[ToolPlan]]] = [[] for _ in range(rng.randint(*shape.steps))]
     for batch in _batches(shape, rng, place):
         rng.choice(batches).append(batch)
@@ -143,7 +143,7 @@ def _nested(shape: AgentShape, rng: Random, batch: list[ToolPlan]) -> list[ToolP
 
 def _tool(shape: AgentShape, rng: Random, place: str) -> ToolPlan:
     in_terminal, in_process = rng.random() < shape.terminals, rng.random() < shape.child_processes
-    way: Way = "own"
+    way: ToolRunner = "own"
     if shape.adapter == "acp" and in_terminal:
         way = "terminal"
     elif shape.adapter != "inprocess" and in_process:

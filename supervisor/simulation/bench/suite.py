@@ -23,9 +23,9 @@ __all__ = [
     "BadSuite",
     "Digests",
     "Overrides",
-    "Place",
+    "ScenarioComparison",
     "Suite",
-    "Under",
+    "SuiteFiles",
     "digests_of",
     "load_suite",
     "parse_policy",
@@ -41,7 +41,7 @@ class BadSuite(Exception):
     """A suite, or a policy, that cannot be run; the message says which, why, and what would be right."""
 
 
-class Model(BaseModel):
+class SuiteModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -53,7 +53,7 @@ def _some(policies: tuple[str, ...]) -> tuple[str, ...]:
     return policies
 
 
-def _apart(scenarios: dict[str, Under]) -> dict[str, Under]:
+def _apart(scenarios: dict[str, ScenarioComparison]) -> dict[str, ScenarioComparison]:
     """What is written of a scenario is named by its stem, so each has one of its own."""
     if not scenarios:
         raise ValueError("{} compares nothing; give at least one, for example [scenarios.quiet]")
@@ -66,7 +66,7 @@ def _apart(scenarios: dict[str, Under]) -> dict[str, Under]:
     return scenarios
 
 
-class Under(Model):
+class ScenarioComparison(SuiteModel):
     """What a scenario compares: policies by name. ``intensity`` scales how often its faults strike, over 1 too.
 
     ``load`` is laid over the scenario's, and ``operators`` stands for its: a policy shows on a few customers, and more
@@ -79,7 +79,7 @@ class Under(Model):
     operators: Annotated[int, Strict(), Field(ge=0, le=100)] | None = None
 
 
-class Suite(Model):
+class Suite(SuiteModel):
     """Policies by name: settings, laid over those of a scenario; and scenarios by name (or ``FILE.toml``).
 
     ``usd_per_million_tokens`` turns wasted tokens into money. Faults strike for ``heal_after_s`` virtual seconds after
@@ -90,7 +90,7 @@ class Suite(Model):
     about: str = ""
     usd_per_million_tokens: Annotated[float, Strict(), Field(ge=0, le=1e6, allow_inf_nan=False)]
     heal_after_s: Annotated[float, Strict(), Field(ge=0, le=1e6, allow_inf_nan=False)]
-    scenarios: Annotated[dict[str, Under], AfterValidator(_apart)]
+    scenarios: Annotated[dict[str, ScenarioComparison], AfterValidator(_apart)]
     policies: dict[str, Overrides]
 
     @model_validator(mode="after")
@@ -121,7 +121,7 @@ def stem_of(scenario: str) -> str:
 
 
 def _table_at(path: FieldPath) -> type[BaseModel]:
-    return Under if path[:1] == ("scenarios",) else Suite
+    return ScenarioComparison if path[:1] == ("scenarios",) else Suite
 
 
 class Digests(NamedTuple):
@@ -143,7 +143,7 @@ def digests_of(first_seed: int, seeds: int, files: Mapping[str, str]) -> Digests
     return Digests(first_seed, seeds, by_file)
 
 
-class Place(NamedTuple):
+class SuiteFiles(NamedTuple):
     """Where a suite is, and its digests: files, or what a package holds."""
 
     suite: Any
@@ -196,7 +196,7 @@ def _digests(text: str) -> Digests:
     return Digests(int(seeds[1]), int(seeds[2]), by_file)
 
 
-def load_suite(name: str) -> tuple[Suite, Place]:
+def load_suite(name: str) -> tuple[Suite, SuiteFiles]:
     """A suite that comes with the program, or, where *name* ends in ``.toml``, one of a file.
 
     Raises:
@@ -229,10 +229,10 @@ def _library() -> list[str]:
     return sorted(one.name.removesuffix(".toml") for one in _folder().iterdir() if one.name.endswith(".toml"))
 
 
-def _place(name: str) -> Place:
+def _place(name: str) -> SuiteFiles:
     if name.endswith(".toml"):
-        return Place(Path(name), Path(name).with_suffix(".digests"))
-    return Place(_folder() / f"{name}.toml", _folder() / f"{name}.digests")
+        return SuiteFiles(Path(name), Path(name).with_suffix(".digests"))
+    return SuiteFiles(_folder() / f"{name}.toml", _folder() / f"{name}.digests")
 
 
 def parse_policy(words: str) -> tuple[str, Overrides]:

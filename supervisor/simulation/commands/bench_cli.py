@@ -21,7 +21,7 @@ from supervisor.simulation.commands.options import Progress, as_json, jobs, refu
 
 if TYPE_CHECKING:
     from supervisor.simulation.bench import Bench
-    from supervisor.simulation.bench.suite import Place, Suite
+    from supervisor.simulation.bench.suite import Suite, SuiteFiles
 
 __all__ = ["command"]
 
@@ -88,7 +88,7 @@ def command(
     return WORK_FAILED if result.problems or differing else DONE
 
 
-def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
+def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, SuiteFiles]:
     from supervisor.simulation.bench import check
     from supervisor.simulation.bench.suite import load_suite, parse_policy
 
@@ -99,7 +99,9 @@ def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
     return suite, place
 
 
-def _range(place: Place, first_seed: int | None, seeds: int | None, *, verify: bool, write: bool) -> tuple[int, int]:
+def _range(
+    place: SuiteFiles, first_seed: int | None, seeds: int | None, *, verify: bool, write: bool
+) -> tuple[int, int]:
     if verify:
         kept = place.read_digests()
         return kept.first_seed, kept.seeds
@@ -153,7 +155,7 @@ def _write(out: Path, files: dict[str, str]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ digests
-def _differing(place: Place, result: Bench, files: dict[str, str]) -> Differing:
+def _differing(place: SuiteFiles, result: Bench, files: dict[str, str]) -> Differing:
     from supervisor.simulation.bench.suite import digests_of
 
     kept, now = place.read_digests().by_file, digests_of(result.first_seed, result.seeds, files).by_file
@@ -164,7 +166,7 @@ def _differing(place: Place, result: Bench, files: dict[str, str]) -> Differing:
     }
 
 
-def _keep(place: Place, result: Bench, files: dict[str, str]) -> None:
+def _keep(place: SuiteFiles, result: Bench, files: dict[str, str]) -> None:
     from supervisor.simulation.bench.suite import digests_of
 
     if result.problems:

@@ -18,14 +18,14 @@ import click
 
 from supervisor.cli.options import say
 from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
-from supervisor.simulation.commands.wanted import Runner
+from supervisor.simulation.commands.run_request import Runner
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import BadScenario
 
 __all__ = [
     "Progress",
     "ScenarioGroup",
-    "Watch",
+    "StepWatch",
     "as_json",
     "finish",
     "first_seed",
@@ -105,7 +105,7 @@ class Progress:
             click.echo(BLANK, nl=False, err=True)
 
 
-class Watch:
+class StepWatch:
     """Looks on at the steps of the run of *seed*."""
 
     def __init__(self, seed: int) -> None:

@@ -28,9 +28,9 @@ from supervisor.simulation.engine.schedule import Schedule
 __all__ = [
     "Deadlock",
     "EngineError",
+    "EngineResult",
     "HorizonReached",
     "Livelock",
-    "Ran",
     "Schedule",
     "SimulationEscape",
     "leap",
@@ -42,12 +42,12 @@ _T = TypeVar("_T")
 BeforeStep = Callable[[int], None]
 Watch = Callable[[int], None]
 Main = Callable[[], Awaitable[_T]]
-_collects_nothing: ContextVar[bool] = ContextVar("collects_nothing", default=False)
+_collection_off: ContextVar[bool] = ContextVar("collects_nothing", default=False)
 """Asked of the collector itself, it counts what is frozen, one by one."""
 
 
 @dataclass
-class Ran(Generic[_T]):
+class EngineResult(Generic[_T]):
     """What a run came to. It went well if there is no *error* and nothing *unhandled*."""
 
     value: _T | None = None
@@ -71,7 +71,7 @@ def run(
     before_step: BeforeStep | None = None,
     watch: Watch | None = None,
     on_failed: Callable[[], None] | None = None,
-) -> Ran[_T]:
+) -> EngineResult[_T]:
     """Run *main* to its end.
 
     Args:
@@ -88,7 +88,7 @@ def run(
     Raises:
         RuntimeError: an event loop runs already.
         KeyboardInterrupt: Ctrl-C came. Nothing else of what happens within comes out of here but in
-            :attr:`Ran.error`.
+            :attr:`EngineResult.error`.
     """
     _refuse_within_a_loop()
     options: dict[str, Any] = {
@@ -100,7 +100,7 @@ def run(
         "on_failed": on_failed,
     }
     on_engine = _on_trio if schedule is Schedule.TRIO else _on_loop
-    ran: Ran[_T] = Ran()
+    ran: EngineResult[_T] = EngineResult()
     try:
         with uncollected():
             on_engine(main, ran, seed, schedule, options)
@@ -131,10 +131,10 @@ def uncollected() -> Iterator[None]:
     What is still held at the end stays for ever, as the next run does not look at it: so it goes around everything that
     makes a run and is thrown away with it. Within another one it does nothing.
     """
-    if _collects_nothing.get():
+    if _collection_off.get():
         yield
         return
-    enabled, within = gc.isenabled(), _collects_nothing.set(True)
+    enabled, within = gc.isenabled(), _collection_off.set(True)
     gc.disable()
     gc.freeze()
     try:
@@ -142,12 +142,12 @@ def uncollected() -> Iterator[None]:
     finally:
         gc.collect()
         gc.unfreeze()
-        _collects_nothing.reset(within)
+        _collection_off.reset(within)
         if enabled:
             gc.enable()
 
 
-def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
+def _on_loop(main: Main[_T], ran: EngineResult[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
     loop = SimulatedLoop(seed, schedule, **options)  # type: ignore[abstract]  # the rest is set by name
     try:
         with _interrupting(loop):
@@ -157,7 +157,7 @@ def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, option
         ran.unhandled = loop.unhandled
 
 
-def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
+def _on_trio(main: Main[_T], ran: EngineResult[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
     from supervisor.simulation.engine.trio_engine import TrioEngine, seeded
 
     engine = TrioEngine(**options)
@@ -209,7 +209,7 @@ def _interrupting(engine: _Interruptible) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _guarded(main: Main[_T], ran: Ran[_T], backend: str, options: dict[str, Any]) -> None:
+def _guarded(main: Main[_T], ran: EngineResult[_T], backend: str, options: dict[str, Any]) -> None:
     """Run it; the guard is up from when the backend has what it needs of the world until everything has unwound."""
     up = contextlib.ExitStack()
 

@@ -15,21 +15,21 @@ from types import CodeType
 from typing import Any
 
 __all__ = [
-    "FAREWELL_ROUNDS",
-    "FAREWELL_STEPS",
+    "UNWIND_ROUNDS",
+    "UNWIND_STEPS",
     "Deadlock",
     "EngineError",
     "HorizonReached",
     "Livelock",
     "SimulationEscape",
-    "keep_for_ever",
-    "place_of",
-    "standing_in",
+    "code_place",
+    "never_free",
+    "waiting_place",
 ]
 
-FAREWELL_ROUNDS = 5
+UNWIND_ROUNDS = 5
 """How often what is left is cancelled."""
-FAREWELL_STEPS = 5_000
+UNWIND_STEPS = 5_000
 """Steps it is given."""
 
 LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("asyncio", "anyio", "trio"))
@@ -80,21 +80,21 @@ def _listed(waiting: Sequence[str]) -> str:
     return "".join([":", *lines, f"\n  and {more} more" if more > 0 else ""]) if lines else ""
 
 
-def keep_for_ever(one: object) -> None:
+def never_free(one: object) -> None:
     """Never free it, nor what it refers to."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 # ------------------------------------------------------------------------------------------------ where a task waits
-def standing_in(coroutine: Any) -> str:
+def waiting_place(coroutine: Any) -> str:
     """``function (file.py:12)``, where *coroutine* waits; the library's own line if there is no other."""
     frames = [frame for one in _awaiting(coroutine) if (frame := _first(one, "cr_frame", "gi_frame", "ag_frame"))]
     own = [one for one in frames if not any(name in one.f_code.co_filename for name in LIBRARIES)]
     innermost = (own or frames)[-1:]
-    return place_of(innermost[0].f_code, innermost[0].f_lineno) if innermost else "nowhere any more"
+    return code_place(innermost[0].f_code, innermost[0].f_lineno) if innermost else "nowhere any more"
 
 
-def place_of(code: CodeType, line: int | None) -> str:
+def code_place(code: CodeType, line: int | None) -> str:
     """A line of code, named without the directories above it."""
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{line})"
 

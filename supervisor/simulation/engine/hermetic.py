@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from supervisor.simulation.engine.errors import SimulationEscape, place_of
+from supervisor.simulation.engine.errors import SimulationEscape, code_place
 
 __all__ = ["Guard", "SealedLoop", "escape", "hermetic"]
 
@@ -49,7 +49,7 @@ ENTROPY = frozenset({"/dev/random", "/dev/urandom", "/dev/hwrng"})
 
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 NOW_WITHOUT_ARGUMENT = ("localtime", "gmtime", "ctime", "asctime")
-SHARED_CHANCE = tuple(
+SHARED_RANDOM = tuple(
     name for name in random.__all__ if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
 )
 """The functions of the module ``random``: one generator for the whole process, seeded by the system."""
@@ -73,7 +73,7 @@ class Guard:
 
 _guards: list[Guard] = []
 _hooked = False
-_verdicts: dict[str, bool] = {}
+_refused_events: dict[str, bool] = {}
 """What has been decided about an audit event, by its name: they are many."""
 
 
@@ -88,7 +88,7 @@ def hermetic() -> Iterator[Guard]:
     with contextlib.ExitStack() as undo:
         if not _guards:
             _install_hook()
-            _quieten(undo)
+            _silence_logging(undo)
             _set_traps(undo)
         guard = Guard()
         _guards.append(guard)
@@ -124,7 +124,7 @@ def _caller() -> str:
     """The innermost frame that is neither this file nor the standard library; else the innermost but this file."""
     frames = [one for one in _frames(sys._getframe(1)) if one.f_code.co_filename != __file__]
     own = [one for one in frames if not _is_stdlib(one.f_code.co_filename)]
-    return next((place_of(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
+    return next((code_place(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -138,7 +138,7 @@ def _is_stdlib(path: str) -> bool:
     return path.startswith("<frozen") or (path.startswith(_STDLIB) and not installed)
 
 
-def _on_duty() -> bool:
+def _guards_this_thread() -> bool:
     return bool(_guards) and _guards[-1].thread == threading.get_ident()
 
 
@@ -154,18 +154,18 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _guards:
         return
     if event == "open":
-        _judge_open(*arguments)
+        _check_open(*arguments)
         return
-    refused = _verdicts.get(event)
+    refused = _refused_events.get(event)
     if refused is None:
-        refused = _verdicts[event] = event.startswith(REFUSED)
-    if refused and _on_duty():
+        refused = _refused_events[event] = event.startswith(REFUSED)
+    if refused and _guards_this_thread():
         escape(f"{event}{arguments[:2]!r}")
 
 
-def _judge_open(path: object, mode: object, flags: object) -> None:
+def _check_open(path: object, mode: object, flags: object) -> None:
     writes = isinstance(flags, int) and bool(flags & WRITING)
-    if (writes or (isinstance(path, str) and path in ENTROPY)) and _on_duty():
+    if (writes or (isinstance(path, str) and path in ENTROPY)) and _guards_this_thread():
         escape(f"open({path!r}, {mode!r})")
 
 
@@ -192,7 +192,7 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
             _trap(undo, getattr(selectors, name), "select")
     for name in ("start_new_thread", "start_new"):
         _trap(undo, _thread, name)
-    for name in SHARED_CHANCE:
+    for name in SHARED_RANDOM:
         _trap(undo, random, name)
     for name in ("random", "getrandbits", "randbytes"):
         _trap(undo, random.SystemRandom, name)
@@ -209,7 +209,7 @@ def _trap(undo: contextlib.ExitStack, owner: Any, name: str, when: Callable[...,
     original = getattr(owner, name)
 
     def trap(*args: Any, **kwargs: Any) -> Any:
-        if _on_duty() and when(*args, **kwargs):
+        if _guards_this_thread() and when(*args, **kwargs):
             escape(f"{owner.__name__}.{name}()")
         return original(*args, **kwargs)
 
@@ -233,7 +233,7 @@ def _is_seeded_by_the_system(self: object, a: object = None, version: int = 2) -
 
 
 # ------------------------------------------------------------------------------------------- what would be mistaken
-def _quieten(undo: contextlib.ExitStack) -> None:
+def _silence_logging(undo: contextlib.ExitStack) -> None:
     """No log records, which read the clock, and no bytecode files of modules that are imported late."""
     logger = logging.getLogger(LOGGER)
     undo.callback(logger.setLevel, logger.level)

@@ -29,14 +29,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from supervisor.simulation.engine.errors import (
-    FAREWELL_ROUNDS,
-    FAREWELL_STEPS,
+    UNWIND_ROUNDS,
+    UNWIND_STEPS,
     Deadlock,
     EngineError,
     HorizonReached,
     Livelock,
-    keep_for_ever,
-    standing_in,
+    never_free,
+    waiting_place,
 )
 from supervisor.simulation.engine.hermetic import SealedLoop, escape
 from supervisor.simulation.engine.schedule import Schedule, key_of, on_grid, priority_of
@@ -276,7 +276,7 @@ class SimulatedLoop(SealedLoop):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self._report(handle, error)
+                    self.call_exception_handler({"message": f"{handle!r} raised", "exception": error})
         except BaseException:
             self._ready[:0] = left
             raise
@@ -295,9 +295,6 @@ class SimulatedLoop(SealedLoop):
         plain = [one for one in batch if one.task is None]
         places = sorted([hash((self._key, self._passes, ~number)) for number in range(len(plain))])
         return [(place, -number, one) for number, (place, one) in enumerate(zip(places, plain, strict=True))]
-
-    def _report(self, handle: Any, error: BaseException) -> None:
-        self.call_exception_handler({"message": f"{handle!r} raised", "exception": error})
 
     # ------------------------------------------------------------------ time
     def _advance(self) -> None:
@@ -349,7 +346,8 @@ class SimulatedLoop(SealedLoop):
             Deadlock, Livelock, HorizonReached: it never will be; what was left of the run has been ended.
         """
         if self._failed is not None:
-            _discard(future)
+            if asyncio.iscoroutine(future):
+                future.close()
             raise self._failed
         task: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
         task.add_done_callback(self._stop_on)
@@ -359,7 +357,7 @@ class SimulatedLoop(SealedLoop):
             self._failed = error
             if self._on_failed is not None:
                 self._on_failed()
-            self._end_everything()
+            self._unwind()
             raise
         finally:
             task.remove_done_callback(self._stop_on)
@@ -373,13 +371,13 @@ class SimulatedLoop(SealedLoop):
     def stop(self) -> None:
         self._stopping = True
 
-    def _end_everything(self) -> None:
+    def _unwind(self) -> None:
         """Cancel what is left, and give it steps and time to end, but not in a run that was interrupted; then keep what
         goes on regardless."""
         counts = self.steps, self.time_jumps, self._now_s
         self.before_step, self._horizon_s = None, math.inf
         left = self.tasks()
-        for _ in range(0 if self.interrupted else FAREWELL_ROUNDS):
+        for _ in range(0 if self.interrupted else UNWIND_ROUNDS):
             if not self.tasks():
                 break
             self._cancel_everything()
@@ -401,7 +399,7 @@ class SimulatedLoop(SealedLoop):
         for task in tasks:
             task.add_done_callback(ended)
             task.cancel()
-        self.before_step = _Budget(self, FAREWELL_STEPS)
+        self.before_step = _Budget(self, UNWIND_STEPS)
         with suppress(EngineError):
             self.run_forever()
 
@@ -412,7 +410,7 @@ class SimulatedLoop(SealedLoop):
 
     def waiting(self) -> list[str]:
         """Which task waits where."""
-        return [f"{one.get_name()} in {standing_in(one.get_coro())}" for one in self.tasks()]
+        return [f"{one.get_name()} in {waiting_place(one.get_coro())}" for one in self.tasks()]
 
     # ------------------------------------------------------------------ what asyncio asks of a loop
     def create_task(  # type: ignore[override]
@@ -521,12 +519,7 @@ def _silence(task: SimulatedTask[Any]) -> None:
 def _keep(task: SimulatedTask[Any]) -> None:
     """Asyncio forgets it, so that nobody waits for it, and it is never freed."""
     asyncio.tasks._unregister_task(task)
-    keep_for_ever(task)
-
-
-def _discard(future: Any) -> None:
-    if asyncio.iscoroutine(future):
-        future.close()
+    never_free(task)
 
 
 def _described(context: dict[str, Any]) -> str:

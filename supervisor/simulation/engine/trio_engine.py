@@ -17,13 +17,13 @@ import trio
 import trio._core._run as trio_run
 
 from supervisor.simulation.engine.errors import (
-    FAREWELL_ROUNDS,
-    FAREWELL_STEPS,
+    UNWIND_ROUNDS,
+    UNWIND_STEPS,
     Deadlock,
     HorizonReached,
     Livelock,
-    keep_for_ever,
-    standing_in,
+    never_free,
+    waiting_place,
 )
 from supervisor.simulation.engine.loop import WATCH_STEPS
 from supervisor.simulation.engine.schedule import key_of, on_grid
@@ -88,7 +88,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         self._watch, self._on_failed = watch, on_failed
         self._livelock_at = livelock_steps
         self._main = trio.CancelScope()
-        self._polls = self._rounds = self._farewell_steps = 0
+        self._polls = self._rounds = self._unwind_steps = 0
         self._tasks: dict[trio.lowlevel.Task, None] = {}
 
     async def run(self, main: Callable[[], Awaitable[_T]]) -> _T:
@@ -113,7 +113,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         """Trio asks once in every pass, too: the one place where a run that does not unwind can be stopped."""
         if self.interrupted and not _in_task():
             raise KeyboardInterrupt
-        if self._farewell_steps > FAREWELL_STEPS and self.failed is not None and not _in_task():
+        if self._unwind_steps > UNWIND_STEPS and self.failed is not None and not _in_task():
             raise self.failed
         return self.now_s
 
@@ -154,7 +154,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._polls = 0
         if self.failed is not None:
-            self._farewell_steps += 1
+            self._unwind_steps += 1
             return
         if self.steps >= self._livelock_at:
             self._fail(Livelock(self.now_s, self.waiting()))
@@ -174,10 +174,8 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
 
     def waiting(self) -> list[str]:
         """Which task waits where, oldest first; without trio's own."""
-        return [f"{one.name} in {standing_in(one.coro)}" for one in self._own()]
-
-    def _own(self) -> list[trio.lowlevel.Task]:
-        return [one for one in self._tasks if not one.name.startswith(("<", "trio."))]
+        own = [one for one in self._tasks if not one.name.startswith(("<", "trio."))]
+        return [f"{one.name} in {waiting_place(one.coro)}" for one in own]
 
     # ------------------------------------------------------------------ the end of a failed run
     def _fail(self, error: BaseException) -> None:
@@ -186,7 +184,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
             self.failed = error
             if self._on_failed is not None:
                 self._on_failed()
-        elif self._rounds < FAREWELL_ROUNDS:
+        elif self._rounds < UNWIND_ROUNDS:
             self._rounds += 1
             self._unshield()
         else:
@@ -203,7 +201,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
     def close(self) -> None:
         """After trio has ended: it has left nothing, unless it was stopped."""
         for task in self._tasks:
-            keep_for_ever(task)
+            never_free(task)
 
 
 def _in_task() -> bool:

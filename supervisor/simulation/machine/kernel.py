@@ -55,7 +55,7 @@ class Parent(Protocol):
         """SIGCHLD: *child* is a zombie now, or has come as one."""
         ...
 
-    def heir(self) -> Parent:
+    def adopter(self) -> Parent:
         """Who gets the orphans below it."""
         ...
 
@@ -70,7 +70,7 @@ class _Init:
     def child_ended(self, child: OsProcess) -> None:
         self._kernel.reap(child)
 
-    def heir(self) -> Parent:
+    def adopter(self) -> Parent:
         return self
 
 
@@ -104,16 +104,16 @@ class OsProcess:
         self._stdin: Pipe | None = None
         self._stdout: Pipe | None = None
         self._stderr: Pipe | None = None
-        self._heard = bytearray()
+        self._buffered = bytearray()
         self._scope = anyio.CancelScope()
         self._asked = int(signal.SIGTERM)
-        self._family: OneShotEvent | None = None
+        self._child_exit: OneShotEvent | None = None
 
     def hold(self, stdin: Pipe | None, stdout: Pipe | None, stderr: Pipe | None) -> None:
         """Its standard streams; ``None`` is /dev/null. The ends become its own."""
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
 
-    async def live(self, program: Program) -> None:
+    async def run(self, program: Program) -> None:
         """Run *program*. One that catches the cancellation which SIGTERM is to it has a handler for it."""
         status: int | None = None
         with self._scope:
@@ -166,18 +166,18 @@ class OsProcess:
         self._stdin = self._stdout = self._stderr = None
 
     def _orphan(self) -> None:
-        heir = self.heir()
+        adopter = self.adopter()
         for child in list(self.children.values()):
-            self._kernel.give(child, heir)
+            self._kernel.reparent(child, adopter)
 
     # ------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:
-        if self._family is not None:
-            self._family.set()
-            self._family = None
+        if self._child_exit is not None:
+            self._child_exit.set()
+            self._child_exit = None
 
-    def heir(self) -> Parent:
-        return self.reaper.heir()
+    def adopter(self) -> Parent:
+        return self.reaper.adopter()
 
     # ------------------------------------------------------------------ from within
     @property
@@ -201,46 +201,46 @@ class OsProcess:
     def cwd(self) -> str:
         return self.launch.cwd
 
-    def _go_on(self) -> None:
+    def _check_alive(self) -> None:
         if self.status is not None:
             raise _Died
 
     async def read(self) -> bytes:
         """The next bytes of its standard input; ``b""`` at the end."""
-        self._go_on()
-        if self._heard:
-            data = bytes(self._heard)
-            self._heard.clear()
+        self._check_alive()
+        if self._buffered:
+            data = bytes(self._buffered)
+            self._buffered.clear()
             return data
         return await self._more()
 
     async def _more(self) -> bytes:
         data = b"" if self._stdin is None else await self._stdin.read()
-        self._go_on()
+        self._check_alive()
         return data
 
     async def read_line(self) -> bytes:
         """The next line of its standard input, with its end; ``b""`` at the end of the input."""
-        self._go_on()
+        self._check_alive()
         searched = 0
-        while (end := self._heard.find(b"\n", searched) + 1) == 0:
-            searched = len(self._heard)
+        while (end := self._buffered.find(b"\n", searched) + 1) == 0:
+            searched = len(self._buffered)
             data = await self._more()
-            self._heard += data
+            self._buffered += data
             if not data:
-                end = len(self._heard)
+                end = len(self._buffered)
                 break
-        line = bytes(self._heard[:end])
-        del self._heard[:end]
+        line = bytes(self._buffered[:end])
+        del self._buffered[:end]
         return line
 
     async def write(self, data: bytes) -> None:
         """Write all of *data* to its standard output; waits while the pipe is full (64 KiB)."""
-        self._go_on()
+        self._check_alive()
         await self._write(self._stdout, data)
 
     async def write_err(self, data: bytes) -> None:
-        self._go_on()
+        self._check_alive()
         await self._write(self._stderr, data)
 
     async def _write(self, pipe: Pipe | None, data: bytes) -> None:
@@ -251,22 +251,22 @@ class OsProcess:
             left = left[pipe.put(left) :]
             if left:
                 await pipe.change()
-                self._go_on()
+                self._check_alive()
 
     def close_output(self) -> None:
         """Close standard output, and live on."""
-        self._go_on()
+        self._check_alive()
         if self._stdout is not None:
             self._stdout.close_writing()
             self._stdout = None
 
     def ignore_terminate(self) -> None:
-        self._go_on()
+        self._check_alive()
         self.ignores_term = True
 
     def fork(self, program: Program, *, name: str, keeps_output: bool = False, new_session: bool = False) -> int:
-        """Start a child process; its pid. *keeps_output*: it holds this process's output pipe open."""
-        self._go_on()
+        """LaunchDraws a child process; its pid. *keeps_output*: it holds this process's output pipe open."""
+        self._check_alive()
         child = OsProcess(
             self._kernel,
             self,
@@ -284,21 +284,21 @@ class OsProcess:
 
     async def wait_child(self, pid: int) -> int:
         """Reap a child: its status in Python's form. One that is never waited for is a zombie until its parent ends."""
-        self._go_on()
+        self._check_alive()
         child = self.children.get(pid)
         if child is None:
             raise ChildProcessError(errno.ECHILD, f"process {self._pid} has no child {pid}")
         while child.status is None:
-            if self._family is None:
-                self._family = OneShotEvent()
-            await self._family.wait()
-            self._go_on()
+            if self._child_exit is None:
+                self._child_exit = OneShotEvent()
+            await self._child_exit.wait()
+            self._check_alive()
         self._kernel.reap(child)
         return child.status
 
     def die(self, signal_number: int) -> None:
         """Be killed by that signal, now (a segmentation fault, the OOM killer)."""
-        self._go_on()
+        self._check_alive()
         self.end(-signal_number)
         raise _Died
 
@@ -335,9 +335,9 @@ class Kernel:
         self.table[process.pid] = process
         process.parent.children[process.pid] = process
         self.note("spawned", process, process.name)
-        self._group.start_soon(process.live, program)
+        self._group.start_soon(process.run, program)
 
-    def give(self, child: OsProcess, parent: Parent) -> None:
+    def reparent(self, child: OsProcess, parent: Parent) -> None:
         """*child* has lost its parent, and gets another one."""
         del child.parent.children[child.pid]
         child.parent = parent

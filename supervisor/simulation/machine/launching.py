@@ -21,7 +21,7 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["PIECES", "NotStarted", "Start"]
+__all__ = ["PIECES", "LaunchDraws", "NotStarted"]
 
 PIECES: Final = 0.5
 """The share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
@@ -41,7 +41,7 @@ class NotStarted(Exception):
         self.number = number
 
 
-class Start:
+class LaunchDraws:
     """One launch: its name, its draws, and what it runs."""
 
     def __init__(
@@ -50,12 +50,12 @@ class Start:
         name: str,
         program_for: Callable[[Launch], Program],
         faults: FaultPlan,
-        chance: KeyedRandom,
+        random: KeyedRandom,
         pieces: float,
     ) -> None:
         self.launch = launch
         self.name = name
-        self.chance = chance.below("process", name)
+        self.random = random.below("process", name)
         self._program_for = program_for
         self._pieces = pieces
         self._error = _refusal_of(launch, name, faults)
@@ -93,10 +93,10 @@ class Start:
 
     def pieces(self, stream: str) -> Callable[[int], int] | None:
         """How its output is cut, if it is."""
-        if not self.chance.happens(self._pieces, stream, "cut"):
+        if not self.random.happens(self._pieces, stream, "cut"):
             return None
-        chance, reads = self.chance.below(stream), count(1)
-        return lambda size: chance.integer(1, size, next(reads))
+        random, reads = self.random.below(stream), count(1)
+        return lambda size: random.integer(1, size, next(reads))
 
 
 def _refusal_of(launch: Launch, name: str, faults: FaultPlan) -> NotStarted | None:

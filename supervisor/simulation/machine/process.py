@@ -22,7 +22,7 @@ from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawne
 from supervisor.processes.spawn_errors import silence
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.kernel import Kernel
-from supervisor.simulation.machine.launching import Start
+from supervisor.simulation.machine.launching import LaunchDraws
 from supervisor.simulation.machine.pipe import Pipe
 from supervisor.simulation.machine.shim import SimulatedShim
 
@@ -44,7 +44,7 @@ class Machine(Protocol):
         ...
 
 
-class _Look:
+class _Inspection:
     """What a warden will have found."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Look:
 class SimulatedProcess:
     """A simulated program under its warden: ``supervisor.ports.Process``."""
 
-    def __init__(self, machine: Machine, start: Start) -> None:
+    def __init__(self, machine: Machine, start: LaunchDraws) -> None:
         self.report: ProcessReport | None = None
         self._machine = machine
         self._start = start
@@ -70,7 +70,7 @@ class SimulatedProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = OneShotEvent(), OneShotEvent(), OneShotEvent()
-        self._looks: deque[_Look] = deque()
+        self._looks: deque[_Inspection] = deque()
         self._emptied = machine.kernel.ticks()
         self.written_between = (self._emptied, self._emptied)
         """The ticks between which the output that was received last was written."""
@@ -80,7 +80,7 @@ class SimulatedProcess:
         self._unsent = b""
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
-        self.shim = SimulatedShim(machine.kernel, start, pipes, start.chance, start.lost_after_s)
+        self.shim = SimulatedShim(machine.kernel, start, pipes, start.random, start.lost_after_s)
 
     # ------------------------------------------------------------------------------------------ the port
     @property
@@ -156,7 +156,7 @@ class SimulatedProcess:
             return None
         if not self._pid or self._exited.is_set():
             return ()
-        look = _Look()
+        look = _Inspection()
         self._looks.append(look)
         self.shim.look()
         await look.answered.wait()
@@ -200,7 +200,7 @@ class SimulatedProcess:
             raise silence(self._start.launch, b"")
 
     # ------------------------------------------------------------------------------------------ what its warden says
-    def learn(self, status: Status) -> None:
+    def receive_status(self, status: Status) -> None:
         """The warden says something."""
         match status:
             case Spawned(pid=pid):
@@ -221,7 +221,7 @@ class SimulatedProcess:
             case _:
                 assert_never(status)
 
-    def hung_up(self) -> None:
+    def shim_gone(self) -> None:
         """The warden is gone."""
         self._machine.forget(self)
         if self.report is None:

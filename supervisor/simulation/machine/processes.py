@@ -23,7 +23,7 @@ from supervisor.processes.spawn_errors import check
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Program
-from supervisor.simulation.machine.launching import PIECES, Start
+from supervisor.simulation.machine.launching import PIECES, LaunchDraws
 from supervisor.simulation.machine.process import SimulatedProcess
 
 __all__ = ["ProcessEvent", "SimulatedProcesses"]
@@ -54,7 +54,7 @@ class SimulatedProcesses:
         program_for: the program of a launch; an ``OSError`` of it means that there is none that can be started, and
             one whose ``filename`` is the launch's working directory is about that.
         faults: of which only ``process.spawn_error`` and ``process.warden_lost`` are asked for, by the launch's name.
-        chance: for delays, and for the pieces in which output arrives.
+        random: for delays, and for the pieces in which output arrives.
         observe: told of everything that happens to a process.
         pieces: the share of the output streams that are cut into pieces, 0 to 1.
     """
@@ -65,7 +65,7 @@ class SimulatedProcesses:
         program_for: Callable[[Launch], Program],
         *,
         faults: FaultPlan,
-        chance: KeyedRandom,
+        random: KeyedRandom,
         observe: Callable[[ProcessEvent], None],
         pieces: float = PIECES,
     ) -> None:
@@ -74,7 +74,7 @@ class SimulatedProcesses:
         self._group = group
         self._program_for = program_for
         self._faults = faults
-        self._chance = chance
+        self._random = random
         self._observe = observe
         self._pieces = pieces
         self._launches: dict[str, int] = {}
@@ -85,7 +85,7 @@ class SimulatedProcesses:
     async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
     ) -> AsyncIterator[SimulatedProcess]:
-        """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
+        """LaunchDraws *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
 
         Raises:
             SpawnError: the program cannot be started.
@@ -108,16 +108,16 @@ class SimulatedProcesses:
         """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
         for process in list(self._running):
             process.close_ends()
-            process.shim.forsake()
+            process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
     def begin(self, launch: Launch) -> SimulatedProcess:
-        """Start a warden for *launch*.
+        """LaunchDraws a warden for *launch*.
 
         Raises:
             SpawnError: there cannot be one.
         """
-        start = Start(launch, self._name(launch), self._program_for, self._faults, self._chance, self._pieces)
+        start = LaunchDraws(launch, self._name(launch), self._program_for, self._faults, self._random, self._pieces)
         start.need_descriptors()
         process = SimulatedProcess(self, start)
         self._running[process] = None

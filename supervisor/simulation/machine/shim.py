@@ -22,22 +22,22 @@ from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent, Program
-from supervisor.simulation.machine.launching import NotStarted, Start
+from supervisor.simulation.machine.launching import LaunchDraws, NotStarted
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["Listener", "SimulatedShim"]
+__all__ = ["SimulatedShim", "StatusReceiver"]
 
 START_MIN_S: Final = 0.001
 START_MAX_S: Final = 0.05
 TURN_MAX_S: Final = 0.02
 
 
-class Listener(Protocol):
+class StatusReceiver(Protocol):
     """Who listens to a warden: the supervisor's end."""
 
-    def learn(self, status: Status) -> None: ...
+    def receive_status(self, status: Status) -> None: ...
 
-    def hung_up(self) -> None:
+    def shim_gone(self) -> None:
         """The warden is gone."""
         ...
 
@@ -50,19 +50,24 @@ class SimulatedShim:
     """
 
     def __init__(
-        self, kernel: Kernel, what: Start, pipes: tuple[Pipe, Pipe, Pipe], chance: KeyedRandom, lost_after_s: float
+        self,
+        kernel: Kernel,
+        what: LaunchDraws,
+        pipes: tuple[Pipe, Pipe, Pipe],
+        random: KeyedRandom,
+        lost_after_s: float,
     ) -> None:
         self.children: dict[int, OsProcess] = {}
         self._kernel = kernel
         self._what = what
         self._pipes = pipes
-        self._chance = chance
+        self._random = random
         self._lost_after_s = lost_after_s
         self._fate = anyio.CancelScope()
-        self._listener: Listener | None = None
+        self._listener: StatusReceiver | None = None
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
-        self._bell = AutoResetEvent()
+        self._wakeup = AutoResetEvent()
         self._turns = 0
         self._pid = 0
         self._status: int | None = None
@@ -75,9 +80,9 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:
-        self._bell.ring()
+        self._wakeup.ring()
 
-    def heir(self) -> Parent:
+    def adopter(self) -> Parent:
         return self
 
     # ------------------------------------------------------------------------------------------ orders: never wait
@@ -91,17 +96,17 @@ class SimulatedShim:
 
     def look(self) -> None:
         """Tell of the main process and its descendants."""
-        self._order(self._look)
+        self._order(self._report_processes)
 
     def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to these descendants."""
-        self._order(partial(self._strike_seen, {one.pid: one.born for one in found}, number))
+        self._order(partial(self._signal_seen, {one.pid: one.born for one in found}, number))
 
     def kill(self) -> None:
         """The end of the lifeline: kill everything."""
         self._order(self._end)
 
-    def forsake(self) -> None:
+    def supervisor_died(self) -> None:
         """The supervisor died. What has not been started never will be."""
         self._orphaned = True
         self.kill()
@@ -112,40 +117,40 @@ class SimulatedShim:
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
-        self._bell.ring()
+        self._wakeup.ring()
 
     # ------------------------------------------------------------------------------------------ its life
-    async def run(self, listener: Listener) -> None:
+    async def run(self, listener: StatusReceiver) -> None:
         """Serve until it is over, sweep, report; or be lost on the way."""
         self._listener = listener
         self._fate.deadline = self._kernel.now() + self._lost_after_s
         with self._fate:
             await self._serve(listener)
         if self._fate.cancelled_caught:
-            await self._bequeath(listener)
+            await self._end_as_lost(listener)
         self._listener = None  # they would keep each other
-        listener.hung_up()
+        listener.shim_gone()
 
-    async def _serve(self, listener: Listener) -> None:
-        await anyio.sleep(self._chance.between(START_MIN_S, START_MAX_S, "start"))
+    async def _serve(self, listener: StatusReceiver) -> None:
+        await anyio.sleep(self._random.between(START_MIN_S, START_MAX_S, "start"))
         self._start(listener)
         while not self._over:
-            await self._bell.heard()
-            await self._moment()
-            self._bell.silence()
-            self._turn(listener)
-        outlived = await self._sweep(listener)
+            await self._wakeup.heard()
+            await self._delay()
+            self._wakeup.silence()
+            self._serve_orders(listener)
+        outlived = await self._kill_tree(listener)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
         ended = Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s)
-        listener.learn(msgspec.structs.replace(ended, outlived=outlived))
+        listener.receive_status(msgspec.structs.replace(ended, outlived=outlived))
 
-    async def _moment(self) -> None:
+    async def _delay(self) -> None:
         """Until the machine gets around to it."""
         self._turns += 1
-        await anyio.sleep(self._chance.between(0.0, TURN_MAX_S, "turn", self._turns))
+        await anyio.sleep(self._random.between(0.0, TURN_MAX_S, "turn", self._turns))
 
-    def _start(self, listener: Listener) -> None:
+    def _start(self, listener: StatusReceiver) -> None:
         if self._orphaned:
             self._over = True
             return
@@ -153,10 +158,10 @@ class SimulatedShim:
             program = self._what.program()
         except NotStarted as error:
             self._over = True
-            listener.learn(Failed(error.step, error.number))
+            listener.receive_status(Failed(error.step, error.number))
         else:
             self._spawn(program)
-            listener.learn(Spawned(self._pid))
+            listener.receive_status(Spawned(self._pid))
 
     def _spawn(self, program: Program) -> None:
         name = self._what.name
@@ -165,7 +170,7 @@ class SimulatedShim:
         self._pid = main.pid
         self._kernel.begin(main, program)
 
-    def _turn(self, listener: Listener) -> None:
+    def _serve_orders(self, listener: StatusReceiver) -> None:
         self._reap(listener)
         while self._orders:
             order = self._orders.popleft()
@@ -183,11 +188,11 @@ class SimulatedShim:
         for process in self._kernel.below(self):
             process.deliver(signal.SIGTERM)
 
-    def _look(self) -> None:
+    def _report_processes(self) -> None:
         assert self._listener is not None, "it obeys no order before it runs"
-        self._listener.learn(Seen(tuple([one.seen() for one in self._kernel.below(self)])))
+        self._listener.receive_status(Seen(tuple([one.seen() for one in self._kernel.below(self)])))
 
-    def _strike_seen(self, born: dict[int, int], number: int) -> None:
+    def _signal_seen(self, born: dict[int, int], number: int) -> None:
         for process in self._kernel.below(self):
             if born.get(process.pid) == process.seen().born:
                 process.deliver(number)
@@ -200,32 +205,32 @@ class SimulatedShim:
             self._since_s = self._kernel.now()
 
     # ------------------------------------------------------------------------------------------ its end
-    def _reap(self, listener: Listener) -> None:
+    def _reap(self, listener: StatusReceiver) -> None:
         for child in list(self.children.values()):
             if child.status is not None:
                 self._kernel.reap(child)
-                self._bury(child.pid, child.status, listener)
+                self._record_exit(child.pid, child.status, listener)
 
-    def _bury(self, pid: int, status: int, listener: Listener) -> None:
+    def _record_exit(self, pid: int, status: int, listener: StatusReceiver) -> None:
         if pid == self._pid:
             self._status, self._over = status, True
-            listener.learn(Exited(status))
+            listener.receive_status(Exited(status))
         elif self._sweeping and status == -signal.SIGKILL:
             self._killed += 1
 
-    async def _sweep(self, listener: Listener) -> tuple[ProcessSeen, ...]:
+    async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
         """Kill what is its child, and then what becomes its child, until there is none; what outlived its program."""
         self._sweeping, self._cut_short = True, self._status is None
         alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
         outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
         self._since()
         while self.children:
-            self._strike()
-            await self._moment()
+            self._kill_children()
+            await self._delay()
             self._reap(listener)
         return outlived
 
-    def _strike(self) -> None:
+    def _kill_children(self) -> None:
         for child in list(self.children.values()):
             if child.status is None:
                 self._kernel.note("killed", child, "by its warden")
@@ -236,7 +241,7 @@ class SimulatedShim:
             return "kill"
         return "terminate" if self._terminating else "exit"
 
-    async def _bequeath(self, listener: Listener) -> None:
+    async def _end_as_lost(self, listener: StatusReceiver) -> None:
         """It was killed: the kernel kills the main process with it, the keeper adopts and kills the others."""
         now_s = self._kernel.now()
         main = self.children.get(self._pid)
@@ -245,10 +250,10 @@ class SimulatedShim:
             main.end(-signal.SIGKILL)
         killed = len(self._kernel.below(self))
         while self.children:
-            self._strike()
-            await self._moment()
+            self._kill_children()
+            await self._delay()
             for child in list(self.children.values()):
                 if child.status is not None:
                     self._kernel.reap(child)
         took_s = self._kernel.now() - now_s
-        listener.learn(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))
+        listener.receive_status(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))

@@ -16,19 +16,21 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Failed", "each", "unheard"]
+__all__ = ["TaskFailed", "interrupts_blocked", "map_in_order"]
 
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
 
 
-class Failed(msgspec.Struct, frozen=True):
+class TaskFailed(msgspec.Struct, frozen=True):
     """Instead of a result: the task raised, or its process died; *words* say how."""
 
     words: str
 
 
-def each(task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[I, R | Failed], None]) -> bool:
+def map_in_order(
+    task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[I, R | TaskFailed], None]
+) -> bool:
     """Call ``task(item)`` for each item, and ``done(item, result)`` for each result, in the order of the items.
 
     Args:
@@ -54,23 +56,23 @@ def each(task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[
 class _InOrder(Generic[I, R]):
     """Results that come early wait for those of the items before them."""
 
-    def __init__(self, done: Callable[[I, R | Failed], None]) -> None:
+    def __init__(self, done: Callable[[I, R | TaskFailed], None]) -> None:
         self._done = done
         self._next = 0
-        self._early: dict[int, tuple[I, R | Failed]] = {}
+        self._early: dict[int, tuple[I, R | TaskFailed]] = {}
 
-    def take(self, number: int, item: I, result: R | Failed) -> None:
+    def take(self, number: int, item: I, result: R | TaskFailed) -> None:
         self._early[number] = item, result
         while self._next in self._early:
             self._done(*self._early.pop(self._next))
             self._next += 1
 
 
-def _tried(task: Callable[[I], R], item: I) -> R | Failed:
+def _tried(task: Callable[[I], R], item: I) -> R | TaskFailed:
     try:
         return task(item)
     except Exception as error:
-        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return TaskFailed(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 # ------------------------------------------------------------------------------------------------------ processes
@@ -107,7 +109,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(task, theirs), daemon=True)
         ensure_running()  # the tracker of resources, which would otherwise begin within, and end the silence
-        with unheard():
+        with interrupts_blocked():
             self.process.start()
         theirs.close()  # so that its death is the end of the pipe
         self.given: tuple[int, Any]
@@ -124,7 +126,7 @@ class _Worker:
             return self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
-            return Failed(f"its process died {_of(self.process.exitcode)}")
+            return TaskFailed(f"its process died {_of(self.process.exitcode)}")
 
     def end(self) -> None:
         self.process.kill()
@@ -133,7 +135,7 @@ class _Worker:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Who is started meanwhile never hears Ctrl-C: that is its parent's business. What is blocked here is blocked
     there, from its first instant on and for good."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -25,14 +25,14 @@ from supervisor.simulation.scenario import Drawn, Scenario, parsed
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
-    elsewhere,
     less,
+    other_seed,
     pinned,
     plainer,
     with_strikes,
 )
 
-__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "written"]
+__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "to_toml"]
 
 T = TypeVar("T")
 WIDE = 100
@@ -44,7 +44,7 @@ LOOK = 1024
 """Steps between two looks at the patience."""
 FEW = 5
 """Faults that a person can follow: with so few, the seed stays the one that failed."""
-ELSEWHERE = 100
+OTHER_SEEDS = 100
 """Other seeds that are tried in one round."""
 STEPS = 500
 """Steps that every run may take."""
@@ -85,7 +85,7 @@ def invariant_of(problem: str) -> str:
 
 def fails_again(shrunk: Shrunk, checkers: MakeCheckers = no_checkers) -> bool:
     """Whether it fails by itself: its file, read again and run to its end, violates the same invariant."""
-    again = parsed("shrunk", written(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
+    again = parsed("shrunk", to_toml(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
     return any(invariant_of(one) == shrunk.invariant for one in simulate(again, checkers=checkers).problems)
 
 
@@ -93,7 +93,7 @@ class _Enough(Exception):
     """The rest of the run is of no interest."""
 
 
-class _Listener:
+class _StopCondition:
     """Ends a run when it has violated *invariant* (``""``: any), or when patience or its steps have ended."""
 
     def __init__(self, invariant: str, patience: Callable[[], bool], steps_max: float) -> None:
@@ -101,7 +101,7 @@ class _Listener:
         self._patience, self._steps_max = patience, steps_max
         self.heard = self.cut_off = False
 
-    def tell(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         self.heard = self.heard or self._words in line
 
     def before_step(self, number: int) -> None:
@@ -120,12 +120,12 @@ def _run_until(
     checkers: MakeCheckers = no_checkers,
 ) -> Report | None:
     """Run it until that is violated, or to its end; ``None`` if patience or its steps ended first."""
-    listener = _Listener(invariant, patience, steps_max)
+    listener = _StopCondition(invariant, patience, steps_max)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of what had not begun yet when the run was cut off
         report = simulate(
             drawn,
-            tell=listener.tell,
+            on_line=listener.on_line,
             before_step=listener.before_step,
             livelock_steps=LIVELOCK_STEPS,
             watch=watch,
@@ -194,19 +194,19 @@ class _Search:
 
     def smaller(self) -> None:
         """Everything there is, once."""
-        self.elsewhere()
+        self.other_seeds()
         self.work()
         self.kinds()
         self.faults()
-        self.puzzles()
+        self.make_plainer()
 
-    def elsewhere(self) -> None:
+    def other_seeds(self) -> None:
         """Other seeds: where a race needs many faults to be met, another one may have it with few."""
-        for _ in range(ELSEWHERE):
+        for _ in range(OTHER_SEEDS):
             if not (self.too_many and self.patience()):
                 return
             self._others += 1
-            other = elsewhere(self._open, _kinds(self.first.struck), self._others)
+            other = other_seed(self._open, _kinds(self.first.struck), self._others)
             drawn = other.draw(self._others)
             report = self._failed(drawn, self._short_steps())
             if report is not None:
@@ -247,7 +247,7 @@ class _Search:
             while any(self.takes(one) for one in less(self.scenario, path)):
                 pass
 
-    def puzzles(self) -> None:
+    def make_plainer(self) -> None:
         """Plainer, in whatever can be."""
         for path in PLAINER:
             if (one := plainer(self.scenario, path)) is not None:
@@ -343,7 +343,7 @@ def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
 
 
 # --------------------------------------------------------------------------------------------------------- as a file
-def written(scenario: Scenario, comment: str) -> str:
+def to_toml(scenario: Scenario, comment: str) -> str:
     """The scenario as a TOML file for people: what is unusual about it. It is loaded as the same scenario."""
     lines = [f"# {one}".rstrip() for one in comment.splitlines()]
     return "\n".join([*lines, *_table((), scenario.model_dump(mode="json", exclude_none=True))]) + "\n"

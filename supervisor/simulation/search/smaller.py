@@ -14,9 +14,9 @@ import msgspec
 
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.scenario import AGENTS, Agents, Drawn, Faults, Scenario, World
+from supervisor.simulation.scenario import AGENTS, AgentsConfig, Drawn, FaultsConfig, Scenario, WorldConfig
 
-__all__ = ["PLAINER", "REDUCIBLE", "elsewhere", "less", "pinned", "plainer", "with_strikes"]
+__all__ = ["PLAINER", "REDUCIBLE", "less", "other_seed", "pinned", "plainer", "with_strikes"]
 
 Path = tuple[str, ...]
 
@@ -63,12 +63,12 @@ def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
         name=scenario.name,
         about=scenario.about,
         load=drawn.load,
-        agents=Agents(**dict(zip(AGENTS, drawn.weights, strict=True)), asks=drawn.asks, shape=_shape(drawn)),
-        faults=Faults(only=tuple(only)),
-        world=World(
+        agents=AgentsConfig(**dict(zip(AGENTS, drawn.weights, strict=True)), asks=drawn.asks, shape=_shape(drawn)),
+        faults=FaultsConfig(only=tuple(only)),
+        world=WorldConfig(
             schedules=(drawn.schedule,),
             seed=drawn.seed,
-            **{name: getattr(drawn, name) for name in World.model_fields if name not in ("schedules", "seed")},
+            **{name: getattr(drawn, name) for name in WorldConfig.model_fields if name not in ("schedules", "seed")},
         ),
         settings=drawn.settings.model_dump(mode="json", exclude_unset=True),
     )
@@ -80,7 +80,7 @@ def _shape(drawn: Drawn) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if value != usual[name]}
 
 
-def elsewhere(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
+def other_seed(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
     """Another seed of it, with a handful of work, where faults of these kinds strike by chance."""
     load, world, size = scenario.load, scenario.world, SIZES[seed % len(SIZES)]
     few = {name: [1, min(size[name], _most(getattr(load, name)))] for name in ("customers", "turns", "tasks")}

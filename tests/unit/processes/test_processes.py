@@ -706,7 +706,7 @@ async def test_a_warden_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(descent, "see_process", lambda pid: None)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
-            assert process.shim_client.warden == (process.shim_client.pid, shim.born(process.shim_client.pid))
+            assert process.shim_client.shim == (process.shim_client.pid, shim.born(process.shim_client.pid))
 
 
 async def test_what_outlived_its_program_is_told_in_short() -> None:

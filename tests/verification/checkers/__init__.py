@@ -17,14 +17,14 @@ from supervisor.simulation import checkers, running
 from supervisor.simulation.checkers import Checker, Fact
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, Oracle
-from tests.verification.checkers.consistency import recount
-from tests.verification.checkers.exits import Fates
-from tests.verification.checkers.launches import Launches
+from tests.verification.checkers.consistency import check_memory
+from tests.verification.checkers.exits import ExitChecker
+from tests.verification.checkers.launches import LaunchChecker
 from tests.verification.checkers.leaks import check_closed
-from tests.verification.checkers.model_retries import ModelBooks
-from tests.verification.checkers.replies import Hearing, Wanted
-from tests.verification.checkers.tasks import WorkBooks
-from tests.verification.checkers.timers import Promised
+from tests.verification.checkers.model_retries import ModelRetryChecker
+from tests.verification.checkers.replies import AbortTarget, ReplyChecker
+from tests.verification.checkers.tasks import TaskChecker
+from tests.verification.checkers.timers import TimerChecker
 
 __all__ = ["every_checker", "simulate"]
 
@@ -42,7 +42,7 @@ simulate = partial(running.simulate, checkers=every_checker)
 
 class _Timers(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = Promised(oracle.violated, oracle.now, oracle.slept_since, oracle.ladder, oracle.grain_s)
+        self.books = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, oracle.ladder, oracle.grain_s)
 
     def record(self, one: Append, at_s: float) -> None:
         self.books.heard(one.record, at_s)
@@ -52,33 +52,33 @@ class _Timers(Checker):
     def transition(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         self.books.stepped(record, step)
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         match fact:
             case checkers.ClockRead(offset_s):
                 self.books.forget(offset_s)
             case checkers.DiskWasDown(seconds):
                 self.books.disk_was_down(seconds)
-            case checkers.Slept(seconds):
+            case checkers.MachineSlept(seconds):
                 self.books.slept(seconds)
 
 
 class _Replies(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = Hearing(oracle.violated, oracle.now, oracle.slept_since, oracle.grain_s)
-        self._wanted: dict[checkers.AbortAsked, Wanted] = {}
+        self.books = ReplyChecker(oracle.violated, oracle.now, oracle.slept_since, oracle.grain_s)
+        self._wanted: dict[checkers.AbortRequested, AbortTarget] = {}
 
     def record(self, one: Append, at_s: float) -> None:
         self.books.wrote(one, at_s)
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         match fact:
             case checkers.DiskWasDown(seconds):
                 self.books.disk_was_down(seconds)
             case checkers.PermissionAnswered(permission_id, option):
                 self.books.permission_answered(permission_id, option)
-            case checkers.AbortAsked():
+            case checkers.AbortRequested():
                 self._wanted[fact] = self.books.want_abort(fact.target, fact.scope)
-            case checkers.AbortAnswered(asked, plan, receipt):
+            case checkers.AbortReturned(asked, plan, receipt):
                 nodes = plan.nodes if plan is not None else ()
                 waited = [one.id for one in nodes if one.mode is CancelMode.WAIT_COMPLETED]
                 self.books.abort_answered(self._wanted[asked], receipt, waited)
@@ -86,19 +86,19 @@ class _Replies(Checker):
 
 class _Exits(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = Fates(oracle.violated)
+        self.books = ExitChecker(oracle.violated)
 
     def process(self, event: ProcessEvent) -> None:
         self.books.process(event)
 
-    def told(self, fact: Fact) -> None:
-        if isinstance(fact, checkers.AbortAnswered):
+    def observe(self, fact: Fact) -> None:
+        if isinstance(fact, checkers.AbortReturned):
             self.books.check(fact)
 
 
 class _Launches(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = Launches(oracle.violated)
+        self.books = LaunchChecker(oracle.violated)
 
     def record(self, one: Append, at_s: float) -> None:
         self.books.wrote(one.record)
@@ -109,7 +109,7 @@ class _Launches(Checker):
 
 class _ModelRetries(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = ModelBooks(oracle.violated, oracle.model)
+        self.books = ModelRetryChecker(oracle.violated, oracle.model)
 
     def record(self, one: Append, at_s: float) -> None:
         self.books.wrote(one.record)
@@ -118,7 +118,7 @@ class _ModelRetries(Checker):
 class _Work(Checker):
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        self.books: WorkBooks
+        self.books: TaskChecker
 
     def record(self, one: Append, at_s: float) -> None:
         self.books.wrote(one, at_s)
@@ -130,37 +130,37 @@ class _Work(Checker):
         if (event.what, event.detail) == ("killed", "with its warden"):
             self.books.lost_processes = True
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         match fact:
-            case checkers.WorldMade(task_scripts, places, _, archive):
+            case checkers.WorldMade(task_scripts, workspaces, _, archive):
                 say, bound_s, now = self._oracle.violated, self._oracle.recorded_within_s, self._oracle.now
-                self.books = WorkBooks(say, task_scripts, places, bound_s, now, archive=archive)
+                self.books = TaskChecker(say, task_scripts, workspaces, bound_s, now, archive=archive)
             case checkers.SupervisorStarted():
                 self.books.started()
             case checkers.SupervisorEnded(how):
                 self.books.ended(how)
             case checkers.DiskWasDown(seconds):
                 self.books.disk_was_down(seconds)
-            case checkers.Slept(seconds):
+            case checkers.MachineSlept(seconds):
                 self.books.slept(seconds + GRACE_S + self._oracle.grain_s)
-            case checkers.OnlyWorkStruck(session, liveness):
-                self.books.as_foretold(session, liveness)
+            case checkers.OnlyTaskFaultsStruck(session, liveness):
+                self.books.check_expected(session, liveness)
             case checkers.PlanGiven(plan):
                 self.books.planned(plan)
             case checkers.PlanResumed(tasks):
-                self.books.savings.resumed(tasks)
+                self.books.checkpoints.resumed(tasks)
             case checkers.PlanEnded(results, at_s):
-                self.books.told(results, at_s)
-            case checkers.PlannedShown(planned, known):
+                self.books.plan_ended(results, at_s)
+            case checkers.PlannedTasksListed(planned, known):
                 self.books.shown(planned, known)
             case checkers.TaskAnswered(name, state):
                 self.books.answered(name, state)
             case checkers.AttemptBegan(task_script, attempt):
-                self.books.begun(task_script, attempt)
-            case checkers.WorkTakenBack(owner):
-                self.books.savings.check_over(owner)
+                self.books.attempt_began(task_script, attempt)
+            case checkers.WorkRolledBack(owner):
+                self.books.checkpoints.check_rollback(owner)
             case checkers.Heartbeat(worker_id, at_s):
-                self.books.hearts.beat(worker_id, at_s)
+                self.books.heartbeats.beat(worker_id, at_s)
             case checkers.Preserved(name, records):
                 self.books.preserved(name, records)
 
@@ -173,13 +173,13 @@ class _Consistency(Checker):
         self._oracle, self._timers, self._replies = oracle, timers.books, replies.books
         self._world: checkers.WorldMade
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         match fact:
             case checkers.WorldMade():
                 self._world = fact
-            case checkers.Looked(sup, number):
+            case checkers.SupervisorInspected(sup, number):
                 disk, oracle = self._world.disk, self._oracle
                 running, begun = self._timers.running, self._replies.has_begun
-                recount(oracle.violated, sup, disk.entities, disk.living, running, oracle.ruling, begun, number)
+                check_memory(oracle.violated, sup, disk.entities, disk.living, running, oracle.policy_of, begun, number)
             case checkers.SupervisorLeft(sup):
                 check_closed(self._oracle.violated, sup, self._world.disk.entities)

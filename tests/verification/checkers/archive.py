@@ -15,14 +15,14 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["ArchiveBooks"]
+__all__ = ["ArchiveChecker"]
 
 Say = Callable[[str, str, str], None]
 KEPT: Final = frozenset({"completed", "failed"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ArchiveBooks:
+class ArchiveChecker:
     """What became of workstreams, and the files of the archive. *say* reports a law that was broken."""
 
     def __init__(self, say: Say) -> None:

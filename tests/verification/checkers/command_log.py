@@ -10,14 +10,14 @@ from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Orders"]
+__all__ = ["CommandLogChecker"]
 
 Say = Callable[[str, str, str], None]
 SAID_S: Final = 0.01
 """What was said before that may take so long to be heard."""
 
 
-class Orders:
+class CommandLogChecker:
     """What follows from commands. *say* reports a law that was broken: its name, whose, and the words."""
 
     def __init__(self, say: Say) -> None:

@@ -16,7 +16,7 @@ from supervisor.lifecycles.types import AbortPolicy
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.ports import EntityRow
 
-__all__ = ["recount"]
+__all__ = ["check_memory"]
 
 Say = Callable[[str, str, str], None]
 Rows = Mapping[str, EntityRow]
@@ -46,7 +46,7 @@ LARGE = 40
 """Each look costs as much as there are: where a multiple of that many live, one look in that multiple is taken."""
 
 
-def recount(
+def check_memory(
     say: Say,
     sup: Supervisor,
     durable: Rows,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, ProcessFate, Receipt
-from supervisor.simulation.checkers import AbortAnswered, AbortAsked
+from supervisor.simulation.checkers import AbortRequested, AbortReturned
 from supervisor.simulation.machine.processes import ProcessEvent
 
-__all__ = ["Fates"]
+__all__ = ["ExitChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
@@ -34,7 +34,7 @@ class _Process(msgspec.Struct):
     lost: bool = False
 
 
-class Fates:
+class ExitChecker:
     """The processes of a run, by their pids. *say* reports a law that was broken: its name, whose, and the words."""
 
     def __init__(self, say: Say) -> None:
@@ -63,7 +63,7 @@ class Fates:
                 process.killed = True
 
     # ------------------------------------------------------------------ what is said of it
-    def check(self, answered: AbortAnswered) -> None:
+    def check(self, answered: AbortReturned) -> None:
         """The receipt of an abort, the plan that it carried out, and the time at which it came."""
         asked, plan, receipt = answered.asked, answered.plan, answered.receipt
         now_s, wall_s = answered.at_s, answered.wall_s
@@ -111,7 +111,7 @@ class Fates:
         if node.outcome == "requested" and (node.rung or node.ended_at is not None or node.took_s):
             self._say("honest_ends", node.id, f"was only requested, and ended at {node.ended_at}")
 
-    def _check_times(self, asked: AbortAsked, receipt: Receipt, wall_s: float) -> None:
+    def _check_times(self, asked: AbortRequested, receipt: Receipt, wall_s: float) -> None:
         """What was ended was ended between the wish and its receipt, and recorded after that."""
         ended = [one.ended_at for one in receipt.nodes if one.ended_at is not None]
         times: Sequence[float | None] = (*ended, receipt.killed_at, receipt.recorded_at)

@@ -16,10 +16,10 @@ from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
-from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts, Way
+from supervisor.simulation.plan_workload.plans import DEPUTY, WORKER
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 
-__all__ = ["USUAL", "WATCHED", "Ending", "foretell"]
+__all__ = ["USUAL", "WATCHED", "Ending", "expected_endings"]
 
 MET: Final = frozenset({"completed", "skipped"})
 WORDS: Final = 4
@@ -43,7 +43,7 @@ class Ending(NamedTuple):
     retries: int = 0
 
 
-def foretell(
+def expected_endings(
     plan: Plan, task_scripts: TaskScripts, session: SessionLimits = USUAL, liveness: Liveness = WATCHED
 ) -> Mapping[str, Ending] | None:
     """The ending of every task, whose sessions bear so much, and are watched so; ``None`` where it depends on more than
@@ -51,7 +51,7 @@ def foretell(
     tasks = {one.task.id: one for one in every_task(plan.tasks)}
     if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
         return None
-    oracle = _Foretelling(plan, task_scripts, session, liveness)
+    oracle = _Expectation(plan, task_scripts, session, liveness)
     for task in plan.tasks:
         oracle.ending(task)
     spent = sum(one.retries for one in oracle.endings.values())
@@ -60,7 +60,7 @@ def foretell(
     return None if critical or spent > budget or oracle.in_time else oracle.endings
 
 
-class _Foretelling:
+class _Expectation:
     def __init__(self, plan: Plan, task_scripts: TaskScripts, session: SessionLimits, liveness: Liveness) -> None:
         self.plan = plan
         self.endings: dict[str, Ending] = {}
@@ -121,9 +121,9 @@ class _Foretelling:
         limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
         while True:
             way, error = self._attempt(task, tries)
-            if way is Way.DONE:
+            if way is Try.DONE:
                 return True
-            if way is Way.PERMANENT:
+            if way is Try.PERMANENT:
                 return False
             same = same + 1 if error == last and failures else 1
             failures, last = failures + 1, error
@@ -136,14 +136,14 @@ class _Foretelling:
             else:
                 tries.retries += 1
 
-    def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Way, str]:
+    def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Try, str]:
         """One of a run. An agent that hangs is woken up, and then asked to stop: each time it begins once more, in the
         same attempt (docs/budgets.md), unless the time of its turn is over before."""
         liveness, limit_s = self._liveness, self._least_s(task)
         profile = liveness.large if task.scope in LARGE else liveness.default
         way, error = tries.begin()
         for snapshots in (profile.wake, profile.stop) if liveness.snapshot_s else ():
-            if way is not Way.HANGS or limit_s <= snapshots * liveness.snapshot_s:
+            if way is not Try.HANGS or limit_s <= snapshots * liveness.snapshot_s:
                 break
             # the first snapshot heard of it, at any time until then
             self.in_time = self.in_time or limit_s <= (snapshots + 1) * liveness.snapshot_s + SLACK_S
@@ -156,13 +156,13 @@ class _Foretelling:
             return task.timeout_s
         return LEAST_S if task.scope is not None else self.plan.task_lifecycle.default_timeout
 
-    def _gives_up(self, errors: int, way: Way) -> bool:
+    def _gives_up(self, errors: int, way: Try) -> bool:
         """Whether a session does so at that error, which it has begun well before (spec 003)."""
         limits = self._session
         at_once = limits.stable_after_s <= 0
         spent = errors >= limits.max_total_errors or (at_once and limits.max_consecutive_errors <= 1)
         in_a_row = not at_once and errors >= limits.max_consecutive_errors  # those that did not go well for so long
-        if way is Way.HANGS:  # one that hung is followed by another session, and may be ended before it has given up
+        if way is Try.HANGS:  # one that hung is followed by another session, and may be ended before it has given up
             self.in_time = self.in_time or spent or in_a_row
             return False
         self.in_time = self.in_time or (in_a_row and not spent)
@@ -189,11 +189,11 @@ class _Tries:
         self.attempts = self.retries = 0
         self._seen = {"checks": 0, "merges": 0, "approvals": 0}
 
-    def begin(self) -> tuple[Way, str]:
+    def begin(self) -> tuple[Try, str]:
         """The way of an agent that begins, and what stands for its error."""
         number, self.attempts = self.attempts, self.attempts + 1
         way = self._task_script.way(number)
-        return way, f"{way} {number % WORDS}" if way is Way.UNKNOWN else way.value
+        return way, f"{way} {number % WORDS}" if way is Try.UNKNOWN else way.value
 
     def checks(self) -> bool:
         return self._next("checks", self._task_script.checks)

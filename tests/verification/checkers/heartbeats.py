@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from supervisor.ports import Append
-from supervisor.simulation.works.plans import CHECK_S
+from supervisor.simulation.plan_workload.plans import CHECK_S
 
-__all__ = ["HeartBooks"]
+__all__ = ["HeartbeatChecker"]
 
 Say = Callable[[str, str, str], None]
 BEATING: Final = frozenset({"idle", "busy"})
@@ -22,13 +22,13 @@ GRAIN_S: Final = 1.0
 """The coarsest that timers are rounded to, and more."""
 
 
-class HeartBooks:
+class HeartbeatChecker:
     """The judge's own record of them. *say* reports a law that was broken; *bound_s* is how long a loss may take beyond
     its time; *now* is the run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
-        self.robbed: set[str] = set()
+        self.lost_tasks: set[str] = set()
         """The workstreams, by their names in their plans, a worker of which was lost with what it had."""
         self._streams: dict[str, str] = {}
         """Whose each worker is."""
@@ -92,7 +92,7 @@ class HeartBooks:
         elif record.outcome == "transition" and record.event == "health_check_timeout":
             self._check_lost(worker, int(record.metadata["missed"]), at_s)
             if record.from_status == "busy":
-                self.robbed.add(self._streams[worker])
+                self.lost_tasks.add(self._streams[worker])
         elif record.outcome == "transition" and record.event == "health_check_recovered":
             self._check_back(worker, at_s)
             self._back_s[worker] = self._now()

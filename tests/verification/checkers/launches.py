@@ -1,4 +1,4 @@
-"""Launches: each one's intent is durable before, and a session has one agent at a time."""
+"""LaunchChecker: each one's intent is durable before, and a session has one agent at a time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME
 
-__all__ = ["Launches"]
+__all__ = ["LaunchChecker"]
 
 TEST: Final = "$ sim-check"
 """In the names of acceptance tests, which no agent starts."""
 
 
-class Launches:
+class LaunchChecker:
     """The launches of a run. *say* reports a violation: the invariant, whose it is, and the words."""
 
     def __init__(self, say: Callable[[str, str, str], None]) -> None:

@@ -13,14 +13,14 @@ from typing import Final
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["HeldBooks"]
+__all__ = ["LeaseChecker"]
 
 Say = Callable[[str, str, str], None]
 Key = tuple[str, str]
 LOST: Final = frozenset({"unresponsive", "shutdown"})
 
 
-class HeldBooks:
+class LeaseChecker:
     """Who holds what. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how long what
     is to be let go of may still be held: the end of its session, and the records that follow from it. It begins when
     it is durable that it has come to that, by the clock *now*."""

@@ -16,7 +16,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import Append
 
-__all__ = ["Papers"]
+__all__ = ["MetadataChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S: Final = 1e-3
@@ -66,7 +66,7 @@ class _Run(msgspec.Struct):
     life: int = 0
 
 
-class Papers:
+class MetadataChecker:
     """Those of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s*
     is how long what is due may take on top of its time; *now* is the run's clock, in seconds."""
 

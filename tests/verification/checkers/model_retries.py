@@ -13,7 +13,7 @@ from typing import Final
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
 
-__all__ = ["TELLING", "ModelBooks"]
+__all__ = ["TELLING", "ModelRetryChecker"]
 
 Say = Callable[[str, str, str], None]
 TELLING: Final = frozenset(
@@ -24,7 +24,7 @@ FRUITFUL: Final = 8
 """More requests than a simulated turn makes with something to show for it."""
 
 
-class ModelBooks:
+class ModelRetryChecker:
     """The models of one run. *say* reports a law that was broken: its name, whose, and the words."""
 
     def __init__(self, say: Say, limits: ModelLimits) -> None:

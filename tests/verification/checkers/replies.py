@@ -13,7 +13,7 @@ from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append
 
-__all__ = ["Hearing", "Wanted"]
+__all__ = ["AbortTarget", "ReplyChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
@@ -23,7 +23,7 @@ KNOWN_S = 10.0
 until the disk has recovered."""
 
 
-class Wanted(NamedTuple):
+class AbortTarget(NamedTuple):
     """An abort as the host wants it: the sessions and the calls that must be over when it is answered. ``beside``: the
     sessions are meant as children of this one; who is adopted meanwhile is not."""
 
@@ -33,14 +33,14 @@ class Wanted(NamedTuple):
     beside: str | None = None
 
 
-class _Asking(NamedTuple):
+class _OpenPermission(NamedTuple):
     """A permission that a human may answer: since when, and until when (the run's seconds)."""
 
     since_s: float
     due_s: float
 
 
-class Hearing:
+class ReplyChecker:
     """The host's side of a run.
 
     Args:
@@ -66,7 +66,7 @@ class Hearing:
         """Of each turn its open calls by id, to the agent's name for them."""
         self._begun: dict[str, set[str]] = {}
         """Of each turn the calls that are on record, open, returned or refused."""
-        self._asking: dict[str, _Asking | None] = {}
+        self._asking: dict[str, _OpenPermission | None] = {}
         """Permissions that wait, by their ids: how long a human may answer, if one is asked."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
         """By whom each was answered, and with which option."""
@@ -115,7 +115,7 @@ class Hearing:
             if permission in self._asking or permission in self._permitted:
                 self._say("one_answer", permission, "is asked for twice")
             since_s = self._now()
-            self._asking[permission] = _Asking(since_s, since_s + told["within_s"]) if told["asked"] else None
+            self._asking[permission] = _OpenPermission(since_s, since_s + told["within_s"]) if told["asked"] else None
         else:
             if permission not in self._asking:
                 self._say("one_answer", permission, f"is answered by {told['by']}, and waits for no answer")
@@ -124,7 +124,7 @@ class Hearing:
                 self._check_in_time(permission, asking, at_s)
             self._permitted[permission] = (told["by"], told["option"])
 
-    def _check_in_time(self, permission: str, asking: _Asking, at_s: float) -> None:
+    def _check_in_time(self, permission: str, asking: _OpenPermission, at_s: float) -> None:
         late_s = at_s - asking.due_s - self._slept_since(asking.since_s)
         if late_s > self._grain_s + ROUNDING_S:
             self._say("punctual", permission, f"is answered {late_s:g} s after its time")
@@ -173,18 +173,18 @@ class Hearing:
         return call in self._open_calls.get(call.rpartition(":c")[0], ())
 
     # ------------------------------------------------------------------ aborts
-    def want_abort(self, target: str, scope: AbortScope) -> Wanted:
+    def want_abort(self, target: str, scope: AbortScope) -> AbortTarget:
         """What must be over when that abort is answered, as far as is on record now."""
         session_id = target.partition(":")[0]
         match scope:
             case AbortScope.TOOL:
                 every = (one for calls in self._open_calls.values() for one in calls)
                 calls = [one for one in every if one == target or one.startswith(f"{target}:")]
-                return Wanted(target, (), tuple(calls))
+                return AbortTarget(target, (), tuple(calls))
             case AbortScope.SESSION:
-                return Wanted(target, (session_id,) if session_id in self._states else (), ())
+                return AbortTarget(target, (session_id,) if session_id in self._states else (), ())
             case AbortScope.SIBLING:
-                return Wanted(target, self._siblings(session_id), (), self._parents.get(session_id))
+                return AbortTarget(target, self._siblings(session_id), (), self._parents.get(session_id))
 
     def _siblings(self, session_id: str) -> tuple[str, ...]:
         """Those beside it, where their parent lives and so keeps them."""
@@ -193,7 +193,7 @@ class Hearing:
             return ()
         return tuple(one for one in self._children.get(parent, ()) if one != session_id)
 
-    def abort_answered(self, wanted: Wanted, receipt: Receipt, waited: Collection[str] = ()) -> None:
+    def abort_answered(self, wanted: AbortTarget, receipt: Receipt, waited: Collection[str] = ()) -> None:
         """An abort was answered: what it was to end has been told so, on record, or was ending already; a disk that is
         down, or had not answered by the deadline, is said so in the receipt. *waited*: those whose last record it waits
         for."""

@@ -10,13 +10,13 @@ from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["ResultBooks"]
+__all__ = ["ResultChecker"]
 
 Say = Callable[[str, str, str], None]
 ENDS: Final = frozenset({"completed", "failed", "cancelled"})
 
 
-class ResultBooks:
+class ResultChecker:
     """The workstreams of one journal. *say* reports a law that was broken."""
 
     def __init__(self, say: Say) -> None:

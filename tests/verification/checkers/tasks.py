@@ -19,22 +19,22 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts, Way
+from supervisor.simulation.plan_workload.plans import DEPUTY, WORKER
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts, Try
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR
-from tests.verification.checkers.archive import ArchiveBooks
-from tests.verification.checkers.checkpoints import Savings
-from tests.verification.checkers.command_log import Orders
-from tests.verification.checkers.expected_outcome import USUAL, WATCHED, Ending, foretell
-from tests.verification.checkers.heartbeats import HeartBooks
-from tests.verification.checkers.leases import HeldBooks
-from tests.verification.checkers.metadata import Papers
-from tests.verification.checkers.results import ResultBooks
-from tests.verification.checkers.work_conservation import Idling
+from tests.verification.checkers.archive import ArchiveChecker
+from tests.verification.checkers.checkpoints import CheckpointChecker
+from tests.verification.checkers.command_log import CommandLogChecker
+from tests.verification.checkers.expected_outcome import USUAL, WATCHED, Ending, expected_endings
+from tests.verification.checkers.heartbeats import HeartbeatChecker
+from tests.verification.checkers.leases import LeaseChecker
+from tests.verification.checkers.metadata import MetadataChecker
+from tests.verification.checkers.results import ResultChecker
+from tests.verification.checkers.work_conservation import WorkConservationChecker
 
-__all__ = ["WorkBooks"]
+__all__ = ["TaskChecker"]
 
 Say = Callable[[str, str, str], None]
 HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
@@ -48,9 +48,9 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "worker": frozenset({"shutdown"}),
 }
 """Where an entity of the work side rests when its plan is over."""
-PASSING: Final = frozenset({Way.BUSY, Way.OVERLOADED, Way.UNKNOWN})
+PASSING: Final = frozenset({Try.BUSY, Try.OVERLOADED, Try.UNKNOWN})
 """What is tried again in the same session, for its agent was ready."""
-NOBODYS: Final = "nobody goes on with its plan"
+UNCLAIMED: Final = "nobody goes on with its plan"
 """Of a task that was done, and is closed without a merge: whoever wanted its plan had given that up, or never came."""
 FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
 """What nothing follows."""
@@ -74,7 +74,7 @@ OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-class TaskBook(msgspec.Struct):
+class TaskState(msgspec.Struct):
     """What is on record of one task: its entity, its state, and who holds it."""
 
     entity_id: str
@@ -86,7 +86,7 @@ class TaskBook(msgspec.Struct):
     """Its newest run."""
     excused: bool = False
     """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
-    nobodys: bool = False
+    unclaimed: bool = False
     """It was closed, under the supervisor of now, as one whose plan nobody goes on with: it is on its branch."""
     unmerged: bool = False
     """The same, under any supervisor."""
@@ -95,7 +95,7 @@ class TaskBook(msgspec.Struct):
     left_s: float = 0.0
 
 
-class WorkBooks:
+class TaskChecker:
     """The work side of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how
     long it may take until what an end leaves behind is let go of, on record, by the clock *now*; *archive*: the run has
     one."""
@@ -104,24 +104,27 @@ class WorkBooks:
         self,
         say: Say,
         task_scripts: TaskScripts,
-        places: Places,
+        workspaces: WorkspaceContents,
         bound_s: float,
         now: Callable[[], float],
         *,
         archive: bool = False,
     ) -> None:
         self._say, self._now = say, now
-        self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
-        self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
-        self._orders = Orders(say)
-        self._results = ResultBooks(say)
-        self._archive = ArchiveBooks(say) if archive else None
+        self.leases, self.heartbeats = LeaseChecker(say, bound_s, now), HeartbeatChecker(say, bound_s, now)
+        self.metadata, self.conservation = (
+            MetadataChecker(say, bound_s, now),
+            WorkConservationChecker(say, bound_s, now),
+        )
+        self._command_log = CommandLogChecker(say)
+        self._results = ResultChecker(say)
+        self._archive = ArchiveChecker(say) if archive else None
         self._task_scripts = task_scripts
-        self._tasks: dict[str, TaskBook] = {}
+        self._tasks: dict[str, TaskState] = {}
         """By the task's name in its plan: those of the newest run of that."""
-        self._books: dict[str, TaskBook] = {}
+        self._books: dict[str, TaskState] = {}
         """By entity: a task, or its run."""
-        self._by_stream: dict[str, dict[str, TaskBook]] = {}
+        self._by_stream: dict[str, dict[str, TaskState]] = {}
         """By the task's name, and by the workstream that it was born in."""
         self._moved: dict[str, int] = {}
         """With which record a plan that was run moved its workstream last."""
@@ -130,28 +133,28 @@ class WorkBooks:
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of every entity of the work side."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
-        self.savings = Savings(say, task_scripts, places)
+        self.checkpoints = CheckpointChecker(say, task_scripts, workspaces)
         self.lost_processes = False
         """Some process may live that nobody can end: its warden was lost."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
         """Another supervisor."""
-        self.held.started()
-        self.papers.ended()
-        self.idling.ended()
-        self.hearts.forget()
+        self.leases.started()
+        self.metadata.ended()
+        self.conservation.ended()
+        self.heartbeats.forget()
         for book in self._books.values():
-            book.nobodys = False
+            book.unclaimed = False
 
     def ended(self, how: str) -> None:
         """It was killed, gave up without its disk, or closed in order."""
         if how != "closed":
-            self.savings.cut_short()
+            self.checkpoints.supervisor_lost()
         if how != "gave up":
-            self.held.ended()
-            self.papers.ended()
-            self.idling.ended()
+            self.leases.ended()
+            self.metadata.ended()
+            self.conservation.ended()
         if self._archive is not None:
             if how == "closed":
                 self._archive.closed()
@@ -165,32 +168,32 @@ class WorkBooks:
 
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be recorded for so long."""
-        self.held.delayed(seconds)
-        self.papers.delayed(seconds)
-        self.idling.delayed(seconds)
+        self.leases.delayed(seconds)
+        self.metadata.delayed(seconds)
+        self.conservation.delayed(seconds)
 
     def slept(self, seconds: float) -> None:
         """Nothing could be done for so long."""
-        self.held.delayed(seconds)
-        self.papers.delayed(seconds)
-        self.idling.delayed(seconds)
-        self.hearts.slept(seconds)
+        self.leases.delayed(seconds)
+        self.metadata.delayed(seconds)
+        self.conservation.delayed(seconds)
+        self.heartbeats.slept(seconds)
 
     # ------------------------------------------------------------------ what is asked
     def planned(self, plan: Plan) -> None:
         """The host has a plan run."""
         tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
         self._plans[plan.workstream] = (plan, tasks)
-        self.papers.planned(plan)
+        self.metadata.planned(plan)
 
     def has_closed(self, session_id: str) -> bool:
         """Whether a task that this session holds is closed."""
         return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
 
-    def told(self, results: Iterable[TaskResult], now_s: float) -> None:
+    def plan_ended(self, results: Iterable[TaskResult], now_s: float) -> None:
         """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
         results = list(results)
-        stream = self._carried_out([one.id for one in results])
+        stream = self._workstream_of([one.id for one in results])
         for one in results:
             book = self._by_stream.get(one.id, {}).get(stream) or self._tasks.get(one.id)
             if book is None:
@@ -202,16 +205,16 @@ class WorkBooks:
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
-            if book.nobodys and not self._is_brought(book, stream):  # somebody did, and this is the answer
-                self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
+            if book.unclaimed and not self._was_closed_before(book, stream):  # somebody did, and this is the answer
+                self._say("completion_requirement", one.id, f"is closed without a merge, since {UNCLAIMED}")
             if one.outcome == "completed":
                 self._check_merged(book)
             if one.outcome == "failed":
-                self.papers.failed(book.entity_id)
+                self.metadata.failed(book.entity_id)
             if not 0 <= one.took_s <= now_s + ROUNDING_S:
                 self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
 
-    def _carried_out(self, names: Iterable[str]) -> str:
+    def _workstream_of(self, names: Iterable[str]) -> str:
         """The workstream that a plan of these tasks, which is over just now, was on: a plan may go on with what an
         earlier one had left, and other plans, of tasks with these names, may have come and gone meanwhile."""
         streams = {stream for name in names for stream in self._by_stream.get(name, ())}
@@ -220,18 +223,18 @@ class WorkBooks:
                 streams.add(stream)
         return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
 
-    def _check_merged(self, book: TaskBook) -> None:
+    def _check_merged(self, book: TaskState) -> None:
         """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
-        places, task_script = self.savings.places, self._task_scripts.of(book.name)
-        if task_script is None or not places.worktrees:
+        workspaces, task_script = self.checkpoints.workspaces, self._task_scripts.of(book.name)
+        if task_script is None or not workspaces.worktrees:
             return
         if book.unmerged and not (task_script.merged and task_script.merged[-1]):
             self._say("completion_requirement", book.name, f"counts as done; its merges were {task_script.merged}")
-        done = [one for one in task_script.attempts if one.way is Way.DONE and one.session_id == book.holder]
-        if done and not book.excused and (missing := places.lacks(done[-1].pieces)):
+        done = [one for one in task_script.attempts if one.way is Try.DONE and one.session_id == book.holder]
+        if done and not book.excused and (missing := workspaces.lacks(done[-1].pieces)):
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
-    def _is_brought(self, book: TaskBook, stream: str) -> bool:
+    def _was_closed_before(self, book: TaskState, stream: str) -> bool:
         """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md)."""
         streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
@@ -261,16 +264,16 @@ class WorkBooks:
         record = one.record
         if self._archive is not None:
             self._archive.wrote(one)
-        self.hearts.happened(at_s)
+        self.heartbeats.happened(at_s)
         if record.entity_type not in SETTLED:
             return
-        self._orders.wrote(record)
+        self._command_log.wrote(record)
         self._results.wrote(record)
-        self.held.wrote(one, at_s)
-        self.papers.wrote(one, at_s, self._config)
-        self.idling.wrote(one, at_s)
+        self.leases.wrote(one, at_s)
+        self.metadata.wrote(one, at_s, self._config)
+        self.conservation.wrote(one, at_s)
         if record.entity_type == "worker":
-            self.hearts.wrote(one, at_s)
+            self.heartbeats.wrote(one, at_s)
             self._worker(record)
         self._states[record.entity_id] = (record.entity_type, one.state)
         if record.entity_type == "workstream" and record.outcome == "born":
@@ -287,7 +290,7 @@ class WorkBooks:
         if record.outcome == "born":
             stream = str(record.metadata["workstream"])
             books = (by_stream.get(stream) for by_stream in self._by_stream.values())
-            self.savings.gone_on({book.entity_id for book in books if book is not None})
+            self.checkpoints.plan_continued({book.entity_id for book in books if book is not None})
 
     def _run(self, record: LifecycleEvent) -> None:
         if record.outcome == "born":
@@ -295,7 +298,7 @@ class WorkBooks:
         book = self._books[record.entity_id]
         book.run_id = record.entity_id
         if (task := self._config(book.name)) is not None:
-            self.savings.wrote(record, book.name, task)
+            self.checkpoints.wrote(record, book.name, task)
 
     def _config(self, name: str) -> TaskConfig | None:
         """What the plan says of that task; nothing of one that somebody split another one into."""
@@ -305,7 +308,7 @@ class WorkBooks:
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
             name, told = str(record.metadata["name"]), record.metadata
-            book = self._books[record.entity_id] = self._tasks[name] = TaskBook(record.entity_id, name, state)
+            book = self._books[record.entity_id] = self._tasks[name] = TaskState(record.entity_id, name, state)
             self._by_stream.setdefault(name, {})[str(told["workstream"])] = book
             return
         book = self._books[record.entity_id]
@@ -313,13 +316,13 @@ class WorkBooks:
             book.before, book.left_s = book.state, self._now()
         book.state = state
         if record.event == "closed" and record.outcome == "transition":
-            book.nobodys = book.unmerged = NOBODYS in record.reason
+            book.unclaimed = book.unmerged = UNCLAIMED in record.reason
         if record.event == "claimed" and record.outcome == "transition":
             book.holder = str(record.metadata["by"])
         book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
 
     # ------------------------------------------------------------------ what the world sees
-    def begun(self, task_script: TaskScript, attempt: Attempt) -> None:
+    def attempt_began(self, task_script: TaskScript, attempt: Attempt) -> None:
         """An agent begins to work on a task: it may, and nobody else does."""
         book = self._tasks.get(task_script.name)
         if book is None:
@@ -336,7 +339,7 @@ class WorkBooks:
             self._say("one_holder", task_script.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
         self._check_place(task_script.name)
         if (task := self._config(task_script.name)) is not None:
-            self.savings.begun(task_script, attempt, task)
+            self.checkpoints.attempt_began(task_script, attempt, task)
 
     def _check_place(self, name: str) -> None:
         _, tasks = self._plans[name.partition("t")[0]]
@@ -359,17 +362,17 @@ class WorkBooks:
             if state not in SETTLED[kind]:
                 self._say("nothing_lost", entity_id, f"is {state} when its plan is over")
         closed = {name for name, book in self._tasks.items() if book.state == "CLOSED"}
-        self.savings.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
+        self.checkpoints.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
         for _, tasks in self._plans.values():
             for name, task in tasks.items():
                 book, task_script = self._tasks.get(name), self._task_scripts.of(name)
                 if book is not None and task_script is not None:
-                    self._bear_out(task, book, task_script)
-                    self._bear_out_whole(task, book, task_script)
+                    self._check_closed(task, book, task_script)
+                    self._check_whole(task, book, task_script)
 
-    def _bear_out(self, task: TaskConfig, book: TaskBook, task_script: TaskScript) -> None:
+    def _check_closed(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
         if book.state == "CLOSED" and task.agent in (WORKER, DEPUTY) and not book.excused:
-            done = any(one.way is Way.DONE and one.session_id == book.holder for one in task_script.attempts)
+            done = any(one.way is Try.DONE and one.session_id == book.holder for one in task_script.attempts)
             if not done:
                 self._say("honest_ends", task.id, f"is closed, and {book.holder or 'nobody'} has not done it")
             if task.acceptance and not (task_script.checked and task_script.checked[-1]):
@@ -377,7 +380,7 @@ class WorkBooks:
             if not book.unmerged and not (task_script.merged and task_script.merged[-1]):
                 self._say("completion_requirement", task.id, f"is closed; its merges were {task_script.merged}")
 
-    def _bear_out_whole(self, task: TaskConfig, book: TaskBook, task_script: TaskScript) -> None:
+    def _check_whole(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
         """What was split by its plan is looked at as a whole, when its parts are done."""
         if (
             book.state == "CLOSED"
@@ -390,15 +393,15 @@ class WorkBooks:
                 "completion_requirement", task.id, f"is closed; the tests of the whole said {task_script.checked}"
             )
 
-    def as_foretold(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
+    def check_expected(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
         """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
         much, and are watched so; but in a plan whose worker was lost with what it had, which is another one's then."""
-        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.hearts.robbed]:
+        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.heartbeats.lost_tasks]:
             given_up_s = self._given_up_s(tasks)
             for task in tasks.values():
                 self._check_times(plan, task, given_up_s)
                 self._check_sessions(task)
-            endings = foretell(plan, self._task_scripts, session, liveness)
+            endings = expected_endings(plan, self._task_scripts, session, liveness)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
@@ -421,7 +424,7 @@ class WorkBooks:
             if took_s > most_s + ENDED_S:
                 self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
             unwanted = one.ended_s is not None and one.ended_s >= given_up_s
-            if one.way is Way.HANGS and not unwanted and took_s < min(most_s, UNHEARD_S) - STARTED_S:
+            if one.way is Try.HANGS and not unwanted and took_s < min(most_s, UNHEARD_S) - STARTED_S:
                 self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
 
     def _check_sessions(self, task: TaskConfig) -> None:

@@ -22,7 +22,7 @@ from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.types import Ladder, LifecycleEvent, Rung
 
-__all__ = ["Promised"]
+__all__ = ["TimerChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
@@ -63,7 +63,7 @@ class _End(NamedTuple):
     pressed: bool
 
 
-class Promised:
+class TimerChecker:
     """The timers of entities, and the ends of sessions.
 
     Args:

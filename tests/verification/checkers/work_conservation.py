@@ -14,7 +14,7 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["Idling"]
+__all__ = ["WorkConservationChecker"]
 
 Say = Callable[[str, str, str], None]
 WORKING: Final = frozenset({"running", "validating"})
@@ -35,7 +35,7 @@ class _Stream(msgspec.Struct):
     """Until when, by the journal's clock."""
 
 
-class Idling:
+class WorkConservationChecker:
     """Of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how long a claim
     may take until it is on record; *now* is the run's clock, in seconds."""
 
@@ -81,10 +81,10 @@ class Idling:
             case "task", "transition":
                 name = self._tasks[record.entity_id][0]
                 self._tasks[record.entity_id] = (name, one.state)
-                self._reckon(name, record, self._job.get(record.entity_id))
+                self._update_due(name, record, self._job.get(record.entity_id))
             case "task", "fact" if record.event == "ProviderBreaker":
-                self._turned(record)
-                self._reckon(self._tasks[record.entity_id][0], record, None)
+                self._note_breaker(record)
+                self._update_due(self._tasks[record.entity_id][0], record, None)
             case "job", "born":
                 task = str(record.metadata["task"])
                 self._job[task] = record.entity_id
@@ -97,15 +97,15 @@ class Idling:
                         jobs[record.entity_id] = None
                     else:
                         jobs.pop(record.entity_id, None)
-                self._reckon(name, record, record.entity_id)
+                self._update_due(name, record, record.entity_id)
             case "worker", "transition":
                 self._worker(record, one)
-                self._reckon(one.parent_id or "", record, None)
+                self._update_due(one.parent_id or "", record, None)
 
     def _stream(self, name: str) -> _Stream:
         return self._streams.setdefault(name, _Stream())
 
-    def _turned(self, record: LifecycleEvent) -> None:
+    def _note_breaker(self, record: LifecycleEvent) -> None:
         shut, key = self._stream(self._tasks[record.entity_id][0]).shut, str(record.metadata["provider"])
         shut.pop(key, None)
         if record.metadata["circuit"] != "closed":
@@ -119,7 +119,7 @@ class Idling:
         if one.state == "idle" and record.entity_id in stream.able:
             stream.idle[record.entity_id] = stream.able[record.entity_id]
 
-    def _reckon(self, name: str, record: LifecycleEvent, job: str | None) -> None:
+    def _update_due(self, name: str, record: LifecycleEvent, job: str | None) -> None:
         """Whether *job*, or ``None``: any of them, could be had from now on, or cannot any more."""
         stream = self._stream(name)
         was_busy, stream.busy = stream.busy, bool(stream.working)
@@ -128,12 +128,12 @@ class Idling:
         changed = job is None or stream.busy != was_busy
         for one in {**stream.queued, **self._due} if changed else (job,):
             if one is not None and self._stream_of(one) == name:
-                self._reckon_one(stream, record, one)
+                self._update_job(stream, record, one)
 
     def _stream_of(self, job: str) -> str:
         return self._tasks[self._needs[job][0]][0]
 
-    def _reckon_one(self, stream: _Stream, record: LifecycleEvent, job: str) -> None:
+    def _update_job(self, stream: _Stream, record: LifecycleEvent, job: str) -> None:
         task, needs = self._needs[job]
         waits = not stream.busy and job in stream.queued and self._tasks[task][1] == "OPEN"
         if waits and _has(stream.idle.values(), needs):

@@ -17,11 +17,11 @@ import msgspec
 
 from supervisor.journal.jsonl import transition_line
 from supervisor.simulation.keyed_random import KeyedRandom
-from tests.verification.power_cuts.durable_pages import Platter, Survivors
-from tests.verification.power_cuts.journal_run import Plan, Verdict, Writer, found, judged
+from tests.verification.power_cuts.durable_pages import DurablePages, Survivors
+from tests.verification.power_cuts.journal_run import Comparison, Plan, Writer, compare_with_plan, found
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
-__all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "Run", "Setup", "Tally"]
+__all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "CutCounts", "Run", "Setup"]
 
 _LIVES: Final = 2
 """How often a writer begins in a run: the second begins on what the first one's last power cut left."""
@@ -66,7 +66,7 @@ _SOUND: Final = (Setup(), Setup(), _FAILING)
 """What the figures are about: two disks in three work, one fails and says so."""
 
 
-class Tally(msgspec.Struct):
+class CutCounts(msgspec.Struct):
     """What one run, or many, came to."""
 
     runs: int = 0
@@ -82,10 +82,10 @@ class Tally(msgspec.Struct):
     first_failure: str | None = None
     digest: bytes = b""
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: Comparison) -> int:
         return self.verdicts.get(verdict.name, 0)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: CutCounts) -> None:
         """Count what came after."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -114,22 +114,22 @@ class Run:
     """One seed: a plan, a disk to write on, and a machine that finds what was left."""
 
     def __init__(self, kind: str, seed: int, witness: Path | None) -> None:
-        chance = KeyedRandom(seed, kind)
-        self._setup = _setup(kind, chance)
-        self._chance = chance
+        random = KeyedRandom(seed, kind)
+        self._setup = _setup(kind, random)
+        self._random = random
         self._witness = witness
         self._seed = seed
         self._kind = kind
-        self._plan = Plan(chance, _LIVES * _BATCHES_PER_LIFE)
-        self._disk = SimulatedDisk("written", chance.below("disk"), self._setup.connection)
+        self._plan = Plan(random, _LIVES * _BATCHES_PER_LIFE)
+        self._disk = SimulatedDisk("written", random.below("disk"), self._setup.connection)
         self._machine = SimulatedDisk("found")
         self._left: dict[str, bytearray] = {}
         self._there = 0
-        self._known: dict[tuple[int, ...], int | Verdict] = {}
+        self._known: dict[tuple[int, ...], int | Comparison] = {}
         self._digest = blake2b(digest_size=16)
-        self.tally = Tally(runs=1)
+        self.tally = CutCounts(runs=1)
 
-    def run(self, cuts: int) -> Tally:
+    def run(self, cuts: int) -> CutCounts:
         try:
             for life in range(_LIVES):
                 if not self._lives(life, min(_CUTS_PER_LIFE, cuts - self.tally.cuts)):
@@ -146,14 +146,14 @@ class Run:
         """Write, and cut that work *cuts* times; whether one of the cuts left something to go on with."""
         if cuts <= 0:
             return False
-        chance = self._chance.below("life", life)
-        platter = Platter(self._left)
+        random = self._random.below("life", life)
+        platter = DurablePages(self._left)
         self._known.clear()
-        acknowledged = self._written(chance)
-        steps, done, goes_on = self._disk.steps, 0, chance.integer(0, cuts - 1, "goes on")
-        draws = chance.stream("cuts")
-        there: int | Verdict = 0
-        for number, point in enumerate(_points(chance, cuts, acknowledged[1][0], len(steps))):
+        acknowledged = self._written(random)
+        steps, done, goes_on = self._disk.steps, 0, random.integer(0, cuts - 1, "goes on")
+        draws = random.stream("cuts")
+        there: int | Comparison = 0
+        for number, point in enumerate(_points(random, cuts, acknowledged[1][0], len(steps))):
             platter.make(steps[done:point])
             done = point
             survivors, opened = self._cut(platter, draws, point, _promised(acknowledged, point))
@@ -169,12 +169,12 @@ class Run:
         """A control that was caught has served."""
         return self._kind in CONTROLS and self.tally.first_failure is not None
 
-    def _written(self, chance: KeyedRandom) -> list[tuple[int, int]]:
+    def _written(self, random: KeyedRandom) -> list[tuple[int, int]]:
         disk = self._disk
         disk.mount(self._left)
         disk.faults = self._setup.faults
-        disk.checkpoint_pages = chance.integer(4, 60, "checkpoint")
-        writer = Writer(self._plan, disk, chance.below("writer"), hasty=self._setup.hasty, there=self._there)
+        disk.checkpoint_pages = random.integer(4, 60, "checkpoint")
+        writer = Writer(self._plan, disk, random.below("writer"), hasty=self._setup.hasty, there=self._there)
         writer.write(min(self._there + _BATCHES_PER_LIFE, len(self._plan.batches)))
         self.tally.acknowledged += writer.acknowledged[-1][1] - self._there
         self.tally.lost_alive += writer.lost_alive
@@ -182,15 +182,17 @@ class Run:
             self._failed("an acknowledged batch was missing although the power never went")
         return writer.acknowledged
 
-    def _cut(self, platter: Platter, draws: Random, point: int, promised: int) -> tuple[Survivors, int | Verdict]:
+    def _cut(
+        self, platter: DurablePages, draws: Random, point: int, promised: int
+    ) -> tuple[Survivors, int | Comparison]:
         survivors = platter.cut(draws)
         there = self._opened(survivors, self._lines(promised, draws))
-        verdict = judged(there, promised)
+        verdict = compare_with_plan(there, promised)
         self._digest.update(f"{point} {survivors.lost} {survivors.torn} {there} {verdict.name}\n".encode())
         self._count(verdict, survivors.lost, survivors.torn)
         return survivors, there
 
-    def _opened(self, survivors: Survivors, lines: Path | None) -> int | Verdict:
+    def _opened(self, survivors: Survivors, lines: Path | None) -> int | Comparison:
         """What the opening finds. The same files have the same answer; what else it reads is not among them."""
         key = survivors.key if lines is None else None
         if key is not None and key in self._known:
@@ -212,13 +214,13 @@ class Run:
         self._witness.write_bytes(text[: int(len(text) * share)])
         return self._witness
 
-    def _count(self, verdict: Verdict, lost: int, torn: int) -> None:
+    def _count(self, verdict: Comparison, lost: int, torn: int) -> None:
         tally = self.tally
         tally.cuts += 1
         tally.sectors_lost += lost
         tally.sectors_torn += torn
         tally.verdicts[verdict.name] = tally.verdicts.get(verdict.name, 0) + 1
-        if verdict is not Verdict.WHOLE:
+        if verdict is not Comparison.WHOLE:
             self._failed(verdict.value)
 
     def _failed(self, why: str) -> None:
@@ -226,10 +228,10 @@ class Run:
             self.tally.first_failure = f"seed {self._seed}, cut {self.tally.cuts}: {why}"
 
 
-def _points(chance: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
+def _points(random: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
     """Where to cut: three times in four after the opening, which takes up to half of the steps."""
-    first = [1 if chance.happens(0.25, "early", number) else opened for number in range(cuts)]
-    return sorted(chance.integer(low, steps, "point", number) for number, low in enumerate(first))
+    first = [1 if random.happens(0.25, "early", number) else opened for number in range(cuts)]
+    return sorted(random.integer(low, steps, "point", number) for number, low in enumerate(first))
 
 
 def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
@@ -240,7 +242,7 @@ def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
 _encode = msgspec.json.Encoder().encode
 
 
-def _setup(kind: str, chance: KeyedRandom) -> Setup:
+def _setup(kind: str, random: KeyedRandom) -> Setup:
     if kind == LIES:
         return _LYING
-    return CONTROLS[kind] if kind else chance.choice(_SOUND, "setup")
+    return CONTROLS[kind] if kind else random.choice(_SOUND, "setup")

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["SECTOR_BYTES", "Pending", "Platter", "Step", "Survivors", "put"]
+__all__ = ["SECTOR_BYTES", "DurablePages", "Pending", "Step", "Survivors", "put"]
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all when it is honest; the smallest in use, so the most tears."""
 
 Step = tuple[Callable[..., None], tuple[Any, ...]]
-"""A change of the disk: a method of :class:`Platter`, and what it was called with."""
+"""A change of the disk: a method of :class:`DurablePages`, and what it was called with."""
 
 Pending = tuple[int, bytes | None]
 """Bytes for an offset; ``None`` cuts the file there."""
@@ -40,7 +40,7 @@ class Survivors(msgspec.Struct, gc=False):
     key: tuple[int, ...] | None
 
 
-class Platter:
+class DurablePages:
     """What is durable, and what waits in the cache, in the order it came.
 
     Args:

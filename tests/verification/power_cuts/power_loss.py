@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from supervisor.simulation.search.many import Failed, each
-from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, LIES, Run, Tally
-from tests.verification.power_cuts.journal_run import Verdict
+from supervisor.simulation.search.many import TaskFailed, map_in_order
+from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, LIES, CutCounts, Run
+from tests.verification.power_cuts.journal_run import Comparison
 
 __all__ = ["Control", "DiskReport", "Lying", "power_loss"]
 
@@ -120,14 +120,14 @@ def power_loss(
             raise ValueError(f"{name}: {value} is too few; give at least 1")
     summary = _Summary(first_seed)
 
-    def done(task: _Task, tally: Tally | Failed) -> None:
-        if isinstance(tally, Failed):
+    def done(task: _Task, tally: CutCounts | TaskFailed) -> None:
+        if isinstance(tally, TaskFailed):
             raise RuntimeError(f"the runs from seed {task.first_seed} on: {tally.words}")
         summary.add(task, tally)
         if progress is not None and not task.kind:
             progress(summary.sound.cuts)
 
-    each(_done, _tasks(cuts, first_seed), jobs, done)
+    map_in_order(_done, _tasks(cuts, first_seed), jobs, done)
     return summary.report()
 
 
@@ -146,9 +146,9 @@ def _chunks(kind: str, first_seed: int, cuts: int) -> list[_Task]:
     return [_Task(kind, first_seed + start // CUTS_PER_RUN, min(step, cuts - start)) for start in starts]
 
 
-def _done(task: _Task) -> Tally:
+def _done(task: _Task) -> CutCounts:
     """All of a task's runs, one after another."""
-    total = Tally()
+    total = CutCounts()
     with tempfile.TemporaryDirectory() as folder:
         witness = Path(folder) / "transitions.jsonl" if task.kind == LIES else None
         for number, start in enumerate(range(0, task.cuts, CUTS_PER_RUN)):
@@ -162,14 +162,14 @@ class _Summary:
 
     def __init__(self, first_seed: int) -> None:
         self._first_seed = first_seed
-        self._totals = {kind: Tally() for kind in ("", LIES, *CONTROLS)}
+        self._totals = {kind: CutCounts() for kind in ("", LIES, *CONTROLS)}
 
     @property
-    def sound(self) -> Tally:
+    def sound(self) -> CutCounts:
         """What the figures are about: the production journal on disks that keep their word."""
         return self._totals[""]
 
-    def add(self, task: _Task, tally: Tally) -> None:
+    def add(self, task: _Task, tally: CutCounts) -> None:
         self._totals[task.kind].add(tally)
 
     def report(self) -> DiskReport:
@@ -179,8 +179,8 @@ class _Summary:
             cuts=sound.cuts,
             openings=sound.openings,
             acknowledged=sound.acknowledged,
-            lost_acknowledgements=sound.count(Verdict.LOST) + sound.lost_alive,
-            corrupt=sound.count(Verdict.REFUSED) + sound.count(Verdict.WRONG),
+            lost_acknowledgements=sound.count(Comparison.LOST) + sound.lost_alive,
+            corrupt=sound.count(Comparison.REFUSED) + sound.count(Comparison.WRONG),
             first_failure=sound.first_failure,
             sectors_lost=sound.sectors_lost,
             sectors_torn=sound.sectors_torn,
@@ -195,11 +195,11 @@ class _Summary:
         return Lying(
             runs=total.runs,
             cuts=total.cuts,
-            harmless=total.count(Verdict.WHOLE),
-            detected_by_opening=total.count(Verdict.REFUSED),
-            detected_by_record=total.count(Verdict.LOST),
-            undetected=total.count(Verdict.WRONG),
+            harmless=total.count(Comparison.WHOLE),
+            detected_by_opening=total.count(Comparison.REFUSED),
+            detected_by_record=total.count(Comparison.LOST),
+            undetected=total.count(Comparison.WRONG),
         )
 
-    def _control(self, total: Tally) -> Control:
+    def _control(self, total: CutCounts) -> Control:
         return Control(total.runs, total.failed_runs)

@@ -1,7 +1,7 @@
 """A simulated disk under the real SQLite: a VFS of its own, and the few things the journal asks of files besides.
 
 Every operation may fail as a disk does, by name and by chance. Every step that changes something is kept, so that the
-same work can be cut at each of its steps: a ``Platter`` that makes them anew knows what would survive there.
+same work can be cut at each of its steps: a ``DurablePages`` that makes them anew knows what would survive there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.journal.files import Files
 from supervisor.simulation.keyed_random import KeyedRandom
-from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step, put
+from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, DurablePages, Step, put
 
 __all__ = ["DiskFaults", "SimulatedDisk"]
 
@@ -39,15 +39,15 @@ class SimulatedDisk(Files):
 
     Args:
         name: its name as a SQLite VFS; one disk of a process has it at a time.
-        chance: its draws; an operation's name is its number.
+        random: its draws; an operation's name is its number.
         connection: what a connection is made of, so that a test can plant a mistake in one.
     """
 
     def __init__(
-        self, name: str, chance: KeyedRandom | None = None, connection: type[apsw.Connection] = apsw.Connection
+        self, name: str, random: KeyedRandom | None = None, connection: type[apsw.Connection] = apsw.Connection
     ) -> None:
         self._name = name
-        self._chance = chance or KeyedRandom(0)
+        self._random = random or KeyedRandom(0)
         self._connection = connection
         self._vfs = _Vfs(name, self)
         self.faults = DiskFaults()
@@ -88,13 +88,13 @@ class SimulatedDisk(Files):
 
     def rename(self, old: Path, new: Path) -> None:
         number = self._numbers[str(new)] = self._numbers.pop(str(old))
-        self._did(Platter.rename, str(old), str(new), number)
+        self._did(DurablePages.rename, str(old), str(new), number)
 
     def sync(self, path: Path) -> None:
         if (number := self._numbers.get(str(path))) is not None:
             self.sync_file(number)
         elif not self._sync_goes_wrong(None):
-            self._did(Platter.sync_names)
+            self._did(DurablePages.sync_names)
 
     def boot(self) -> str:
         return f"boot {self._boots} of {self._name}"
@@ -103,8 +103,8 @@ class SimulatedDisk(Files):
         if (number := self._numbers.get(str(path))) is None:
             return
         self.sync_file(number)
-        if any(step is Platter.fail_sync for step, _ in self.steps):
-            platter = Platter(self._mounted)
+        if any(step is DurablePages.fail_sync for step, _ in self.steps):
+            platter = DurablePages(self._mounted)
             platter.make(self.steps)
             self._views[number][:] = platter.content(number)
 
@@ -119,19 +119,19 @@ class SimulatedDisk(Files):
         if number is None:
             number = self._numbers[name] = len(self._views)
             self._views.append(bytearray())
-            self._did(Platter.create, name)
+            self._did(DurablePages.create, name)
         return number, self._views[number]
 
     def unlink(self, name: str) -> None:
         if self._numbers.pop(name, None) is not None:
-            self._did(Platter.remove, name)
+            self._did(DurablePages.remove, name)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         error = self._write_error()
         if error is not None:  # some sectors are done
-            data = data[: self._chance.integer(0, len(data) // SECTOR_BYTES, "part", self._operations) * SECTOR_BYTES]
+            data = data[: self._random.integer(0, len(data) // SECTOR_BYTES, "part", self._operations) * SECTOR_BYTES]
         put(self._views[number], [(offset, data)])
-        self._did(Platter.write, number, offset, data)
+        self._did(DurablePages.write, number, offset, data)
         if error is not None:
             raise error
 
@@ -139,14 +139,14 @@ class SimulatedDisk(Files):
         if (error := self._write_error()) is not None:
             raise error
         del self._views[number][size:]
-        self._did(Platter.truncate, number, size)
+        self._did(DurablePages.truncate, number, size)
 
     def sync_file(self, number: int, *, names: bool = False) -> None:
         """Make a file durable; with *names*, its directory too."""
         if not self._sync_goes_wrong(number):
-            self._did(Platter.sync, number)
+            self._did(DurablePages.sync, number)
             if names:
-                self._did(Platter.sync_names)
+                self._did(DurablePages.sync_names)
 
     def read(self) -> None:
         """Something is read: this may fail."""
@@ -161,7 +161,7 @@ class SimulatedDisk(Files):
         if self.killed:
             raise apsw.IOError("the process was killed")
         self._operations += 1
-        return self._chance.happens(rate, kind, self._operations)
+        return self._random.happens(rate, kind, self._operations)
 
     def _error(self) -> apsw.Error:
         self.errors += 1
@@ -177,7 +177,9 @@ class SimulatedDisk(Files):
         """Whether it did nothing and keeps quiet about it; an error if it says so."""
         if self._strikes(self.faults.sync_error, "sync"):
             if number is not None:
-                self._did(Platter.fail_sync, number, self._chance.integer(0, 1 << 30, "unwritten", self._operations))
+                self._did(
+                    DurablePages.fail_sync, number, self._random.integer(0, 1 << 30, "unwritten", self._operations)
+                )
             raise self._error()
         lies = self._strikes(self.faults.lie, "lie")
         self.lies += lies

@@ -80,16 +80,16 @@ class SimulatedPort:
         for seed in SEEDS:
             run_virtually(self._backend, partial(self._world, KeyedRandom(seed), case))
 
-    async def _world(self, chance: KeyedRandom, case: Case) -> None:
+    async def _world(self, random: KeyedRandom, case: Case) -> None:
         async with anyio.create_task_group() as group:
-            faults = FaultPlan(chance, intensity=0.0)
-            self.host = SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=self.events.append)
+            faults = FaultPlan(random, intensity=0.0)
+            self.host = SimulatedProcesses(group, program_for, faults=faults, random=random, observe=self.events.append)
             await case()
             assert self.host.kernel.table == {}
 
     def lose_warden(self, process: Process) -> None:
         assert isinstance(process, SimulatedProcess)
-        process.warden.lose()
+        process.shim.lose()
 
     async def orphans_dead(self, process: Process) -> None:
         while any(one.status is None for one in self.host.kernel.table.values() if one.pid != process.pid):

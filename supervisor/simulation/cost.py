@@ -11,7 +11,7 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Cost", "Meter", "Tally"]
+__all__ = ["Cost", "CostMeter", "OutcomeCounts"]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     reached: tuple[int, ...]
 
 
-class Tally(msgspec.Struct):
+class OutcomeCounts(msgspec.Struct):
     """What became of the work, as customers and operators see it: prompts by outcome, sessions started, and how
     long the work stood still after a loss."""
 
@@ -49,7 +49,7 @@ class Tally(msgspec.Struct):
     """Sessions that each abort ended."""
 
 
-class Meter:
+class CostMeter:
     """The bill of one run, written as it goes."""
 
     def __init__(self) -> None:

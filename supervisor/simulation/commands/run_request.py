@@ -14,9 +14,9 @@ import msgspec
 
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
-from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
+from supervisor.simulation.scenario import BadScenario, Drawn, LoadConfig, Scenario, named
 
-__all__ = ["Runner", "Wanted"]
+__all__ = ["RunRequest", "Runner"]
 
 PROGRAM = "supervisor simulate"
 
@@ -33,7 +33,7 @@ class Runner(NamedTuple):
     checkers: MakeCheckers = no_checkers
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Args:
@@ -57,7 +57,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             return self.scenario
         return SCENARIO if self.sessions is None and self.hours is None else LOADED_SCENARIO
 
-    def with_seed(self, seed: int) -> Wanted:
+    def with_seed(self, seed: int) -> RunRequest:
         """The same with that seed."""
         return msgspec.structs.replace(self, seed=seed)
 
@@ -72,7 +72,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         scenario = named(self.name)
         load = {"customers": self.sessions, "hours": self.hours}
         changed = {field: value for field, value in load.items() if value is not None}
-        return scenario.model_copy(update={"load": Load.model_validate({**scenario.load.model_dump(), **changed})})
+        return scenario.model_copy(
+            update={"load": LoadConfig.model_validate({**scenario.load.model_dump(), **changed})}
+        )
 
     def draw(self) -> Drawn:
         """What the seed makes of it.

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.simulation.faults import FaultPlan
 
-__all__ = ["Attempt", "TaskScript", "TaskScripts", "Way", "asks_for", "draw_errand", "prompt_of"]
+__all__ = ["Attempt", "TaskScript", "TaskScripts", "Try", "asks_for", "draw_task_script", "prompt_of"]
 
 _NAME: Final = re.compile(r"w\d+(?:t\d+(?:s\d+)*)?")
 """How simulated plans and their tasks are called, at the beginning of their sessions' names."""
@@ -34,7 +34,7 @@ def asks_for(prompt: str, name: str) -> bool:
     return prompt_of(name) in prompt
 
 
-class Way(StrEnum):
+class Try(StrEnum):
     """How an attempt goes."""
 
     DONE = "done"
@@ -51,7 +51,7 @@ class Attempt(msgspec.Struct):
     there, and what it did; and the run that it is on record for by then."""
 
     session_id: str
-    way: Way
+    way: Try
     began_s: float
     found: tuple[str, ...] = ()
     ended_s: float | None = None
@@ -59,7 +59,7 @@ class Attempt(msgspec.Struct):
     run: str = ""
 
 
-def _unheard(task_script: TaskScript, attempt: Attempt) -> None:
+def _ignore_attempt(task_script: TaskScript, attempt: Attempt) -> None:
     """Nobody hears of it."""
 
 
@@ -73,7 +73,7 @@ class TaskScript:
     def __init__(
         self,
         name: str,
-        ways: tuple[Way, ...] = (Way.DONE,),
+        ways: tuple[Try, ...] = (Try.DONE,),
         checks: tuple[bool, ...] = (True,),
         merges: tuple[bool, ...] = (True,),
         approvals: tuple[bool, ...] = (True,),
@@ -86,8 +86,8 @@ class TaskScript:
         self.attempts: list[Attempt] = []
         self.checked: list[bool] = []
         self.merged: list[bool] = []
-        self.judged: list[bool] = []
-        self.begun: Begun = _unheard
+        self.approved: list[bool] = []
+        self.begun: Begun = _ignore_attempt
 
     def begin(self, session_id: str, now_s: float, found: tuple[str, ...] = ()) -> Attempt:
         """One more try."""
@@ -96,7 +96,7 @@ class TaskScript:
         self.attempts.append(attempt)
         return attempt
 
-    def way(self, number: int) -> Way:
+    def way(self, number: int) -> Try:
         """How the try of that number goes, from 0."""
         return self.ways[min(number, len(self.ways) - 1)]
 
@@ -108,9 +108,9 @@ class TaskScript:
         """One more merge: whether nothing is in its way."""
         return _next(self.merges, self.merged)
 
-    def judge(self) -> bool:
+    def approve(self) -> bool:
         """A person looks at the result: whether it is wanted."""
-        return _next(self.approvals, self.judged)
+        return _next(self.approvals, self.approved)
 
 
 def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
@@ -121,7 +121,7 @@ def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
 class TaskScripts:
     """Those of all plans of a run. *begun* hears of every attempt at them."""
 
-    def __init__(self, begun: Begun = _unheard) -> None:
+    def __init__(self, begun: Begun = _ignore_attempt) -> None:
         self._begun = begun
         self._all: dict[str, TaskScript] = {}
 
@@ -139,20 +139,20 @@ class TaskScripts:
         return self._all.get(found[0]) if found else None
 
 
-FAILING: Final[Mapping[str, Way]] = {
-    "work.busy": Way.BUSY,
-    "work.overloaded": Way.OVERLOADED,
-    "work.unknown": Way.UNKNOWN,
-    "work.crashes": Way.CRASHES,
-    "work.hangs": Way.HANGS,
-    "work.permanent": Way.PERMANENT,
+FAILING: Final[Mapping[str, Try]] = {
+    "work.busy": Try.BUSY,
+    "work.overloaded": Try.OVERLOADED,
+    "work.unknown": Try.UNKNOWN,
+    "work.crashes": Try.CRASHES,
+    "work.hangs": Try.HANGS,
+    "work.permanent": Try.PERMANENT,
 }
 """The kinds that make an attempt fail."""
 
 
-def draw_errand(name: str, faults: FaultPlan) -> TaskScript:
+def draw_task_script(name: str, faults: FaultPlan) -> TaskScript:
     """What strikes that task: one kind makes its first tries fail, mostly not all of them."""
-    ways: tuple[Way, ...] = (Way.DONE,)
+    ways: tuple[Try, ...] = (Try.DONE,)
     for kind, way in FAILING.items():
         if faults.strikes(kind, name):
             ways = _drawn_ways(way, name, kind, faults)
@@ -166,10 +166,10 @@ def draw_errand(name: str, faults: FaultPlan) -> TaskScript:
     )
 
 
-def _drawn_ways(way: Way, name: str, kind: str, faults: FaultPlan) -> tuple[Way, ...]:
+def _drawn_ways(way: Try, name: str, kind: str, faults: FaultPlan) -> tuple[Try, ...]:
     how = faults.draws(kind, name)
     failing = (way,) * how.integer(1, TRIES_MAX, "tries")
-    return failing if how.happens(0.2, "for ever") else (*failing, Way.DONE)
+    return failing if how.happens(0.2, "for ever") else (*failing, Try.DONE)
 
 
 def _passes(kind: str, name: str, faults: FaultPlan) -> tuple[bool, ...]:

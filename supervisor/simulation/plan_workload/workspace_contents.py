@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 
 from supervisor.ports import Merge, Released, WorkspaceSpec
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 
-__all__ = ["Pieces", "Places"]
+__all__ = ["Pieces", "WorkspaceContents"]
 
 Pieces = tuple[str, ...]
 BEFORE = "before "
 
 
-class Places:
+class WorkspaceContents:
     """Those of one machine. With *worktrees* each session has its own. *takes_back* hears whose work is about to be
     taken back from a shared place."""
 

@@ -20,16 +20,16 @@ from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
 from supervisor.plans.task_control import Verb
 from supervisor.plans.tasks import TaskConfig, every_task
-from supervisor.simulation.asking import Desk
-from supervisor.simulation.checkers import PlannedShown, TaskAnswered
+from supervisor.simulation.checkers import PlannedTasksListed, TaskAnswered
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.works.plans import WORKER, draw_workers
-from supervisor.simulation.works.task_scripts import TaskScript, prompt_of
+from supervisor.simulation.plan_workload.plans import WORKER, draw_workers
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, prompt_of
+from supervisor.simulation.request_log import RequestLog
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import Pool
 
-__all__ = ["Hearts", "OperatorBot", "StateTriggers"]
+__all__ = ["HeartbeatSender", "OperatorBot", "StateTriggers"]
 
 ROUND_S: Final = (0.5, 20.0)
 """How long it is between two looks at a plan."""
@@ -40,7 +40,7 @@ MORE: Final = 100
 """From this number on tasks are called that a plan did not have at first."""
 
 
-class Hearts:
+class HeartbeatSender:
     """Beats for the workers of a plan (``supervisor.work.workers.Heart``), for as long as anybody expects it.
     *heard* is told of each; once their supervisor was *killed*, nobody hears what its tasks still do."""
 
@@ -71,7 +71,7 @@ class OperatorBot:
     Args:
         runner: whose plan it is; it takes the commands.
         reloaded: hears of the plan as it is from then on.
-        hearts: those of the plan's workers.
+        heartbeats: those of the plan's workers.
     """
 
     def __init__(
@@ -79,71 +79,71 @@ class OperatorBot:
         runner: PlanRunner,
         plan: Plan,
         world: World,
-        chance: KeyedRandom,
-        approvals: Desk,
+        random: KeyedRandom,
+        requests: RequestLog,
         reloaded: Callable[[Plan], None],
-        hearts: Hearts,
+        heartbeats: HeartbeatSender,
     ) -> None:
-        self._runner, self._control = runner, runner.operating
-        self._reloaded, self._hearts = reloaded, hearts
+        self.runner, self.control = runner, runner.operating
+        self._reloaded, self._heartbeats = reloaded, heartbeats
         self._names = [one.task.id for one in every_task(plan.tasks)]
         self._plan, self._board, self._task_scripts, self._oracle = plan, world.board, world.task_scripts, world.oracle
-        self._chance, self._faults, self._approvals = chance.below("foreman", world.lives), world.faults, approvals
+        self._random, self._faults, self._requests = random.below("foreman", world.lives), world.faults, requests
         self._lives = world.lives
 
-    async def attend(self) -> None:
+    async def run(self) -> None:
         """Go round until the plan is over: whoever runs it ends this."""
         rounds = 0
         while True:
             rounds += 1
-            await anyio.sleep(self._chance.between(*ROUND_S, "round", rounds))
-            await self._look()
-            for name in self._of("PLANNED"):
-                await self._decide(name, self._task_script(name).wanted)
-            for name in self._of("PENDING_APPROVAL"):
-                if self._chance.happens(0.5, "looks at it", name, rounds):
-                    await self._decide(name, self._task_script(name).judge())
-            for name in self._of("BLOCKED"):
-                if self._chance.happens(0.3, "knows what it waits for", name, rounds):
-                    await self._unblock(name)
+            await anyio.sleep(self._random.between(*ROUND_S, "round", rounds))
+            await self._check_planned()
+            for name in self._tasks_in("PLANNED"):
+                await self._decide(name, self.task_script(name).wanted)
+            for name in self._tasks_in("PENDING_APPROVAL"):
+                if self._random.happens(0.5, "looks at it", name, rounds):
+                    await self._decide(name, self.task_script(name).approve())
+            for name in self._tasks_in("BLOCKED"):
+                if self._random.happens(0.3, "knows what it waits for", name, rounds):
+                    await self.unblock(name)
             if not self._faults.healed:
                 place = f"{self._plan.workstream}.{self._lives}.{rounds}"
-                await self._interfere(self._chance.below(rounds), place)
+                await self._interfere(self._random.below(rounds), place)
                 if self._faults.strikes("work.silent", place):
-                    self._silence(self._chance.below(rounds, "silence"))
+                    self._silence(self._random.below(rounds, "silence"))
                 if self._faults.strikes("host.reloads", place):
-                    self._reload(self._chance.below(rounds, "reload"), rounds)
+                    self._reload(self._random.below(rounds, "reload"), rounds)
 
-    def _of(self, state: str) -> list[str]:
+    def _tasks_in(self, state: str) -> list[str]:
         """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
         return self._board.waiting(state, self._names)
 
-    async def _look(self) -> None:
+    async def _check_planned(self) -> None:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
         was lost on it."""
-        planned = await self._control.planned()
-        journal_writer = self._runner.load.sup.journal_writer
-        if self._runner.load.running and journal_writer.clean and journal_writer.error is None:
-            self._oracle.told(PlannedShown(planned, self._of("PLANNED")))
+        planned = await self.control.planned()
+        journal_writer = self.runner.load.sup.journal_writer
+        if self.runner.load.running and journal_writer.clean and journal_writer.error is None:
+            self._oracle.observe(PlannedTasksListed(planned, self._tasks_in("PLANNED")))
 
-    def _task_script(self, name: str) -> TaskScript:
+    def task_script(self, name: str) -> TaskScript:
         return self._task_scripts.of(name) or TaskScript(name)
 
     async def _decide(self, name: str, wanted: bool) -> None:
-        with self._approvals.asking(f"{'approve' if wanted else 'reject'} {name}") as said:
+        with self._requests.record(f"{'approve' if wanted else 'reject'} {name}") as said:
             if wanted:
-                answer = await self._control.approve(name, by=ONE)
+                answer = await self.control.approve(name, by=ONE)
             else:
-                answer = await self._control.reject(name, by=ONE, reason="not like this")
+                answer = await self.control.reject(name, by=ONE, reason="not like this")
             said.append(answer.state)
-            self._oracle.told(TaskAnswered(name, answer.state))
+            self._oracle.observe(TaskAnswered(name, answer.state))
 
-    async def _unblock(self, name: str) -> None:
-        with self._approvals.asking(f"unblock {name}") as said:
-            said.append((await self._control.unblock(name, by=ONE, reason="it is there")).state)
+    async def unblock(self, name: str) -> None:
+        with self._requests.record(f"unblock {name}") as said:
+            said.append((await self.control.unblock(name, by=ONE, reason="it is there")).state)
 
     # ------------------------------------------------------------------ interference
-    async def _interfere(self, chance: KeyedRandom, place: str) -> None:
+    async def _interfere(self, random: KeyedRandom, place: str) -> None:
         for kind, states, act in (
             (
                 "host.cancels_task",
@@ -156,50 +156,50 @@ class OperatorBot:
             ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), Verb.SPLIT),
             ("host.resets", (), Verb.RESET),
         ):
-            candidates = [name for state in states for name in self._of(state)]
+            candidates = [name for state in states for name in self._tasks_in(state)]
             if act is Verb.RESET:
                 candidates = self._board.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
-                await self.command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
+                await self.command(act, random.choice(sorted(candidates), "whom", kind), random, place)
 
-    def _reload(self, chance: KeyedRandom, number: int) -> None:
+    def _reload(self, random: KeyedRandom, number: int) -> None:
         """The plan as somebody has changed its file: other workers, and one more task."""
         name = f"{self._plan.workstream}t{MORE + number}"
-        if not self._runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
+        if not self.runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
             return
-        more = self._part(name)
-        told = {"tasks": (*self._plan.tasks, more), "workers": draw_workers(chance)}
+        more = self.part(name)
+        told = {"tasks": (*self._plan.tasks, more), "workers": draw_workers(random)}
         plan = Plan.model_validate({**dict(self._plan), **told})
         with suppress(BadPlan):  # it is over
-            self._runner.check(plan)
+            self.runner.check(plan)
             self._plan, self._names = plan, [one.task.id for one in every_task(plan.tasks)]
             self._reloaded(plan)
-            self._runner.add(plan)
+            self.runner.add(plan)
 
-    def _silence(self, chance: KeyedRandom) -> None:
+    def _silence(self, random: KeyedRandom) -> None:
         """For a while the signs of life of one worker do not come through."""
-        workers = sorted(self._runner.load.pool._workers) if self._runner.begun.is_set() else []
+        workers = sorted(self.runner.load.pool._workers) if self.runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
-        worker_id = chance.choice(workers, "whose")
-        self._hearts.silence(worker_id, chance.between(*SILENCE_S, "for how long"))
+        worker_id = random.choice(workers, "whose")
+        self._heartbeats.silence(worker_id, random.between(*SILENCE_S, "for how long"))
 
-    async def command(self, verb: Verb, name: str, chance: KeyedRandom, place: str) -> None:
+    async def command(self, verb: Verb, name: str, random: KeyedRandom, place: str) -> None:
         """One command about a task; now and then the same once more, with its id."""
         given: dict[str, Any] = {"by": ONE, "reason": "on second thoughts", "command_id": f"{verb}.{place}"}
         args: list[Any] = [name]
         if verb is Verb.SPLIT:
-            args.append([self._part(f"{name}s{number}") for number in (7, 8)])
+            args.append([self.part(f"{name}s{number}") for number in (7, 8)])
         if verb is Verb.BLOCK:
-            args.append([chance.choice(sorted(("a key", *self._names)), "on what", name)])
-        for _ in range(1 + chance.happens(0.2, "twice", verb)):
-            with self._approvals.asking(f"{verb} {name}") as said:
-                answer = await getattr(self._control, verb)(*args, **given)
+            args.append([random.choice(sorted(("a key", *self._names)), "on what", name)])
+        for _ in range(1 + random.happens(0.2, "twice", verb)):
+            with self._requests.record(f"{verb} {name}") as said:
+                answer = await getattr(self.control, verb)(*args, **given)
                 said.append(answer.state)
                 if not answer.repeated:
-                    self._oracle.told(TaskAnswered(name, answer.state))
+                    self._oracle.observe(TaskAnswered(name, answer.state))
 
-    def _part(self, name: str) -> TaskConfig:
+    def part(self, name: str) -> TaskConfig:
         if self._task_scripts.of(name) is None:
             self._task_scripts.add(TaskScript(name))
         return TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name))
@@ -207,7 +207,7 @@ class OperatorBot:
 
 # ------------------------------------------------------------------------------------------------------ lying in wait
 PAUSE_S: Final = (0.5, 20.0)
-LURK_S: Final = 90.0
+WATCH_MAX_S: Final = 90.0
 """How long it lies in wait at most."""
 INSIST: Final = 0.6
 """How many insist on one trap."""
@@ -215,44 +215,46 @@ ACTS: Final = (*Verb, *Verb, "close", "close", "abort", "stop", "stop now")
 """Everything that can be done to a task, or to who works on it."""
 
 
-class _Trap(NamedTuple):
-    """Once a task, or its run, has come into *state*, one of *acts*; ``sprung``: then the next trap, for that task."""
+class _StateTrigger(NamedTuple):
+    """Once a task, or its run, has come into *state*, one of *acts*; ``then``: then the next trap, for that task."""
 
     kind: str
     state: str
     acts: Sequence[str] = ACTS
-    sprung: _Trap | None = None
+    then: _StateTrigger | None = None
 
 
-PROBED: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
+PROBED: Final = _StateTrigger("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
 """It is about to be probed, when there is a worker."""
-UNHELD: Final = _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), _Trap("run", Run.HALF_OPEN.value, ("stop",)))
+UNHELD: Final = _StateTrigger(
+    "run", Run.CIRCUIT_OPEN.value, ("close",), _StateTrigger("run", Run.HALF_OPEN.value, ("stop",))
+)
 """It is about to be probed, and nothing is begun any more that could do that."""
 RARE: Final = (
-    _Trap("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    _StateTrigger("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
     UNHELD,
     UNHELD,
     UNHELD,
     PROBED,
-    _Trap("run", Run.VALIDATING.value),
-    _Trap("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
-    _Trap("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
-    _Trap("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
+    _StateTrigger("run", Run.VALIDATING.value),
+    _StateTrigger("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
+    _StateTrigger("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
+    _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
 """Where few wishes that come at any time meet a task."""
-NEXT: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel",))
+NEXT: Final = _StateTrigger("run", Run.HALF_OPEN.value, ("cancel",))
 """It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
 
 
-def _cancelling(moment: str) -> _Trap:
+def _cancelling(moment: str) -> _StateTrigger:
     """Once a task, or its run, has come to that moment, it is cancelled."""
     kind, state = moment.split(" ")
     if state == Run.HALF_OPEN.value:
-        return _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
-    return _Trap(kind, state, ("cancel",))
+        return _StateTrigger("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    return _StateTrigger(kind, state, ("cancel",))
 
 
-ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
+ANY: Final = (*(_StateTrigger("run", one.value) for one in Run), *(_StateTrigger("task", one.value) for one in Task))
 
 
 class StateTriggers:
@@ -260,54 +262,64 @@ class StateTriggers:
     on one trap, and leave the plan alone otherwise."""
 
     def __init__(
-        self, sup: Supervisor, foreman: OperatorBot, name: str, world: World, chance: KeyedRandom, approvals: Desk
+        self,
+        sup: Supervisor,
+        operator_bot: OperatorBot,
+        name: str,
+        world: World,
+        random: KeyedRandom,
+        requests: RequestLog,
     ) -> None:
-        self._sup, self._foreman, self._name = sup, foreman, name
-        self._world, self._approvals = world, approvals
-        self._chance = chance.below("lurker", world.lives)
+        self._sup, self._operator_bot, self._name = sup, operator_bot, name
+        self._world, self._requests = world, requests
+        self._random = random.below("lurker", world.lives)
         cancels_at = world.drawn.cancels_at or ()
-        traps = [_cancelling(one) for one in cancels_at] or RARE
-        insists = bool(cancels_at) or chance.happens(INSIST, "insists")
-        self._insists_on = chance.choice(traps, "insists on") if insists else None
+        triggers = [_cancelling(one) for one in cancels_at] or RARE
+        insists = bool(cancels_at) or random.happens(INSIST, "insists")
+        self._insists_on = random.choice(triggers, "insists on") if insists else None
 
-    async def lurk(self) -> None:
+    async def run(self) -> None:
         """Again and again, until the plan is over: whoever runs it ends this."""
         number = 0
         while True:
             number += 1
-            await anyio.sleep(self._chance.between(*PAUSE_S, "pause", number))
+            await anyio.sleep(self._random.between(*PAUSE_S, "pause", number))
             place, faults = f"{self._name}.{self._world.lives}.{number}", self._world.faults
             if not faults.healed and faults.strikes("host.lurks", place):
-                await self._once(self._chance.below(number), place)
+                await self._watch_once(self._random.below(number), place)
 
-    async def _once(self, chance: KeyedRandom, place: str) -> None:
-        traps = RARE if chance.happens(0.5, "rare") else ANY
-        trap: _Trap | None = self._insists_on or chance.choice(traps, "trap")
+    async def _watch_once(self, random: KeyedRandom, place: str) -> None:
+        triggers = RARE if random.happens(0.5, "rare") else ANY
+        trigger: _StateTrigger | None = self._insists_on or random.choice(triggers, "trap")
         task = f"{self._name}t"
-        while trap is not None:
-            found = await self._come_to(trap, task)
+        while trigger is not None:
+            found = await self._wait_for_state(trigger, task)
             if found is None or self._world.faults.healed:
                 return
             task, holder = found
-            await self._strike(chance.choice(trap.acts, "act", trap.state), task, holder, chance, place)
-            trap = trap.sprung
+            await self._act(random.choice(trigger.acts, "act", trigger.state), task, holder, random, place)
+            trigger = trigger.then
 
-    async def _come_to(self, trap: _Trap, called: str) -> tuple[str, str] | None:
+    async def _wait_for_state(self, trigger: _StateTrigger, called: str) -> tuple[str, str] | None:
         """The task of such a name that has come into that state just now, or its run has, and who holds it."""
-        with anyio.move_on_after(LURK_S):
+        with anyio.move_on_after(WATCH_MAX_S):
             async with self._sup.subscribe() as records:
                 async for record in records:
-                    if (record.entity_type, record.outcome, record.to_status) == (trap.kind, "transition", trap.state):
+                    if (record.entity_type, record.outcome, record.to_status) == (
+                        trigger.kind,
+                        "transition",
+                        trigger.state,
+                    ):
                         whose = self._world.board.whose(record.entity_id)
                         if whose is not None and whose[0].startswith(called):
                             return whose
         return None
 
-    async def _strike(self, act: str, task: str, holder: str, chance: KeyedRandom, place: str) -> None:
+    async def _act(self, act: str, task: str, holder: str, random: KeyedRandom, place: str) -> None:
         if act in list(Verb):
-            await self._foreman.command(Verb(act), task, chance, f"lurker.{place}")
+            await self._operator_bot.command(Verb(act), task, random, f"lurker.{place}")
             return
-        with self._approvals.asking(f"{act} {task} right then") as said:
+        with self._requests.record(f"{act} {task} right then") as said:
             match act:
                 case "close":
                     await self._sup.close_session(holder, reason="enough of it")
@@ -317,6 +329,6 @@ class StateTriggers:
                     receipt = await self._sup.abort(holder, AbortScope.SESSION, reason="enough of it", actor="operator")
                     said.append(receipt.abort_id)
                 case _:
-                    self._world.told_to_end(now=act == "stop now")
+                    self._world.request_stop(now=act == "stop now")
                     await self._sup.stop(now=act == "stop now", actor="operator")
                     said.append("stopping")

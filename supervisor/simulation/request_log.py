@@ -20,9 +20,9 @@ from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 
-__all__ = ["WITHDRAWN", "Desk"]
+__all__ = ["WITHDRAWN", "RequestLog"]
 
-GONE = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
+REFUSALS = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
 """What a host may hear when it speaks to what has ended, or asks for what cannot be."""
 
 WITHDRAWN = "withdrawn"
@@ -31,7 +31,7 @@ PATIENCE_S = (0.0, 0.002, 0.5, 10.0)
 """How long those who are impatient may wait for an answer."""
 
 
-class Desk:
+class RequestLog:
     """Where wishes are numbered. Some who ask do not wait for the answer: they are cancelled meanwhile."""
 
     def __init__(self, oracle: Oracle, faults: FaultPlan) -> None:
@@ -40,18 +40,18 @@ class Desk:
         self._words = Counter[str]()
 
     @contextmanager
-    def asking(self, words: str) -> Iterator[list[str]]:
+    def record(self, words: str) -> Iterator[list[str]]:
         """One wish: whoever asks puts the answer into the list."""
         self._asked += 1
         name, said = f"q{self._asked}", [WITHDRAWN]
-        self._oracle.asked(name, words)
+        self._oracle.request_sent(name, words)
         try:
             with self._patience(words):
                 yield said
         except Exception as error:
             said.append(f"refused: {_refusal(error)}")
         finally:
-            self._oracle.answered(name, said[-1])
+            self._oracle.reply_received(name, said[-1])
 
     def _patience(self, words: str) -> AbstractContextManager[object]:
         """Ends the wait of whoever asks that and is impatient."""
@@ -67,7 +67,7 @@ class Desk:
 
 def _refusal(error: Exception) -> str:
     leaves = _leaves(error)
-    if not all(isinstance(one, GONE) for one in leaves):
+    if not all(isinstance(one, REFUSALS) for one in leaves):
         raise error
     return " and ".join(sorted({type(one).__name__ for one in leaves}))
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
+from supervisor.ports import NO_WORKSPACE
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.works.plans import draw_plan
-from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts, Way, draw_errand
+from supervisor.simulation.plan_workload.plans import draw_plan
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try, draw_task_script
+from supervisor.simulation.plan_workload.workspace import SimulatedWorkspace
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 
 
 # ------------------------------------------------------------------------------------------------------- errands
 def test_without_faults_nothing_is_in_the_way() -> None:
     """A task that nothing strikes is done at once, accepted, merged and approved."""
-    task_script = draw_errand("w0t0", FaultPlan(KeyedRandom(1), only=()))
+    task_script = draw_task_script("w0t0", FaultPlan(KeyedRandom(1), only=()))
     assert (task_script.ways, task_script.checks, task_script.merges, task_script.approvals) == (
-        (Way.DONE,),
+        (Try.DONE,),
         (True,),
         (True,),
         (True,),
@@ -27,15 +32,19 @@ def test_without_faults_nothing_is_in_the_way() -> None:
 def test_what_strikes_comes_first(kind: str) -> None:
     """Tries that go wrong come before the one that does not, if there is one."""
     for seed in range(30):
-        task_script = draw_errand("w0t0", FaultPlan(KeyedRandom(seed), only=(f"{kind}@w0t0",)))
-        assert task_script.ways[0] is not Way.DONE
-        assert Way.DONE not in task_script.ways[:-1]
+        task_script = draw_task_script("w0t0", FaultPlan(KeyedRandom(seed), only=(f"{kind}@w0t0",)))
+        assert task_script.ways[0] is not Try.DONE
+        assert Try.DONE not in task_script.ways[:-1]
 
 
 def test_the_last_way_goes_on() -> None:
     """Every further try meets what the last one of the list met."""
-    task_script = TaskScript("w0t0", (Way.BUSY, Way.DONE), checks=(False, True))
-    assert [task_script.begin("w0t0", 0.0).way for _ in range(3)] == [Way.BUSY, Way.DONE, Way.DONE]
+    task_script = TaskScript("w0t0", (Try.BUSY, Try.DONE), checks=(False, True))
+    assert [task_script.begin("w0t0", 0.0).way for _ in range(3)] == [
+        Try.BUSY,
+        Try.DONE,
+        Try.DONE,
+    ]
     assert [task_script.check() for _ in range(3)] == [False, True, True]
 
 
@@ -55,3 +64,25 @@ def test_drawn_plans_hang_together() -> None:
         plan = draw_plan(3, 6, KeyedRandom(seed).below("plan"), faults, task_scripts)
         assert all(task_scripts.of(task.id) is not None for task in plan.tasks)
         assert plan == draw_plan(3, 6, KeyedRandom(seed).below("plan"), faults, TaskScripts())
+
+
+@pytest.mark.anyio
+async def test_a_workspace_does_nothing_for_a_killed_supervisor() -> None:
+    """Each operation raises ``SupervisorKilled`` and leaves the contents as they were."""
+    task_scripts, killed = TaskScripts(), anyio.Event()
+    task_scripts.add(task_script := TaskScript("w0t0"))
+    workspaces = WorkspaceContents(task_scripts, lambda owner: None, worktrees=True)
+    workspace = SimulatedWorkspace(KeyedRandom(1), FaultPlan(KeyedRandom(1), only=()), task_scripts, workspaces, killed)
+    await workspace.prepare("w0t0", "/sim", root_id="w0t0")
+    killed.set()
+    for asked in (
+        workspace.begin("w0t0-2", NO_WORKSPACE),
+        workspace.save("w0t0", NO_WORKSPACE, ""),
+        workspace.roll_back("w0t0", NO_WORKSPACE, ""),
+        workspace.merge("w0t0", ""),
+        workspace.put_away("w0t0", ""),
+        workspace.prepare("w0t0-2", "/sim", root_id="w0t0-2"),
+    ):
+        with pytest.raises(SupervisorKilled):
+            await asked
+    assert (workspaces.left(), task_script.merged) == (["w0t0"], [])

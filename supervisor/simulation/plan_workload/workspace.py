@@ -12,8 +12,8 @@ from supervisor.ports.path_safety import outside
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import TaskScripts
+from supervisor.simulation.plan_workload.task_scripts import TaskScripts
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.workspaces.directory import DirectoryWorkspace
 
 __all__ = ["SimulatedFiles", "SimulatedWorkspace"]
@@ -24,57 +24,62 @@ class SimulatedWorkspace(DirectoryWorkspace):
     was *killed*, nothing is done: what its tasks ask for while they unwind, nobody hears."""
 
     def __init__(
-        self, chance: KeyedRandom, faults: FaultPlan, task_scripts: TaskScripts, places: Places, killed: anyio.Event
+        self,
+        random: KeyedRandom,
+        faults: FaultPlan,
+        task_scripts: TaskScripts,
+        workspaces: WorkspaceContents,
+        killed: anyio.Event,
     ) -> None:
-        self._chance, self._faults, self._task_scripts, self._places = chance, faults, task_scripts, places
+        self._random, self._faults, self._task_scripts, self._workspaces = random, faults, task_scripts, workspaces
         self._killed = killed
-        self.temporary = places.worktrees
+        self.temporary = workspaces.worktrees
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         # Mostly at once; sometimes as long as a checkout takes.
-        takes_s = 0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id)
-        await self._pass(takes_s)
+        takes_s = 0.01 if self._random.happens(0.7, session_id) else self._random.between(0.1, 5.0, session_id)
+        await self._spend(takes_s)
         if self._faults.strikes("workspace.missing", session_id):
             raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
-        self._places.prepare(session_id)
+        self._workspaces.prepare(session_id)
         return f"{directory}/{session_id}"
 
     async def begin(self, session_id: str, place: WorkspaceSpec) -> None:
         await self._takes("begin", place.owner)
-        self._places.begin(session_id, place)
+        self._workspaces.begin(session_id, place)
 
     async def save(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
-        if not (self._places.worktrees or place.files):
+        if not (self._workspaces.worktrees or place.files):
             return ""
         await self._takes("save", session_id)
-        return self._places.save(session_id, place)
+        return self._workspaces.save(session_id, place)
 
     async def roll_back(self, session_id: str, place: WorkspaceSpec, message: str) -> str:
         await self._takes("roll back", session_id)
-        return self._places.roll_back(session_id, place)
+        return self._workspaces.roll_back(session_id, place)
 
     async def accept(self, place: WorkspaceSpec) -> None:
         self._check_alive()
-        self._places.accept(place)
+        self._workspaces.accept(place)
 
     async def forget(self, place: WorkspaceSpec) -> None:
-        if self._places.worktrees or place.files:
+        if self._workspaces.worktrees or place.files:
             await self._takes("forget", place.owner)
-            self._places.forget(place)
+            self._workspaces.forget(place)
 
     async def left(self) -> list[str]:
-        return self._places.left()
+        return self._workspaces.left()
 
     async def put_away(self, session_id: str, message: str) -> Released:
-        if self._places.worktrees:
+        if self._workspaces.worktrees:
             await self._takes("put away", session_id)
         self._check_alive()
-        return self._places.put_away(session_id)
+        return self._workspaces.put_away(session_id)
 
     async def _takes(self, *what: str) -> None:
-        await self._pass(self._chance.between(0.01, 0.5, *what))
+        await self._spend(self._random.between(0.01, 0.5, *what))
 
-    async def _pass(self, seconds: float) -> None:
+    async def _spend(self, seconds: float) -> None:
         """Raises:
         SupervisorKilled: nobody is there any more to do it.
         """
@@ -89,11 +94,11 @@ class SimulatedWorkspace(DirectoryWorkspace):
         task_script = self._task_scripts.of(session_id)
         if task_script is None:
             return await super().merge(session_id, message, commit)
-        await self._pass(self._chance.between(0.01, 2.0, "merge", session_id))
-        if self._places.has(session_id):  # whoever merged it did not live to say so
+        await self._spend(self._random.between(0.01, 2.0, "merge", session_id))
+        if self._workspaces.has(session_id):  # whoever merged it did not live to say so
             return Merge(outcome="nothing", target="main", why="everything is in main already")
         if task_script.merge():
-            return self._places.merged(session_id)
+            return self._workspaces.merged(session_id)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
 
 
