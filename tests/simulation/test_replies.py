@@ -8,17 +8,17 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation.replies import Replies
 
-Reported = list[tuple[str, str, str]]
+Found = list[tuple[str, str, str]]
 
 
 @pytest.fixture
-def reported() -> Reported:
+def found() -> Found:
     return []
 
 
 @pytest.fixture
-def replies(reported: Reported) -> Replies:
-    return Replies(lambda law, who, words: reported.append((law, who, words)))
+def replies(found: Found) -> Replies:
+    return Replies(lambda law, who, words: found.append((law, who, words)))
 
 
 def session(
@@ -40,40 +40,40 @@ def session(
     return Append(record=record, parent_id=parent, state=state, data=b"{}", owed=owed, ended=ended)  # type: ignore[arg-type]
 
 
-def violations(reported: Reported) -> list[tuple[str, str]]:
-    return [(law, who) for law, who, _ in reported]
+def violations(found: Found) -> list[tuple[str, str]]:
+    return [(law, who) for law, who, _ in found]
 
 
-def test_a_close_that_did_nothing(replies: Replies, reported: Reported) -> None:
+def test_a_close_that_did_nothing(replies: Replies, found: Found) -> None:
     """Whoever was told that a session is closed finds its last record."""
     replies.wrote(session("s", "SessionComplete"))
     replies.close_answered("s")
-    assert violations(reported) == [("one_answer", "s")]
+    assert violations(found) == [("one_answer", "s")]
     replies.wrote(session("s", "Stopped", ended=True))
     replies.close_answered("s")
-    assert len(reported) == 1
+    assert len(found) == 1
 
 
-def test_an_answer_that_nobody_gave(replies: Replies, reported: Reported) -> None:
+def test_an_answer_that_nobody_gave(replies: Replies, found: Found) -> None:
     """A prompt's answer is on record, with that outcome, and is given once; but for what a failed disk keeps back."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.prompt_answered("s", "failed", "", 1)
-    assert reported == []
+    assert found == []
     replies.prompt_answered("s", "failed", "", 1)
     replies.prompt_answered("s", "failed", "the journal cannot be written: full", None)
-    assert violations(reported) == [("durable", "s")]
+    assert violations(found) == [("durable", "s")]
 
 
 @pytest.mark.parametrize(("outcome", "seq"), [("completed", 1), ("failed", 2), ("failed", None)])
-def test_an_answer_that_another_record_gave(replies: Replies, reported: Reported, outcome: str, seq: int | None) -> None:
+def test_an_answer_that_another_record_gave(replies: Replies, found: Found, outcome: str, seq: int | None) -> None:
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.result_told("s", outcome, "", seq)
-    assert violations(reported) == [("durable", "s")]
+    assert violations(found) == [("durable", "s")]
 
 
-def test_an_answer_that_is_heard_by_others(replies: Replies, reported: Reported) -> None:
+def test_an_answer_that_is_heard_by_others(replies: Replies, found: Found) -> None:
     """Who comes back to a session hears how its last prompt ended, whoever had asked; they are told as well."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.result_told("s", "failed", "", 1)
     replies.prompt_answered("s", "failed", "", 1)
-    assert reported == []
+    assert found == []

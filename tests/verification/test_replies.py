@@ -10,17 +10,17 @@ from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append
 from tests.verification.checkers.replies import ReplyChecker
 
-Reported = list[tuple[str, str, str]]
+Found = list[tuple[str, str, str]]
 
 
 @pytest.fixture
-def reported() -> Reported:
+def found() -> Found:
     return []
 
 
 @pytest.fixture
-def hearing(reported: Reported) -> ReplyChecker:
-    return ReplyChecker(lambda law, who, words: reported.append((law, who, words)), lambda: 0.0, lambda since_s: 0.0, 0.0)
+def hearing(found: Found) -> ReplyChecker:
+    return ReplyChecker(lambda law, who, words: found.append((law, who, words)), lambda: 0.0, lambda since_s: 0.0, 0.0)
 
 
 def session(
@@ -64,37 +64,37 @@ def receipt(target: str, scope: AbortScope = AbortScope.SESSION, *, ended: bool 
     )
 
 
-def violations(reported: Reported) -> list[tuple[str, str]]:
-    return [(law, who) for law, who, _ in reported]
+def violations(found: Found) -> list[tuple[str, str]]:
+    return [(law, who) for law, who, _ in found]
 
 
-def test_an_abort_that_did_nothing(hearing: ReplyChecker, reported: Reported) -> None:
+def test_an_abort_that_did_nothing(hearing: ReplyChecker, found: Found) -> None:
     """Whoever was told that a session was aborted finds it stopped on record."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.abort_answered(wanted, receipt("s", named="s"))
-    assert violations(reported) == [("one_answer", "s")]
+    assert violations(found) == [("one_answer", "s")]
 
 
-def test_an_abort_that_was_carried_out(hearing: ReplyChecker, reported: Reported) -> None:
+def test_an_abort_that_was_carried_out(hearing: ReplyChecker, found: Found) -> None:
     """A session that is stopped on record, and named by the receipt, satisfies the host."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
     hearing.abort_answered(wanted, receipt("s", named="s"))
-    assert reported == []
+    assert found == []
 
 
-def test_a_receipt_that_leaves_somebody_out(hearing: ReplyChecker, reported: Reported) -> None:
+def test_a_receipt_that_leaves_somebody_out(hearing: ReplyChecker, found: Found) -> None:
     """Whoever was stopped by an abort stands in its receipt."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
     hearing.abort_answered(wanted, receipt("s"))
-    assert violations(reported) == [("one_answer", "s")]
+    assert violations(found) == [("one_answer", "s")]
 
 
-def test_siblings_are_meant_unless_they_are_adopted(hearing: ReplyChecker, reported: Reported) -> None:
+def test_siblings_are_meant_unless_they_are_adopted(hearing: ReplyChecker, found: Found) -> None:
     """Of those beside the target, the one that still has its parent must be stopped."""
     for one in ("p/a", "p/b", "p/c"):
         hearing.wrote(session(one, parent="p"), 0.0)
@@ -102,12 +102,12 @@ def test_siblings_are_meant_unless_they_are_adopted(hearing: ReplyChecker, repor
     assert wanted.sessions == ("p/b", "p/c")
     hearing.wrote(session("p/c", parent=None, event="Adopted"), 0.0)
     hearing.abort_answered(wanted, receipt("p/a", AbortScope.SIBLING))
-    assert violations(reported) == [("one_answer", "p/b")]
+    assert violations(found) == [("one_answer", "p/b")]
 
 
 @pytest.mark.parametrize(("joined", "by", "well"), [("p", "a1", True), ("p", "a2", False), ("p/t", "a1", False)])
 def test_who_ends_with_one_above_has_its_reasons(
-    hearing: ReplyChecker, reported: Reported, joined: str, by: str, well: bool
+    hearing: ReplyChecker, found: Found, joined: str, by: str, well: bool
 ) -> None:
     """Two aborts of the siblings of one, which reach their parent too: the second one joins the end of that, and so of
     those below it. One that joined the end of somebody else has told them nothing."""
@@ -117,39 +117,41 @@ def test_who_ends_with_one_above_has_its_reasons(
     above = joined.rpartition("/")[0] or None
     hearing.wrote(session(joined, parent=above, event="AbortJoined", abort_id=by), 0.0)
     hearing.abort_answered(wanted, receipt("p/t", AbortScope.SIBLING))
-    assert violations(reported) == ([] if well else [("one_answer", "p/s")])
+    assert violations(found) == ([] if well else [("one_answer", "p/s")])
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_call_that_goes_on(hearing: ReplyChecker, reported: Reported, closed: bool) -> None:
+def test_a_call_that_goes_on(hearing: ReplyChecker, found: Found, closed: bool) -> None:
     """A call whose abort was answered is closed on record."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
     if closed:
         hearing.wrote(call("s:t1", 1, "tool_completed"), 0.0)
     hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL))
-    assert violations(reported) == ([] if closed else [("one_answer", "s:t1:c1")])
+    assert violations(found) == ([] if closed else [("one_answer", "s:t1:c1")])
 
 
 @pytest.mark.parametrize("named", ["s:t1:c1", ""])
-def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(hearing: ReplyChecker, reported: Reported, named: str) -> None:
+def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(
+    hearing: ReplyChecker, found: Found, named: str
+) -> None:
     """Those that the receipt says it has ended are closed on record; the others had returned, and are on their way."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s", AbortScope.TOOL)
     assert wanted.calls == ("s:t1:c1",)
     hearing.abort_answered(wanted, receipt("s", AbortScope.TOOL, named=named))
-    assert violations(reported) == ([("one_answer", "s:t1:c1")] if named else [])
+    assert violations(found) == ([("one_answer", "s:t1:c1")] if named else [])
 
 
 @pytest.mark.parametrize("stopped_by", [None, "a1"])
-def test_a_call_whose_session_ends_already(hearing: ReplyChecker, reported: Reported, stopped_by: str | None) -> None:
+def test_a_call_whose_session_ends_already(hearing: ReplyChecker, found: Found, stopped_by: str | None) -> None:
     """It ends with its session, where that does not end by this very abort, which then has named the call."""
     hearing.wrote(session("s"), 0.0)
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id=stopped_by), 0.0)
     hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL, named="s/child"))
-    assert violations(reported) == ([] if stopped_by is None else [("one_answer", "s:t1:c1")])
+    assert violations(found) == ([] if stopped_by is None else [("one_answer", "s:t1:c1")])
 
 
 def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
@@ -190,19 +192,19 @@ def permission(event: str, **told: object) -> Append:
     ],
 )
 def test_a_permission_is_answered_in_time(
-    reported: Reported, at_s: float, slept_s: float, down_s: float | None, by: str, broken: bool
+    found: Found, at_s: float, slept_s: float, down_s: float | None, by: str, broken: bool
 ) -> None:
     """Within its time from when it is durable that somebody is asked: the disk may have taken 7 s for that. What is
     slept is nobody's time, and what a commit that failed has written is known once the disk has recovered."""
     now = 7.0
-    hearing = ReplyChecker(lambda law, *words: reported.append((law, *words)), lambda: now, lambda since_s: slept_s, 0.0)
+    hearing = ReplyChecker(lambda law, *words: found.append((law, *words)), lambda: now, lambda since_s: slept_s, 0.0)
     hearing.wrote(permission("PermissionRequested"), 0.0)
     if down_s is not None:
         now += down_s
         hearing.disk_was_down(down_s)
     now = at_s
     hearing.wrote(permission("PermissionAnswered", by=by), at_s)
-    assert violations(reported) == ([("punctual", "s:t1:p1")] if broken else [])
+    assert violations(found) == ([("punctual", "s:t1:p1")] if broken else [])
 
 
 def _told(node: NodeReceipt) -> Receipt:
@@ -219,7 +221,7 @@ def _told(node: NodeReceipt) -> Receipt:
 
 @pytest.mark.parametrize(("adapter", "broken"), [("inprocess", [("tool_stays_tool", "s:t1:c1")]), ("acp", [])])
 def test_a_call_within_our_process_ends_alone(
-    hearing: ReplyChecker, reported: Reported, adapter: str, broken: list[tuple[str, str]]
+    hearing: ReplyChecker, found: Found, adapter: str, broken: list[tuple[str, str]]
 ) -> None:
     """Only a call that an agent of its own process runs may take its turn with it."""
     agent = call("s:a1", 1).record
@@ -229,12 +231,12 @@ def test_a_call_within_our_process_ends_alone(
     hearing.wrote(Append(record=born, parent_id="s", state="starting", data=b"{}"), 0.0)
     node = NodeReceipt(id="s:t1:c1", kind="tool", outcome="ended", rung="request", how="the turn was interrupted")
     hearing.abort_answered(hearing.want_abort(node.id, AbortScope.TOOL), _told(node))
-    assert violations(reported) == broken
+    assert violations(found) == broken
 
 
 @pytest.mark.parametrize(("took_s", "broken"), [(2.0, []), (3.0, [("one_answer", "s")])])
 def test_a_receipt_has_the_seconds_on_record(
-    hearing: ReplyChecker, reported: Reported, took_s: float, broken: list[tuple[str, str]]
+    hearing: ReplyChecker, found: Found, took_s: float, broken: list[tuple[str, str]]
 ) -> None:
     """The rung and the seconds of a receipt are those of the session's last record."""
     last = session("s", "Stopped", ended=True, event="Ended", abort_id="a1")
@@ -242,4 +244,4 @@ def test_a_receipt_has_the_seconds_on_record(
     hearing.wrote(msgspec.structs.replace(last, record=told), 0.0)
     node = NodeReceipt(id="s", kind="session", outcome="ended", rung="kill", took_s=took_s)
     hearing.abort_answered(hearing.want_abort("s", AbortScope.SESSION), _told(node))
-    assert violations(reported) == broken
+    assert violations(found) == broken
