@@ -13,7 +13,6 @@ from actors.actor import (
     Crashed,
     DeadLetter,
     Down,
-    GraceExceeded,
     KernelEvent,
     Killed,
     Normal,
@@ -37,7 +36,6 @@ from actors.errors import (
 from actors.inspection import Inspection, Stats, TaskSeen
 from actors.machine import ANY, Effect, Event, IllegalTransition, Machine, Rule, Step, rule
 from actors.mailbox import Lane, Limits, Mailbox
-from actors.nursery import ActorSystem, open_system
 from actors.ref import Ref
 from actors.restart import Intensity, Restart
 from actors.scopes import Scope
@@ -51,6 +49,7 @@ from actors.supervision import (
     Supervisor,
     WhichChildren,
 )
+from actors.system import ActorSystem, open_system
 
 __all__ = [
     "ANY",
@@ -74,7 +73,6 @@ __all__ = [
     "Down",
     "Effect",
     "Event",
-    "GraceExceeded",
     "IllegalTransition",
     "Inspection",
     "Intensity",

@@ -24,7 +24,6 @@ __all__ = [
     "Crashed",
     "DeadLetter",
     "Down",
-    "GraceExceeded",
     "KernelEvent",
     "Killed",
     "Normal",
@@ -125,19 +124,12 @@ class CancelSwallowed(NamedTuple):
     stack: tuple[str, ...]
 
 
-class GraceExceeded(NamedTuple):
-    """The tasks of an actor have not ended within the time that its end had."""
-
-    actor_id: str
-    rung: str
-    budget_s: float
-
-
 class Abandoned(NamedTuple):
-    """An actor's tasks have outlived its end: they are in quarantine, and nobody waits for them."""
+    """Tasks of an actor still ran at the deadline of its end (``budget_s``); no actor waits for them any more."""
 
     actor_id: str
     tasks: tuple[str, ...]
+    budget_s: float
 
 
 class Paused(NamedTuple):
@@ -147,7 +139,7 @@ class Paused(NamedTuple):
     late_s: float
 
 
-KernelEvent = DeadLetter | ActorCrashed | CancelSwallowed | GraceExceeded | Abandoned | Paused
+KernelEvent = DeadLetter | ActorCrashed | CancelSwallowed | Abandoned | Paused
 
 
 # -------------------------------------------------------------------------------------------------------- behaviour

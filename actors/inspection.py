@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from actors.cell import Cell
-from actors.host import stack_of
+from actors.cell import ActorCell
+from actors.task_runner import stack_of
 
 __all__ = ["Inspection", "Stats", "TaskSeen", "inspection_of"]
 
@@ -47,24 +47,24 @@ class Inspection(NamedTuple):
     stats: Stats
 
 
-def _stats_of(cell: Cell) -> Stats:
-    box, rare = cell.box, cell.rare_or_none
+def _stats_of(cell: ActorCell) -> Stats:
+    box, lazy = cell.box, cell.lazy_or_none
     return Stats(
         handled=cell.handled,
         queued=box.lengths() if box is not None else {"control": 0, "urgent": 0, "normal": 0},
         queued_bytes=box.bytes if box is not None else 0,
         late_replies=cell.late_replies,
         incarnation=cell.incarnation,
-        children=len(cell.below or ()),
-        tasks=len(rare.tasks) if rare is not None else 0,
-        timers=len(rare.timers) if rare is not None else 0,
+        children=len(cell.cells or ()),
+        tasks=len(lazy.tasks) if lazy is not None else 0,
+        timers=len(lazy.timers) if lazy is not None else 0,
     )
 
 
-def inspection_of(cell: Cell) -> Inspection:
-    rare = cell.rare_or_none
-    scope = rare.scope if rare is not None else None
-    tasks = rare.tasks if rare is not None else ()
+def inspection_of(cell: ActorCell) -> Inspection:
+    lazy = cell.lazy_or_none
+    scope = lazy.scope if lazy is not None else None
+    tasks = lazy.tasks if lazy is not None else ()
     return Inspection(
         id=cell.id,
         behaviour=type(cell.actor).__name__,

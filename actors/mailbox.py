@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from actors.errors import InvalidOption, MailboxFull
-from actors.parking import Backend, Waiter
+from actors.waiter import Backend, Waiter
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -108,13 +108,13 @@ class Envelope:
         self.size = 0
 
 
-class _Waiter:
+class _WaitingSender:
     """Sender that waits for room in a full mailbox."""
 
-    __slots__ = ("parker",)
+    __slots__ = ("wakeup",)
 
-    def __init__(self, parker: Waiter) -> None:
-        self.parker = parker
+    def __init__(self, wakeup: Waiter) -> None:
+        self.wakeup = wakeup
 
 
 class Mailbox:
@@ -145,7 +145,7 @@ class Mailbox:
         """CONTROL and URGENT messages, and waiting senders: while there are none, NORMAL ones just leave in order."""
         self.bytes = 0
         """The size of the messages that have one."""
-        self.waiters: deque[_Waiter] | None = None
+        self.waiters: deque[_WaitingSender] | None = None
         """Senders that wait for room, in order; each stays until its message is in, or it gives up."""
 
     @property
@@ -236,7 +236,7 @@ class Mailbox:
         if type(item) is Envelope:
             self.bytes -= item.size
         if self.waiters:
-            self.waiters[0].parker.unpark()
+            self.waiters[0].wakeup.wake()
 
     def lengths(self) -> dict[str, int]:
         return {lane.name.lower(): len(queue or ()) for lane, queue in zip(Lane, self._lanes(), strict=True)}
@@ -251,7 +251,7 @@ class Mailbox:
         self.bytes = 0
         self.pressing = len(self.waiters or ())
         for waiter in self.waiters or ():
-            waiter.parker.unpark()
+            waiter.wakeup.wake()
         return [item if type(item) is Envelope else Envelope(item) for item in left]
 
     # ------------------------------------------------------------------ room
@@ -268,19 +268,19 @@ class Mailbox:
         """
         if self.waiters is None:
             self.waiters = deque()
-        waiter = _Waiter(backend.parker())
+        waiter = _WaitingSender(backend.new_waiter())
         self.waiters.append(waiter)
         self.pressing += 1
         try:
             while True:
-                await waiter.parker.wait()
-                waiter.parker = backend.parker()
+                await waiter.wakeup.wait()
+                waiter.wakeup = backend.new_waiter()
                 if self.waiters[0] is waiter and _served(put):
                     return
         finally:
             self._leave(waiter)
 
-    def _leave(self, waiter: _Waiter) -> None:
+    def _leave(self, waiter: _WaitingSender) -> None:
         """Remove *waiter* from the queue; if *waiter* was the first, wake the next one, which may have room."""
         waiters = self.waiters
         assert waiters is not None, "it is in there"
@@ -288,7 +288,7 @@ class Mailbox:
         waiters.remove(waiter)
         self.pressing -= 1
         if was_first and waiters and self.counted < self.capacity:
-            waiters[0].parker.unpark()
+            waiters[0].wakeup.wake()
 
 
 def _served(put: Callable[[], object]) -> bool:

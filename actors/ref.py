@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
-from actors import fault
+from actors import failpoint
 from actors.errors import AskTimeout, InvalidOption, MailboxFull
 from actors.mailbox import Envelope, Lane, Mailbox
-from actors.parking import Backend, Waiter
 from actors.timers import Timer
+from actors.waiter import Backend, Waiter
 
 __all__ = ["CALL", "DEFERRED", "Call", "Deferred", "Ref", "Reply", "Target"]
 
@@ -71,9 +71,9 @@ class Target(Protocol):
 
     def deliver(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None: ...
 
-    def can_answer(self) -> bool: ...
+    def can_answer_in_place(self) -> bool: ...
 
-    def answer_now(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any: ...
+    def answer_in_place(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any: ...
 
     def set_deadline(self, timeout_s: float, expire: Callable[[], None]) -> Timer: ...
 
@@ -85,14 +85,14 @@ class Target(Protocol):
 class Reply:
     """A one-shot port for an answer."""
 
-    __slots__ = ("_answered", "_cancels", "_closed", "_error", "_parker", "_target", "_value", "deadline", "detached")
+    __slots__ = ("_answered", "_cancels", "_closed", "_error", "_target", "_value", "_waiter", "deadline", "detached")
 
     def __init__(self, target: Target, deadline: float, *, detached: bool = False) -> None:
         self._target = target
         self.deadline = deadline
         self.detached = detached
         """Its asker may go: the message is handled all the same."""
-        self._parker: Waiter | None = None
+        self._waiter: Waiter | None = None
         self._answered = False
         self._closed = False
         self._value: Any = None
@@ -159,14 +159,14 @@ class Reply:
         self._wake()
 
     def _wake(self) -> None:
-        if self._parker is not None:
-            self._parker.unpark()
+        if self._waiter is not None:
+            self._waiter.wake()
 
     async def wait(self) -> Any:
         try:
             if not self.settled:
-                self._parker = self._target.backend.parker()
-                await self._parker.wait()
+                self._waiter = self._target.backend.new_waiter()
+                await self._waiter.wait()
         finally:
             if not self._closed:
                 self._close()
@@ -235,8 +235,8 @@ class Ref:
         target = self._target
         timeout_s = self._timeout(timeout_s)
         rested = target.charge()  # else it is queued, which gives the loop up: in the order in which it was asked
-        if rested and target.can_answer() and not fault.point("ask.queued", target.id):
-            answer = target.answer_now(message, cause, timeout_s, detach)
+        if rested and target.can_answer_in_place() and not failpoint.active("ask.queued", target.id):
+            answer = target.answer_in_place(message, cause, timeout_s, detach)
             if type(answer) is not Reply:
                 return answer
             return await self._answer(answer, timeout_s)

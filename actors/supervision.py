@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.actor import SHUTDOWN_S, Actor, Context, Shutdown, is_clean
 from actors.backoff import Backoff, Uniform
-from actors.cell import Cell
+from actors.cell import ActorCell
 from actors.errors import ActorError, InvalidOption, NameTaken, NoSuchActor, StartFailed
 from actors.mailbox import DEFAULT_LIMITS, Lane, Limits
-from actors.parking import RAISED, as_error
-from actors.place import Phase
+from actors.message_loop import Phase
 from actors.ref import DEFERRED, Ref, Reply
 from actors.restart import Intensity, Restart, add_restart, wanted
+from actors.waiter import RAISED, as_error
 
 __all__ = [
     "BRUTAL_KILL",
@@ -145,7 +145,7 @@ class Child:
         self.spec = spec
         self.actor_id = actor_id
         self.shutdown_s = spec.shutdown_s
-        self.cell: Cell | None = None
+        self.cell: ActorCell | None = None
         self.told = False
         """The supervisor has told it to end: that is no failure."""
         self.due: float | None = None
@@ -154,7 +154,7 @@ class Child:
         self.total_restarts = 0
         self.stoppers: list[Reply] = []
 
-    def make(self) -> Actor:
+    def make_actor(self) -> Actor:
         """A new behaviour.
 
         Raises:
@@ -165,10 +165,10 @@ class Child:
             raise InvalidOption(f"child spec {self.spec.id!r}", "start()", actor, "return a behaviour, with a receive")
         return actor
 
-    def returns(self, reason: object) -> bool:
+    def wants_restart(self, reason: object) -> bool:
         return not self.told and wanted(self.spec.restart, clean=is_clean(reason))
 
-    def is_down(self, reason: object) -> None:
+    def report_down(self, reason: object) -> None:
         self.owner.hear_down(self, reason)
 
     @property
@@ -217,12 +217,12 @@ class Supervisor:
                 raise InvalidOption("supervisor", "specs", one, "give each child an id of its own")
         self._children: dict[str, Child] = {}
         self._restarts: tuple[float, ...] = ()
-        self._ctx: Cell
+        self._ctx: ActorCell
 
     # ------------------------------------------------------------------ its life
     def started(self, ctx: Context) -> None:
         """Start the first children in order. If one cannot be started, neither can the supervisor."""
-        assert isinstance(ctx, Cell)
+        assert isinstance(ctx, ActorCell)
         self._ctx = ctx
         self._children.clear()
         self._restarts = ()
@@ -257,7 +257,7 @@ class Supervisor:
         actor_id = f"{self._ctx.id}/{spec.id}"
         child = Child(self, spec, actor_id)
         try:
-            actor = child.make()
+            actor = child.make_actor()
         except RAISED as error:
             raise StartFailed(actor_id, as_error(error)) from error
         self._children[spec.id] = child
@@ -269,9 +269,9 @@ class Supervisor:
 
     def _spawn(self, child: Child, actor: Actor) -> Ref:
         spec = child.spec
-        self._ctx.spawn_ward(actor, child.actor_id, spec.limits, spec.shutdown_s, child)
+        self._ctx.spawn(actor, child.actor_id, limits=spec.limits, shutdown_s=spec.shutdown_s, restart_hook=child)
         cell = self._ctx.system.cell(child.actor_id)
-        assert isinstance(cell, Cell)
+        assert isinstance(cell, ActorCell)
         child.cell, child.told, child.due, child.up_since = cell, False, None, self._now()
         return cell.ref
 
@@ -318,7 +318,7 @@ class Supervisor:
             return
         child.due, child.told, child.up_since = None, False, self._now()
         assert child.cell is not None
-        child.cell.revive()
+        child.cell.restart()
 
     # ------------------------------------------------------------------ requests
     def _start_child(self, spec: ChildSpec) -> Any:
@@ -345,7 +345,7 @@ class Supervisor:
         envelope = self._ctx.envelope
         if envelope is not None and isinstance(envelope.reply, Reply):
             child.stoppers.append(envelope.reply)
-        child.cell.end_with_parent(Shutdown("its supervisor was told to stop it"), float("inf"))
+        child.cell.stop_with_parent(Shutdown("its supervisor was told to stop it"), float("inf"))
         return DEFERRED
 
     def _infos(self) -> tuple[ChildInfo, ...]:

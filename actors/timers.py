@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from actors.errors import InvalidOption
-from actors.parking import Backend, Waiter
+from actors.waiter import Backend, Waiter
 
 __all__ = ["GRACE_S", "LATE_S", "Timer", "TimerService"]
 
@@ -60,7 +60,7 @@ class TimerService:
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._dead = 0
-        self._parked: Waiter | None = None
+        self._waiter: Waiter | None = None
         self._awake_at = -math.inf
         self._lost_s = 0.0
         """By how much this clock is behind the backend's."""
@@ -91,8 +91,8 @@ class TimerService:
         heapq.heappush(self._heap, (timer.deadline, next(self._order), timer))
         if timer.deadline < self._awake_at:
             self._sleep_until(timer.deadline)
-            if self._parked is not None:
-                self._parked.unpark()
+            if self._waiter is not None:
+                self._waiter.wake()
         return timer
 
     def cancel(self, timer: Timer) -> None:
@@ -118,8 +118,8 @@ class TimerService:
     async def run(self) -> None:
         """Fire timers as they fall due, for ever."""
         while True:
-            self._parked = self._backend.parker()
-            await self._backend.wait_until(self._parked, self._fire_due())
+            self._waiter = self._backend.new_waiter()
+            await self._backend.wait_until(self._waiter, self._fire_due())
 
     def _fire_due(self) -> float:
         """Fire what is due; when to look again, by the backend's clock."""

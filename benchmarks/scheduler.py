@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.harness import Stopwatch, options, per_us
-from supervisor.work.backlog import Backlog, Item
+from supervisor.work.backlog import Backlog, BacklogItem
 from supervisor.work.leases import Claim
 
 __all__ = ["SIZES", "Cost", "main", "measure_costs", "ratio"]
@@ -40,9 +40,9 @@ class Cost(NamedTuple):
     task_us: float
 
 
-def item(number: int) -> Item:
+def item(number: int) -> BacklogItem:
     """Task *number*: the same one in every round and at every size."""
-    return Item(
+    return BacklogItem(
         id=f"t{number}",
         priority=number * 7 % 5,
         needs=frozenset({f"role:{ROLES[number % 4]}"}),

@@ -151,7 +151,7 @@ class _Link(FunctionLink):
     """A function's link, but for agents that do not come up."""
 
     async def run(self) -> None:
-        if self.work.profile.name != "stillborn":
+        if self.session.profile.name != "stillborn":
             await super().run()
             return
         try:
@@ -161,7 +161,7 @@ class _Link(FunctionLink):
             self._report_end(AgentExited(reason="no such program", ended_by="exit", abort_reason=AbortReason.UNKNOWN))
 
     def _report_ready(self, info: str) -> None:
-        if self.work.profile.name != "mute":
+        if self.session.profile.name != "mute":
             super()._report_ready(info)
 
 
@@ -237,7 +237,7 @@ class _Host:
 
     def _target(self, rng: Random, scope: AbortScope = AbortScope.SESSION) -> str:
         """Something alive that an abort of that scope makes sense for."""
-        nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.registry.nodes().values())
+        nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.registry.abort_tree().values())
         match scope:
             case AbortScope.TOOL:
                 found = [one for one, kind, _ in nodes if kind == "tool"]

@@ -16,7 +16,7 @@ from actors import Lane
 from supervisor.aborts.termination import SLACK_S, highest
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Call, Turn, TurnData
-from supervisor.lifecycles.types import AbortReason, AbortScope, CancelMode, Rung, ToolOutcome, TransitionReason
+from supervisor.lifecycles.types import AbortReason, AbortScope, CancelMode, Stage, ToolOutcome, TransitionReason
 from supervisor.policies.abort_plan import (
     AbortPlan,
     AbortRecord,
@@ -30,13 +30,13 @@ from supervisor.policies.abort_plan import (
 )
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Link, LiveSession
+from supervisor.runtime.live_session import Connection, LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 __all__ = ["AbortExecutor"]
 
 
-class _Wish(NamedTuple):
+class _AbortRequest(NamedTuple):
     """One abort: what was planned, who wants it, and why."""
 
     plan: AbortPlan
@@ -53,21 +53,21 @@ class _Wish(NamedTuple):
 
 
 @dataclass
-class _Sent:
+class _AbortedNode:
     """One node that was told to end, and what it takes to see that it did."""
 
     node: PlannedNode
-    work: LiveSession
+    session: LiveSession
     fates_before: int
     how: str = ""
-    connection: Link | None = None
+    connection: Connection | None = None
     """Of a call: whose it is."""
     interrupted: bool = False
     """The call could not be ended alone."""
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
         """What became of its processes since; of those of *owner*, where it is given."""
-        return [fate for fate in self.work.fates[self.fates_before :] if owner in (None, fate.owner)]
+        return [fate for fate in self.session.fates[self.fates_before :] if owner in (None, fate.owner)]
 
     @property
     def waited_for(self) -> bool:
@@ -82,7 +82,7 @@ class AbortExecutor:
 
     async def execute(self, plan: AbortPlan, *, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """End everything the plan names; the receipt says how each node and process ended."""
-        wish = _Wish(plan, self._new_id(), reason, actor)
+        wish = _AbortRequest(plan, self._new_id(), reason, actor)
         began = self._registry.system.timers.now()
         sent = self._send(wish, now, within_s)
         receipts: list[NodeReceipt] = []
@@ -113,9 +113,9 @@ class AbortExecutor:
             outage=self.outage if recorded_at is None else None,
         )
 
-    def order(self, plan: AbortPlan, *, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, plan: AbortPlan, *, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """End everything the plan names, for that record's sake, without a receipt. Await-free."""
-        self._send(_Wish(plan, self._new_id(), reason, actor, because, blamed), False, None)
+        self._send(_AbortRequest(plan, self._new_id(), reason, actor, because, blamed), False, None)
 
     @property
     def outage(self) -> str | None:
@@ -125,13 +125,13 @@ class AbortExecutor:
 
     def join(self, plan: AbortPlan, *, reason: str, actor: str, now: bool, within_s: float | None) -> str | None:
         """The plan ends nothing, for its target is ending: append this cause. The abort that it is ending by."""
-        wish = _Wish(plan, self._new_id(), reason, actor)
+        wish = _AbortRequest(plan, self._new_id(), reason, actor)
         causes: dict[str | None, Cause] = {None: Cause(actor=actor)}
         if plan.crossings:
             causes = self._record(wish, within_s)
         self._join(wish, causes, now, within_s)
-        work = self._registry.works.get(plan.ending[0].id) if plan.ending else None
-        return work.asked.abort_id if work is not None and work.asked is not None else None
+        session = self._registry.sessions.get(plan.ending[0].id) if plan.ending else None
+        return session.stop_request.abort_id if session is not None and session.stop_request is not None else None
 
     def _new_id(self) -> str:
         return f"abort-{self._registry.journal_writer.last_seq + 1}"
@@ -140,14 +140,14 @@ class AbortExecutor:
         return self._registry.journal_writer.clock.wall.time()
 
     # ------------------------------------------------------------------ telling
-    def _send(self, wish: _Wish, now: bool, within_s: float | None) -> list[_Sent]:
+    def _send(self, wish: _AbortRequest, now: bool, within_s: float | None) -> list[_AbortedNode]:
         """Await-free: records, then cancellations; nothing can be born or end in between."""
         causes = self._record(wish, within_s)
         sent = [self._end(node, wish, causes[node.edge], now, within_s) for node in wish.plan.nodes]
         self._join(wish, causes, now, within_s)
         return sent
 
-    def _record(self, wish: _Wish, within_s: float | None) -> dict[str | None, Cause]:
+    def _record(self, wish: _AbortRequest, within_s: float | None) -> dict[str | None, Cause]:
         """One record for the wish, and one for each policy edge that it crosses, in the order of the crossings."""
         plan = wish.plan
         bound_s = plan.deadline_s if within_s is None else min(within_s, plan.deadline_s)
@@ -166,8 +166,8 @@ class AbortExecutor:
             causes[crossing.edge] = self._note(record, wish, causes[crossing.after].seq)
         return causes
 
-    def _note(self, record: AbortRecord, wish: _Wish, because: int | None) -> Cause:
-        self._registry.note(
+    def _note(self, record: AbortRecord, wish: _AbortRequest, because: int | None) -> Cause:
+        self._registry.record_fact(
             self._log_of(wish.plan),
             "AbortRecord",
             Cause(because, None, wish.actor),
@@ -188,99 +188,103 @@ class AbortExecutor:
         turn = self._registry.entities.get(turn_id)
         return turn_id if turn is None or plan.scope is AbortScope.TOOL else str(turn.data.session_id)
 
-    def _end(self, node: PlannedNode, wish: _Wish, cause: Cause, now: bool, within_s: float | None) -> _Sent:
+    def _end(
+        self, node: PlannedNode, wish: _AbortRequest, cause: Cause, now: bool, within_s: float | None
+    ) -> _AbortedNode:
         if node.kind == "tool":
             return self._end_tool(node, wish, cause)
-        work = self._registry.works[node.id]
-        sent = _Sent(node, work, len(work.fates), self._how(work))
+        session = self._registry.sessions[node.id]
+        sent = _AbortedNode(node, session, len(session.fates), self._how(session))
         bound_s = node.due.kill_s if node.due is not None else None
         if within_s is not None:
             bound_s = within_s if bound_s is None else min(bound_s, within_s)
-        self._registry.end(node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s)
+        self._registry.request_stop(
+            node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s
+        )
         return sent
 
-    def _how(self, work: LiveSession) -> str:
+    def _how(self, session: LiveSession) -> str:
         """An abort of a session ends it, but not what its turn has achieved before."""
-        turn_id = self._registry.entity(work.session_id).data.turn_id
+        turn_id = self._registry.entity(session.session_id).data.turn_id
         turn = self._registry.entities.get(turn_id)
         return f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
 
-    def _join(self, wish: _Wish, causes: dict[str | None, Cause], now: bool, within_s: float | None) -> None:
+    def _join(self, wish: _AbortRequest, causes: dict[str | None, Cause], now: bool, within_s: float | None) -> None:
         """Sessions in the reach that are ending already get one more cause; those below them have it from them."""
         for one in _heads(self._registry, wish.plan.ending):
             stop = _stop(AbortReason.USER_INTERRUPT, wish.plan.scope, wish, now)
-            self._registry.end(one.id, stop, cause=causes[one.edge], within_s=within_s)
+            self._registry.request_stop(one.id, stop, cause=causes[one.edge], within_s=within_s)
 
-    def _end_tool(self, node: PlannedNode, wish: _Wish, cause: Cause) -> _Sent:
+    def _end_tool(self, node: PlannedNode, wish: _AbortRequest, cause: Cause) -> _AbortedNode:
         turn_id, _, number = node.id.rpartition(":c")
         turn = self._registry.entity(turn_id)
-        work = self._registry.works[turn.data.session_id]
+        session = self._registry.sessions[turn.data.session_id]
         call = next(call for call in turn.data.open if call.number == int(number))
-        sent = _Sent(node, work, len(work.fates), connection=work.connection)
-        started = any(child.started_by == node.id for child in self._registry.children_of(work.session_id))
-        assert work.connection is not None, "a call that is open has a link"
-        if started or work.connection.runs(call.call_id):
+        sent = _AbortedNode(node, session, len(session.fates), connection=session.connection)
+        started = any(child.started_by == node.id for child in self._registry.children_of(session.session_id))
+        assert session.connection is not None, "a call that is open has a link"
+        if started or session.connection.runs_call(call.call_id):
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=wish.reason, abort_id=wish.abort_id
             )
-            work.connection.abandon_call(call.call_id)
-            self._registry.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
+            session.connection.abandon_call(call.call_id)
+            self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return sent
-        work.connection.abort_own_call(call.call_id, wish.reason, wish.abort_id)
-        if self._ends_with_another(call, turn.data, work.connection, wish):
+        session.connection.abort_own_call(call.call_id, wish.reason, wish.abort_id)
+        if self._ends_with_another(call, turn.data, session.connection, wish):
             sent.how = ENDED_WITHIN
             return sent
-        sent.how = work.connection.end_call(
+        sent.how = session.connection.terminate_call(
             call.call_id, lambda why: self._interrupt(sent, call, wish, cause, f": {why}")
         )
         if not sent.how:
             self._interrupt(sent, call, wish, cause)
         return sent
 
-    def _ends_with_another(self, call: Call, turn: TurnData, connection: Link, wish: _Wish) -> bool:
+    def _ends_with_another(self, call: Call, turn: TurnData, connection: Connection, wish: _AbortRequest) -> bool:
         """True if it is made within a call that the agent runs by itself too, and that this abort ends."""
         above = next((one for one in turn.open if one.number == call.within), None)
-        if above is None or connection.runs(above.call_id):
+        if above is None or connection.runs_call(above.call_id):
             return False
         return any(one.id == f"{turn.id}:c{above.number}" for one in wish.plan.nodes)
 
-    def _interrupt(self, sent: _Sent, call: Call, wish: _Wish, cause: Cause, why: str = "") -> None:
+    def _interrupt(self, sent: _AbortedNode, call: Call, wish: _AbortRequest, cause: Cause, why: str = "") -> None:
         """The agent runs that call, and does not end it alone: its turn ends with it, and the next one goes on."""
         if sent.interrupted or not self._registry.is_open(sent.node.id):
             return
         sent.interrupted, sent.how = True, f"{NOT_ASKED if not why else NOT_ENDED}{why}"
         turn_id = sent.node.id.rpartition(":c")[0]
         told = {"call": sent.node.id, "why": sent.how}
-        self._registry.note(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
+        self._registry.record_fact(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
         because = cause._replace(seq=self._registry.journal_writer.last_seq)
         text = f"The tool call {call.call_id} was aborted ({wish.reason}). Go on without its result."
         message = UrgentMessage(message_id=f"abort of {sent.node.id}", sender="supervisor", text=text)
-        self._registry.tell(sent.work.session_id, message, cause=because)
+        self._registry.send(sent.session.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ joining
-    async def _joined(self, sent: _Sent, began: float) -> NodeReceipt:
-        node, work = sent.node, sent.work
+    async def _joined(self, sent: _AbortedNode, began: float) -> NodeReceipt:
+        node, session = sent.node, sent.session
         if node.kind == "tool":
             return await self._tool_joined(sent, began)
         if node.mode is CancelMode.WAIT_REQUESTED:
-            await work.heard.wait()
-        if not sent.waited_for and work.report is None:
+            await session.reached(SessionPhase.TERMINATING).wait()
+        if not sent.waited_for and session.report is None:
             return NodeReceipt(id=node.id, kind=node.kind, outcome="requested", how=f"its cancel mode is {node.mode}")
-        await work.over.wait()
-        report = work.report
+        await session.reached(SessionPhase.FINISHED).wait()
+        report = session.report
         if report is None:
             return NodeReceipt(id=node.id, kind=node.kind, outcome="ended", how="its actor crashed")
         return NodeReceipt(
             id=node.id,
             kind=node.kind,
-            outcome="abandoned" if report.survivors or report.rung is Rung.ABANDON else "ended",
+            outcome="abandoned" if report.survivors or report.rung is Stage.ABANDON else "ended",
             rung=report.rung.value,
             took_s=round(report.took_s, 6),
             how=sent.how,
             ended_at=report.killed_at,
         )
 
-    async def _recorded(self, target: str, sent: list[_Sent]) -> bool:
+    async def _recorded(self, target: str, sent: list[_AbortedNode]) -> bool:
         """Wait until the journal has the end of every node that is waited for; ``False`` if it cannot be written.
 
         A call that is over has told its turn its result, and one whose turn has failed has it from that record, once
@@ -291,7 +295,7 @@ class AbortExecutor:
             if (
                 one.node.kind == "session"
                 and one.waited_for
-                and not await journal_writer.disk.unless_down(one.work.ended)
+                and not await journal_writer.disk.wait_unless_down(one.session.reached(SessionPhase.RECORDED))
             ):
                 return False
         calls = [one.node.id for one in sent if one.node.kind == "tool"]
@@ -299,16 +303,16 @@ class AbortExecutor:
         for turn_id in [one for one in turns if one in self._registry.entities]:
             if not await self._durable():
                 return False
-            await self._registry.heard(turn_id)
+            await self._registry.wait_processed(turn_id)
         return await self._durable()
 
     async def _durable(self) -> bool:
         """Wait until all that is recorded now is durable; ``False`` if it cannot be written."""
         durable, journal_writer = OneShotEvent(), self._registry.journal_writer
         journal_writer.when_durable(durable.set)
-        return await journal_writer.disk.unless_down(durable) and journal_writer.error is None
+        return await journal_writer.disk.wait_unless_down(durable) and journal_writer.error is None
 
-    async def _tool_joined(self, sent: _Sent, began: float) -> NodeReceipt:
+    async def _tool_joined(self, sent: _AbortedNode, began: float) -> NodeReceipt:
         tool_id = sent.node.id
         await self._registry.system.join(tool_id)
         rung = await self._interrupted(sent) if sent.interrupted else _rung_of(sent)
@@ -323,14 +327,14 @@ class AbortExecutor:
             ended_at=self._wall(),
         )
 
-    async def _interrupted(self, sent: _Sent) -> Rung:
+    async def _interrupted(self, sent: _AbortedNode) -> Stage:
         """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
         connection, turn_id = sent.connection, sent.node.id.rpartition(":c")[0]
         assert connection is not None, "a call that is open has a link"
-        await connection.free(turn_id)
+        await connection.wait_turn_over(turn_id)
         if connection.turn_id is None and not connection.reusable:
             await connection.ended.wait()
-        return Rung.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Rung.REQUEST
+        return Stage.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Stage.REQUEST
 
 
 ENDED_WITHIN = "it ended with the call that it was made within"
@@ -338,10 +342,10 @@ NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself 
 NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
 
 
-def _rung_of(sent: _Sent) -> Rung:
+def _rung_of(sent: _AbortedNode) -> Stage:
     """On which rung a call ended that was ended alone: the agent was asked, or its scope was cancelled."""
     fates = [one for one in sent.fates(sent.node.id) if one.ended_by]
-    return highest(fates) if fates or not sent.how else Rung.REQUEST
+    return highest(fates) if fates or not sent.how else Stage.REQUEST
 
 
 def _crossed(root: AbortRecord, crossing: Crossing, before: AbortRecord) -> AbortRecord:
@@ -360,7 +364,7 @@ def _is_direct(record: AbortRecord) -> bool:
     return record.scope is not AbortScope.SIBLING and record.policy_edge is None
 
 
-def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _Wish, now: bool) -> OperatorStop:
+def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _AbortRequest, now: bool) -> OperatorStop:
     over = TransitionReason.SIBLING_ABORTED if scope is AbortScope.SIBLING else TransitionReason.ABORTED
     return OperatorStop(
         reason=wish.reason, abort_id=wish.abort_id, abort_reason=abort_reason, transition_reason=over, now=now
@@ -370,17 +374,17 @@ def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _Wish, now: bool) 
 def _heads(registry: EntityRegistry, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
     ids = {one.id for one in ending}
     for one in ending:
-        work = registry.works.get(one.id)
-        if work is not None and work.parent_id not in ids:
+        session = registry.sessions.get(one.id)
+        if session is not None and session.parent_id not in ids:
             yield one
 
 
-def _is_over(sent: _Sent) -> bool:
+def _is_over(sent: _AbortedNode) -> bool:
     """Its end is known, so that nobody waits for it."""
-    return sent.node.kind == "session" and sent.work.over.is_set()
+    return sent.node.kind == "session" and sent.session.phase >= SessionPhase.FINISHED
 
 
-def _fates(sent: list[_Sent]) -> tuple[ProcessFate, ...]:
+def _fates(sent: list[_AbortedNode]) -> tuple[ProcessFate, ...]:
     found: dict[tuple[str, int], ProcessFate] = {}
     for one in sent:
         scoped = one.node.kind == "tool" and not one.interrupted

@@ -41,7 +41,7 @@ class AbortService:
             UnknownWord: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
-        return plan_abort(self._registry.nodes(hurry=now), target, scope, now=now)
+        return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now)
 
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
@@ -96,18 +96,18 @@ class AbortService:
 
     def _survivors_of(self, call: str) -> Survivors:
         """Sum up what is left of a call that has ended, in a session that may go on: its processes may live."""
-        work = self._registry.works.get(call.partition(":")[0])
-        last = {one.pid: one.survivors for one in work.fates if one.owner == call} if work is not None else {}
+        session = self._registry.sessions.get(call.partition(":")[0])
+        last = {one.pid: one.survivors for one in session.fates if one.owner == call} if session is not None else {}
         return total_survivors(last.values())
 
-    def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """End a session with all below it, for that record's sake; nobody waits for a receipt. What is ending already
         needs no other reason. Await-free.
         """
         with suppress(UnknownTarget):
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
-                self._aborter.order(plan, reason=reason, actor=actor, because=because, blamed=blamed)
+                self._aborter.abort_session(plan, reason=reason, actor=actor, because=because, blamed=blamed)
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
         """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""
@@ -117,9 +117,9 @@ class AbortService:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
         joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
         survivors, recorded = list[Survivors](), True
-        for work in [self._registry.works[one.id] for one in plan.ending if one.id in self._registry.works]:
-            recorded = await self._over(work) and recorded
-            survivors.append(work.report.survivors if work.report is not None else "unknown")
+        for session in [self._registry.sessions[one.id] for one in plan.ending if one.id in self._registry.sessions]:
+            recorded = await self._over(session) and recorded
+            survivors.append(session.report.survivors if session.report is not None else "unknown")
         return Receipt(
             abort_id="",
             target=plan.target,

@@ -16,15 +16,15 @@ import anyio
 
 from actors import Context
 from supervisor.lifecycles.events import Ended, OperatorStop
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
-from supervisor.policies.abort_deadline import RungsDue, rungs_due
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Stage, TransitionReason, Verdict
+from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import AbortState, same_abort
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import EndReport, LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
 
 __all__ = ["SLACK_S", "Heartbeat", "TerminationService", "highest"]
 
@@ -44,24 +44,24 @@ ROUNDING_S = 1e-6
 class Termination:
     """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
 
-    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "work")
+    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "session")
 
-    def __init__(self, work: LiveSession, cause: Cause, abort_id: str | None, began: float) -> None:
-        self.work = work
+    def __init__(self, session: LiveSession, cause: Cause, abort_id: str | None, began: float) -> None:
+        self.session = session
         self.cause = cause
         self.abort_id = abort_id
-        self.rung: Rung | None = Rung.REQUEST
+        self.rung: Stage | None = Stage.REQUEST
         self.began = began
-        self.fates_before = len(work.fates)
+        self.fates_before = len(session.fates)
         self.outages = 0
         """How many outages of the journal's disk were over when it began to wait for last records."""
 
     @property
-    def due(self) -> RungsDue:
+    def due(self) -> StageDeadlines:
         """When each rung is over, in seconds after it began. Looked up again whenever its end is pressed."""
-        asked = self.work.asked
+        asked = self.session.stop_request
         within_s = asked.deadline - self.began if asked is not None else None
-        return rungs_due(self.work.policy.ladder, within_s)
+        return stage_deadlines(self.session.policy.ladder, within_s)
 
 
 class Heartbeat:
@@ -75,7 +75,7 @@ class StageBudgetSpent(NamedTuple):
     """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
 
     session_id: str
-    rung: Rung | None
+    rung: Stage | None
 
 
 class TerminationService:
@@ -87,7 +87,11 @@ class TerminationService:
         self._climbs: dict[str, Termination] = {}
         self._rested: deque[Callable[[], None]] = deque()
         self._looking = False
-        registry.on_rest, registry.on_recorded, registry.on_pressed = self._rest, self._recorded, self._pressed
+        registry.on_idle, registry.on_recorded, registry.on_deadline_shortened = (
+            self._rest,
+            self._recorded,
+            self._pressed,
+        )
 
     def __len__(self) -> int:
         """How many ends are under way."""
@@ -106,109 +110,108 @@ class TerminationService:
 
     # ------------------------------------------------------------------ the climb
     def begin(
-        self, work: LiveSession, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0
+        self, session: LiveSession, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0
     ) -> None:
         """End everything below a session, then have its last record written. *now*: if that is under way, at once.
 
         *elapsed_s*: an end that an earlier supervisor began goes on, and is that many seconds old already.
         """
         if now:
-            self._hurry(work)
-        if work.ending:
+            self._hurry(session)
+        if session.is_terminating:
             return
         began = self._registry.system.timers.now() - elapsed_s
-        if not work.told:
-            work.told_by = cause.seq  # by itself, or before its supervisor was killed
-        work.ending = work.told = True
-        work.asked = work.asked or self._unasked(work, began)
-        work.heard.set()
-        climb = Termination(work, cause, abort_id, began)
+        if not session.is_stopping:
+            session.stopped_by_seq = cause.seq  # by itself, or before its supervisor was killed
+        session.stop_request = session.stop_request or self._unasked(session, began)
+        session.advance(SessionPhase.TERMINATING)
+        climb = Termination(session, cause, abort_id, began)
         self._end_children(climb)
-        self._climbs[work.session_id] = climb
-        first = Rung.KILL if work.hurried else Rung.REQUEST
-        if work.busy:
+        self._climbs[session.session_id] = climb
+        first = Stage.KILL if session.kill_at_once else Stage.REQUEST
+        if session.busy:
             self._step_to(climb, first)
         else:
             climb.rung = first
-            self._rest(work)
+            self._rest(session)
 
-    def _unasked(self, work: LiveSession, began: float) -> AbortState:
+    def _unasked(self, session: LiveSession, began: float) -> AbortState:
         """It ends by itself: its own last error is the first reason."""
-        reason = self._registry.entity(work.session_id).data.last_error
-        deadline = began + work.policy.ladder.total_s
-        return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
+        reason = self._registry.entity(session.session_id).data.last_error
+        deadline = began + session.policy.ladder.total_s
+        return AbortState(abort_id=None, reason=reason, severity=Stage.REQUEST, deadline=deadline)
 
     def _end_children(self, climb: Termination) -> None:
         """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
-        work = climb.work
+        session = climb.session
         self._tell_children(climb)
-        for child in [one for one in work.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
             entity = self._registry.entities.get(child.session_id)
             if entity is not None and entity.ended:
                 continue  # there is nothing of it to live on: its last record is on its way
             if child.mode is CancelMode.WAIT_REQUESTED:
-                work.wait_for(child.heard)
-            self._registry.rehome(child, climb.cause, climb.abort_id)
+                session.hold_until(child.reached(SessionPhase.TERMINATING))
+            self._registry.reparent(child, climb.cause, climb.abort_id)
 
     def _tell_children(self, climb: Termination) -> None:
         """Who is waited for has no longer than this session; who was told so already is not told again."""
-        work, stop = climb.work, None
-        if not work.children:
+        session, stop = climb.session, None
+        if not session.children:
             return
         deadline = climb.began + climb.due.kill_s
-        for child in list(work.children.values()):
+        for child in list(session.children.values()):
             waits = child.mode is CancelMode.WAIT_COMPLETED
-            known = child.asked
+            known = child.stop_request
             if child.mode is CancelMode.ABANDON or (
                 known is not None
                 and same_abort(known, climb.abort_id)
                 and (not waits or known.deadline <= deadline + ROUNDING_S)
             ):
                 continue
-            stop = stop or _parent_ended(work, climb.abort_id)
+            stop = stop or _parent_ended(session, climb.abort_id)
             within_s = deadline - self._registry.system.timers.now() if waits else None
-            self._registry.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
+            self._registry.request_stop(child.session_id, stop, cause=climb.cause, within_s=within_s)
 
-    def _step_to(self, climb: Termination, rung: Rung) -> None:
+    def _step_to(self, climb: Termination, rung: Stage) -> None:
         """Do what the rung does, and set the timer for the next one."""
-        work, climb.rung = climb.work, rung
-        if rung is Rung.REQUEST:
-            if work.connection is not None:
-                work.connection.finish()
-        elif rung is Rung.CANCEL:
-            self._registry.cancel_scope(work.session_id, climb.abort_id or Rung.CANCEL)
+        session, climb.rung = climb.session, rung
+        if rung is Stage.REQUEST:
+            if session.connection is not None:
+                session.connection.close_when_idle()
+        elif rung is Stage.CANCEL:
+            self._registry.cancel_scope(session.session_id, climb.abort_id or Stage.CANCEL)
         else:
-            self._kill(work)
-            self._registry.cancel_scope(work.session_id, climb.abort_id or Rung.KILL)
+            self._kill(session)
+            self._registry.cancel_scope(session.session_id, climb.abort_id or Stage.KILL)
         self._set_timer(climb, rung)
 
-    def _set_timer(self, climb: Termination, rung: Rung) -> None:
-        ladder, due = climb.work.policy.ladder, climb.due
-        if rung is Rung.REQUEST:
+    def _set_timer(self, climb: Termination, rung: Stage) -> None:
+        ladder, due = climb.session.policy.ladder, climb.due
+        if rung is Stage.REQUEST:
             left_s = climb.began + due.request_s - self._registry.system.timers.now()
-        elif rung is Rung.CANCEL:
+        elif rung is Stage.CANCEL:
             # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
             give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
             left_s = climb.began + give_way_s - self._registry.system.timers.now()
         else:
             left_s = ladder.kill_s + SLACK_S
-        session_id = climb.work.session_id
+        session_id = climb.session.session_id
         self._context.set_timer(session_id, max(left_s, 0.0), StageBudgetSpent(session_id, rung))
 
-    def _kill(self, work: LiveSession) -> None:
+    def _kill(self, session: LiveSession) -> None:
         words = "it was ended at once"
-        if work.connection is not None:
-            work.connection.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+        if session.connection is not None:
+            session.connection.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
     def _overdue(self, climb: Termination) -> None:
         match climb.rung:
-            case Rung.REQUEST:
-                self._step_to(climb, Rung.CANCEL)
-            case Rung.CANCEL:
-                self._step_to(climb, Rung.KILL)
-            case Rung.KILL:
-                climb.rung = Rung.ABANDON
-                self._rest(climb.work)
+            case Stage.REQUEST:
+                self._step_to(climb, Stage.CANCEL)
+            case Stage.CANCEL:
+                self._step_to(climb, Stage.KILL)
+            case Stage.KILL:
+                climb.rung = Stage.ABANDON
+                self._rest(climb.session)
             case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
                 self._await_records(climb)  # what waited for the disk has only just begun to be written
             case _:
@@ -216,36 +219,36 @@ class TerminationService:
 
     def _await_records(self, climb: Termination) -> None:
         climb.outages = self._disk.outages
-        session_id = climb.work.session_id
+        session_id = climb.session.session_id
         self._context.set_timer(session_id, RECORDED_S, StageBudgetSpent(session_id, None))
 
     # ------------------------------------------------------------------ more urgent than before
-    def _hurry(self, work: LiveSession) -> None:
+    def _hurry(self, session: LiveSession) -> None:
         """What is ending below it, and it itself, goes on at the kill rung; what is to end will begin there."""
-        pending = [work]
+        pending = [session]
         while pending:
             one = pending.pop()
-            one.hurried = True
+            one.kill_at_once = True
             climb = self._climbs.get(one.session_id)
-            if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
-                self._step_to(climb, Rung.KILL)
+            if climb is not None and climb.rung in (Stage.REQUEST, Stage.CANCEL):
+                self._step_to(climb, Stage.KILL)
             pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
-    def _pressed(self, work: LiveSession) -> None:
+    def _pressed(self, session: LiveSession) -> None:
         """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
-        climb = self._climbs.get(work.session_id)
-        if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
+        climb = self._climbs.get(session.session_id)
+        if climb is not None and climb.rung in (Stage.REQUEST, Stage.CANCEL):
             self._soon(lambda: self._press(climb))
 
     def _press(self, climb: Termination) -> None:
-        if climb.rung in (Rung.REQUEST, Rung.CANCEL):
+        if climb.rung in (Stage.REQUEST, Stage.CANCEL):
             self._set_timer(climb, climb.rung)
             self._tell_children(climb)
 
     # ------------------------------------------------------------------ the end
-    def _rest(self, work: LiveSession) -> None:
+    def _rest(self, session: LiveSession) -> None:
         """Nothing works for it any more. The end of one may be what its parent waited for."""
-        climb = self._climbs.get(work.session_id)
+        climb = self._climbs.get(session.session_id)
         if climb is not None and climb.rung is not None:
             self._soon(lambda: self._be_over(climb))
 
@@ -261,35 +264,35 @@ class TerminationService:
                 self._looking = False
 
     def _be_over(self, climb: Termination) -> None:
-        work, rung = climb.work, climb.rung
+        session, rung = climb.session, climb.rung
         if rung is None:
             return
         took_s = max(0.0, self._registry.system.timers.now() - climb.began)
-        self._context.cancel_timer(work.session_id)
-        if rung is Rung.CANCEL:
-            rung = highest(work.fates[climb.fates_before :])
-        survivors = total_survivors(fate.survivors for fate in work.fates)
-        work.report = EndReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
+        self._context.cancel_timer(session.session_id)
+        if rung is Stage.CANCEL:
+            rung = highest(session.fates[climb.fates_before :])
+        survivors = total_survivors(fate.survivors for fate in session.fates)
+        session.report = TerminationReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
         climb.rung = None
-        work.leave()
-        if work.unrecorded:
+        session.advance(SessionPhase.FINISHED)
+        if session.unrecorded:
             self._await_records(climb)
         else:
             self._conclude(climb)
 
-    def _recorded(self, work: LiveSession) -> None:
+    def _recorded(self, session: LiveSession) -> None:
         """Everything below it has its last record."""
-        climb = self._climbs.get(work.session_id)
+        climb = self._climbs.get(session.session_id)
         if climb is not None and climb.rung is None:
-            self._context.cancel_timer(work.session_id)
+            self._context.cancel_timer(session.session_id)
             self._conclude(climb)
 
     def _conclude(self, climb: Termination) -> None:
-        report = climb.work.report
+        report = climb.session.report
         assert report is not None, "what is over has a report"
-        del self._climbs[climb.work.session_id]
+        del self._climbs[climb.session.session_id]
         ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
-        self._registry.tell(climb.work.session_id, ended, cause=climb.cause)
+        self._registry.send(climb.session.session_id, ended, cause=climb.cause)
 
     @property
     def _disk(self) -> JournalAvailability:
@@ -302,18 +305,18 @@ class TerminationService:
         return ctx
 
 
-def _parent_ended(work: LiveSession, abort_id: str | None) -> OperatorStop:
+def _parent_ended(session: LiveSession, abort_id: str | None) -> OperatorStop:
     return OperatorStop(
-        reason=f"its parent {work.session_id} ended",
+        reason=f"its parent {session.session_id} ended",
         abort_id=abort_id,
         abort_reason=AbortReason.PARENT_ABORTED,
         transition_reason=TransitionReason.ABORTED,
     )
 
 
-def highest(fates: Sequence[ProcessFate]) -> Rung:
+def highest(fates: Sequence[ProcessFate]) -> Stage:
     """The rung that it took to end these processes, once their scope was cancelled."""
     ended_by = {fate.ended_by for fate in fates}
     if "kill" in ended_by:
-        return Rung.KILL
-    return Rung.TERMINATE if "terminate" in ended_by else Rung.CANCEL
+        return Stage.KILL
+    return Stage.TERMINATE if "terminate" in ended_by else Stage.CANCEL

@@ -27,7 +27,7 @@ from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["CallEnds", "Found", "end_processes"]
+__all__ = ["KilledProcesses", "ToolCallTerminations", "end_processes"]
 
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
@@ -44,14 +44,14 @@ LINGER_S: Final = 0.25
 NAP_S: Final = 0.005
 
 
-class _Ending(NamedTuple):
+class _CallTermination(NamedTuple):
     """A call that is to end alone: how, and who is told if it does not."""
 
     how: str
     told: list[Callable[[str], None]]
 
 
-class CallEnds:
+class ToolCallTerminations:
     """The calls of one agent that are to end alone.
 
     Args:
@@ -64,7 +64,7 @@ class CallEnds:
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         agent_id: str,
         calls: Mapping[str, str],
         aborted: Container[str],
@@ -72,13 +72,13 @@ class CallEnds:
         agent_io: AgentIO,
     ) -> None:
         self._registry = registry
-        self._work = work
+        self._session = session
         self._agent_id = agent_id
         self._calls = calls
         self._aborted = aborted
         self._ask = ask
         self._agent_io = agent_io
-        self._ending: dict[str, _Ending] = {}
+        self._ending: dict[str, _CallTermination] = {}
         self._span = CallSpan(0, 0)
         """When the processes of the open calls were born."""
         self._begun: dict[str, None] = {}
@@ -92,14 +92,14 @@ class CallEnds:
         self._looking = anyio.Lock(fast_acquire=True)
 
     # ------------------------------------------------------------------ what the agent does
-    def begin(self) -> None:
+    def begin_turn(self) -> None:
         """Another turn is about to be given to it: it has no open call now."""
         self._ending.clear()
         now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
         self._begun.clear()
 
-    def received(self, written: tuple[int, int]) -> None:
+    def note_output(self, written: tuple[int, int]) -> None:
         """Note between which ticks the output was *written* that is dealt with from now on."""
         clear = self._span.clear
         if self._closed_last and not self._calls and written[0] >= clear:
@@ -107,14 +107,14 @@ class CallEnds:
             self._span = CallSpan(clear, clear)
         self._written, self._closed_last = written, False
 
-    def closed_last(self) -> None:
+    def note_all_closed(self) -> None:
         """No call is open now. When the next one began is not known: perhaps right after this one, and before we read
         of either."""
         begin, end = self._written
         self._span, self._closed_last = CallSpan(max(begin, self._span.since), max(end, self._span.since)), True
         self._begun.clear()
 
-    def opened(self, call_id: str) -> None:
+    def note_opened(self, call_id: str) -> None:
         """A call is about to be opened, beside those that are."""
         self._begun[call_id] = None
 
@@ -134,7 +134,7 @@ class CallEnds:
         return await self._end_processes(tool_id, alone=True)
 
     # ------------------------------------------------------------------ ending one
-    def end(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate(self, call_id: str, kept: Callable[[str], None]) -> str:
         """End this one call: how, for a receipt; ``""`` if it cannot be. *kept* hears why, if it does not end."""
         if call_id in self._ending:
             self._ending[call_id].told.append(kept)
@@ -144,10 +144,10 @@ class CallEnds:
         if ctx is None or (outs is None and not self._alone):
             return ""
         how = STRUCK if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
-        self._ending[call_id] = _Ending(how, [kept])
+        self._ending[call_id] = _CallTermination(how, [kept])
         self._agent_io.put(outs or ())
         try:
-            self._work.start(ctx, self._see_to_end, call_id, outs is not None)
+            self._session.start(ctx, self._see_to_end, call_id, outs is not None)
         except ActorStopped:
             return ""
         return how
@@ -155,18 +155,18 @@ class CallEnds:
     async def _see_to_end(self, call_id: str, asked: bool) -> None:
         """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
         its own process, and wait for those that this has started."""
-        within_s, timers = self._work.policy.ladder.request_s, self._registry.system.timers
+        within_s, timers = self._session.policy.ladder.request_s, self._registry.system.timers
         if asked:
             with timers.limit(min(ASKED_S, within_s)):
                 await anyio.sleep_forever()
         with timers.limit(within_s):
             found = self._alone and await self._strike(self._calls.get(call_id, ""))
             if not (found or asked):
-                self.kept(call_id, "no process of it was found")
+                self.give_up(call_id, "no process of it was found")
             await anyio.sleep_forever()
-        self.kept(call_id, f"it had not ended {within_s:g} s later")
+        self.give_up(call_id, f"it had not ended {within_s:g} s later")
 
-    def kept(self, call_id: str, why: str) -> None:
+    def give_up(self, call_id: str, why: str) -> None:
         """The agent does not end that call alone: whoever asked for it hears why."""
         ending = self._ending.pop(call_id, None)
         for kept in ending.told if ending is not None and call_id in self._calls else ():
@@ -180,7 +180,7 @@ class CallEnds:
             return False
         async with self._looking:
             found = await end_processes(
-                process, self._span, self._registry.system.timers, servers=self._work.profile.servers
+                process, self._span, self._registry.system.timers, servers=self._session.profile.servers
             )
         self._note_killed(tool_id, found)
         return bool(found.killed)
@@ -194,32 +194,32 @@ class CallEnds:
             linger_s = LINGER_S if not self._left else 0.0  # what has outlived that once is waited for no more
             span = self._span._replace(alone=alone)
             found = await end_processes(
-                process, span, self._registry.system.timers, linger_s, self._work.profile.servers
+                process, span, self._registry.system.timers, linger_s, self._session.profile.servers
             )
         self._note_killed(tool_id, found)
         if process.pid in found.alive:
             self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
         if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
             told = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
-            self._registry.note_in_turn(self._work, "CallProcessesLeft", told)
+            self._registry.record_turn_fact(self._session, "CallProcessesLeft", told)
         for pid in may_live:
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="", killed=0, survivors="unknown"))
         return not (found.left or found.may_live)
 
-    def _note_killed(self, tool_id: str, found: Found) -> None:
+    def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
             told = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
-            self._registry.note_in_turn(self._work, "CallProcessesKilled", told)
+            self._registry.record_turn_fact(self._session, "CallProcessesKilled", told)
         for pid in found.killed:
             left = pid in found.left
             self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(left)))
 
     def _keep(self, fate: ProcessFate) -> None:
-        self._work.fates.append(fate)
+        self._session.fates.append(fate)
         if fate.survivors:
             self._left[fate.owner, fate.pid] = None
 
-    def all_ended(self) -> None:
+    def note_processes_gone(self) -> None:
         """The agent has ended with all that it had started: so has whatever was left of its calls."""
         self._note_ended(list(self._left))
 
@@ -229,13 +229,13 @@ class CallEnds:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
             told = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
-            self._registry.note(self._agent_id, "CallProcessesEnded", self._work.cause, told)
-        for number, fate in enumerate(self._work.fates):
+            self._registry.record_fact(self._agent_id, "CallProcessesEnded", self._session.cause, told)
+        for number, fate in enumerate(self._session.fates):
             if fate.survivors and (fate.owner, fate.pid) in found:
-                self._work.fates[number] = msgspec.structs.replace(fate, survivors=0)
+                self._session.fates[number] = msgspec.structs.replace(fate, survivors=0)
 
 
-class Found(NamedTuple):
+class KilledProcesses(NamedTuple):
     """Pids of processes: those that were killed, those of them that were still alive when there was no more time, those
     that may belong to a call and are alive (0: nothing could be seen), and all that are alive, the agent too."""
 
@@ -247,7 +247,7 @@ class Found(NamedTuple):
 
 async def end_processes(
     process: Process, span: CallSpan, timers: TimerService, linger_s: float = 0.0, servers: Collection[str] = ()
-) -> Found:
+) -> KilledProcesses:
     """Kill what belongs to the calls of that time until nothing of it is found, 1 s at most; wait *linger_s* for what
     may belong to them to end by itself."""
     killed: dict[int, None] = {}
@@ -266,7 +266,7 @@ async def end_processes(
             process.strike(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
             await anyio.sleep(NAP_S)
-    return Found(
+    return KilledProcesses(
         killed=tuple(killed),
         left=tuple([one.pid for one in found.belong]),
         may_live=(0,) if seen is None else tuple([one.pid for one in found.may_belong]),

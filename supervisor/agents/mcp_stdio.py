@@ -21,7 +21,7 @@ from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 __all__ = ["LEAVE_S", "RESTARTS", "START_S", "McpError", "McpResource"]
@@ -61,14 +61,14 @@ class McpResource:
         self,
         registry: EntityRegistry,
         host: ProcessHost,
-        work: LiveSession,
+        session: LiveSession,
         server: McpServer,
         launch: Launch,
         start_s: float,
     ) -> None:
         self._registry = registry
         self._host = host
-        self._work = work
+        self._session = session
         self._launch = launch
         self._start_s = start_s
         self.name = server.name
@@ -90,7 +90,7 @@ class McpResource:
         Raises:
             ActorStopped: the session is ending.
         """
-        self._work.start(ctx, self._run)
+        self._session.start(ctx, self._run)
 
     def give_up(self, why: str) -> None:
         """Nobody wants it any more: it ends before its session does."""
@@ -142,7 +142,7 @@ class McpResource:
         ends: tuple[float, ...] = ()
         try:
             with self._scope:
-                while not self._work.heard.is_set():
+                while not self._session.is_terminating:
                     why = await self._hold()
                     ends = add_restart(ends, self._registry.journal_writer.clock.now(), RESTARTS.period_s)
                     if RESTARTS.exceeded(ends):
@@ -155,7 +155,7 @@ class McpResource:
 
     async def _hold(self) -> str:
         """Enter it, wait until it, or its session, is to end, and leave it; why it ended."""
-        ladder, why = self._work.policy.ladder, "it was cancelled"
+        ladder, why = self._session.policy.ladder, "it was cancelled"
         try:
             async with self._host.spawn(self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._process = process
@@ -178,7 +178,7 @@ class McpResource:
         report = await process.wait_ended()
         told = {"why": why, "status": report.status, "killed": report.killed, "survivors": report.survivors}
         self._note("McpServerEnded", told)
-        self._work.account(self._work.session_id, report)
+        self._session.record_process(self._session.session_id, report)
 
     async def _converse(self, process: Process) -> str:
         gone = OneShotEvent()
@@ -204,7 +204,7 @@ class McpResource:
 
     async def _leave(self, process: Process, gone: OneShotEvent) -> str:
         """Wait until it ends by itself, or its session is to end: then it is asked to, by the end of its input."""
-        await first_of(gone, self._work.heard)
+        await first_of(gone, self._session.reached(SessionPhase.TERMINATING))
         if gone.is_set():
             return "it ended by itself"
         self._ready = False
@@ -241,7 +241,7 @@ class McpResource:
             asked.over.set()
 
     def _note(self, name: str, told: dict[str, Any]) -> None:
-        cause = Cause(self._work.because, None, f"mcp:{self.name}")
-        entity = self._registry.entities.get(self._work.session_id)
+        cause = Cause(self._session.cause_seq, None, f"mcp:{self.name}")
+        entity = self._registry.entities.get(self._session.session_id)
         if entity is not None and not entity.ended:
-            entity.note(name, cause, {"server": self.name, **told})
+            entity.record_fact(name, cause, {"server": self.name, **told})

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from actors import views
+from actors import machine_views as views
 from actors.machine import Machine
 from supervisor.lifecycles import MACHINES
 

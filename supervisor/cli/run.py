@@ -31,9 +31,9 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery.resumable import continued, heirs_of
+from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.previous_run import before
+from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
 
 __all__ = ["configure_logging", "run_command"]
@@ -150,7 +150,7 @@ def _check_resumable(plan: Plan, state: StateDir) -> None:
     if state.journal.exists():
         with JournalReader(state.journal) as reader:
             rows = reader.entities()
-    left = before(plan, plan.settings, rows)
+    left = find_previous_run(plan, plan.settings, rows)
     if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
         raise BadInput(f"--resume: {words}; run it without --resume")
@@ -172,7 +172,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
     closing, closed = anyio.Event(), anyio.Event()
 
     async def serve(*, task_status: TaskStatus[None]) -> None:
-        await serve_control(state.control_socket, sup, closing=closing, work=runner.operating, task_status=task_status)
+        await serve_control(state.control_socket, sup, closing=closing, work=runner.commands, task_status=task_status)
         closed.set()
 
     async with anyio.create_task_group() as around:
@@ -181,7 +181,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             agents=plan.agents,
             settings=plan.settings,
             workdir=request.workdir,
-            choose=(lambda rows: ()) if request.fresh else partial(heirs_of, plan),
+            choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)

@@ -31,7 +31,7 @@ from supervisor.plugins.loading import installed
 from supervisor.ports import Journal
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
-from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.live_session import AgentProfile
@@ -108,7 +108,7 @@ async def open_supervisor(
         stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
         host = await stack.enter_async_context(ShimHost(containment))
-        processes = PatientHost(host, WALL)
+        processes = RetryingProcessHost(host, WALL)
         place = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, host, processes, place, where)
         yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))

@@ -27,10 +27,10 @@ from supervisor.ports.logs import get_logger
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.processes.host import ShimHost
-from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import AgentProfile, Link, LiveSession
+from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession
 from supervisor.sessions.agent_connection import Delegate
 from supervisor.sessions.process_connection import ProcessConnection
 from supervisor.workspaces.directory import DirectoryWorkspace
@@ -93,7 +93,7 @@ class ConnectionFactory:
         self,
         registry: EntityRegistry,
         delegate: Delegate,
-        processes: PatientHost,
+        processes: RetryingProcessHost,
         files: AgentFiles,
         codec_of: Callable[[AgentProfile], MakeCodec],
     ) -> None:
@@ -103,14 +103,14 @@ class ConnectionFactory:
         self._files = files
         self._codec_of = codec_of
 
-    def __call__(self, work: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Link:
-        profile = work.profile
+    def __call__(self, session: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Connection:
+        profile = session.profile
         if profile.function is not None:
             return FunctionLink(
-                self._registry, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
+                self._registry, session, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
-        resume_id, interrupted = work.resume_id, work.interrupted
-        work.resume_id, work.interrupted = None, False  # it is tried once
+        resume_id, interrupted = session.resume_id, session.interrupted
+        session.resume_id, session.interrupted = None, False  # it is tried once
         host = self._host
         try:
             codec = self._codec_of(profile)()
@@ -119,21 +119,21 @@ class ConnectionFactory:
             codec, argv, host = (
                 CommandCodec(),
                 (),
-                PatientHost(NoHost(str(error)), self._registry.journal_writer.clock.wall),
+                RetryingProcessHost(NoHost(str(error)), self._registry.journal_writer.clock.wall),
             )
         return ProcessConnection(
             self._registry,
-            work,
+            session,
             agent_id,
             incarnation,
             codec=codec,
             host=host,
             launch=Launch(
                 argv=argv,
-                cwd=work.directory,
-                env={**profile.env, **work.variables},
+                cwd=session.directory,
+                env={**profile.env, **session.variables},
                 spare=agent_spare(),
-                session=work.session_id,
+                session=session.session_id,
             ),
             delegate=self._delegate,
             files=self._files,
@@ -215,7 +215,7 @@ def real_parts(
     journal: Journal,
     state_dir: StateDir | None,
     host: ShimHost,
-    processes: PatientHost,
+    processes: RetryingProcessHost,
     workspace: Workspace,
     workdir: Path,
 ) -> Dependencies:

@@ -49,8 +49,8 @@ def _entity(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
         return {"kind": "tool", "state": "open"}
     if entity is None:
         raise NoSuchEntity(entity_id)
-    data, work = entity.data, registry.works.get(entity_id)
-    connection = work.connection if work is not None else None
+    data, session = entity.data, registry.sessions.get(entity_id)
+    connection = session.connection if session is not None else None
     agent_id = connection.agent_id if connection is not None and not connection.ended.is_set() else None
     agent = registry.entities.get(agent_id) if agent_id is not None else None
     return {
@@ -60,6 +60,6 @@ def _entity(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
         "pid": getattr(agent.data if agent is not None else data, "pid", None),
         "turn": connection.turn_id if connection is not None else None,
         "open_calls": tuple(f"{entity_id}:c{call.number}" for call in getattr(data, "open", ())),
-        "checkpoint": work.place.starts_at if work is not None else getattr(data, "saved_as", ""),
+        "checkpoint": session.place.starts_at if session is not None else getattr(data, "saved_as", ""),
         "permissions": tuple(f"{entity_id}:p{one.number}" for one in getattr(data, "asking", ()) if one.asked),
     }

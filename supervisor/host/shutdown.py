@@ -17,7 +17,7 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.ports import JournalError, JournalLost
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 from supervisor.sessions.pending_requests import PendingRequests
 
@@ -58,17 +58,18 @@ class Shutdown:
         """The journal is lost."""
 
     # ------------------------------------------------------------------ one session
-    async def ended(self, work: LiveSession) -> None:
+    async def wait_recorded(self, session: LiveSession) -> None:
         """Wait for a session's last record, which a journal that has failed will never hold.
 
         Raises:
             JournalError: the journal has failed.
         """
-        await first_of(work.ended, self.failed)
-        if self.failure is not None and not work.ended.is_set():
+        recorded = session.reached(SessionPhase.RECORDED)
+        await first_of(recorded, self.failed)
+        if self.failure is not None and not recorded.is_set():
             raise self.failure
 
-    async def over(self, work: LiveSession) -> bool:
+    async def wait_finished(self, session: LiveSession) -> bool:
         """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
         record is durable.
 
@@ -76,14 +77,15 @@ class Shutdown:
             JournalError: the journal has failed.
         """
         disk = self._registry.journal_writer.disk
-        while not work.ended.is_set() and self.failure is None:
+        finished, recorded = session.reached(SessionPhase.FINISHED), session.reached(SessionPhase.RECORDED)
+        while not recorded.is_set() and self.failure is None:
             if disk.outage is None:
-                await first_of(work.ended, self.failed, disk.down)
-            elif not work.over.is_set():
-                await first_of(work.over, work.ended, self.failed, disk.up)
+                await first_of(recorded, self.failed, disk.down)
+            elif not finished.is_set():
+                await first_of(finished, recorded, self.failed, disk.up)
             else:
                 return False
-        if self.failure is not None and not work.ended.is_set():
+        if self.failure is not None and not recorded.is_set():
             raise self.failure
         return True
 
@@ -94,7 +96,7 @@ class Shutdown:
         if now or self._drains:
             self.now.set()
             self.stop_all("stopped at once", actor, now=True)
-            self._janitor().start_task(self.see_out, name="last records")
+            self._janitor().start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True
             give_up_retries(actor)
@@ -107,20 +109,20 @@ class Shutdown:
             await self.now.wait()
             return
         self.stop_all(f"the drain took longer than drain_s ({drain_s:g} s)", actor, now=False)
-        await self.see_out()
+        await self.wait_all_recorded()
 
     def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
         """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
-        for work in reversed(list(self._registry.works.values())):
+        for session in reversed(list(self._registry.sessions.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-            self._registry.end(work.session_id, stop, cause=Cause(actor=actor))
+            self._registry.request_stop(session.session_id, stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
         """Tell every root session that its work is done."""
-        for work in list(self._registry.works.values()):
-            if work.root_id == work.session_id:
+        for session in list(self._registry.sessions.values()):
+            if session.root_id == session.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self._registry.end(work.session_id, stop, cause=Cause(actor="host"))
+                self._registry.request_stop(session.session_id, stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""
@@ -130,7 +132,7 @@ class Shutdown:
         self.now.set()
         words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
         self.stop_all(words, "supervisor", now=True)
-        self._prompting.all_lost(Outcome("failed", words, ""))
+        self._prompting.fail_all(Outcome("failed", words, ""))
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:
@@ -145,12 +147,12 @@ class Shutdown:
         left of its plans, if it did."""
         if end_inherited is not None:
             async with anyio.create_task_group() as group:
-                group.start_soon(self.see_out)
+                group.start_soon(self.wait_all_recorded)
                 await end_inherited()
                 group.cancel_scope.cancel()
         await self._last_records()
 
-    async def see_out(self) -> None:
+    async def wait_all_recorded(self) -> None:
         """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
         await self._last_records()
         while self.failure is None:
@@ -160,9 +162,9 @@ class Shutdown:
 
     async def _last_records(self) -> None:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
-        works, disk = self._registry.works, self._registry.journal_writer.disk
-        bound_s = max((work.policy.ladder.total_s for work in works.values()), default=0.0)
-        while works and self.failure is None:
+        sessions, disk = self._registry.sessions, self._registry.journal_writer.disk
+        bound_s = max((session.policy.ladder.total_s for session in sessions.values()), default=0.0)
+        while sessions and self.failure is None:
             outages = disk.outages
             with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
                 await self._next_end()
@@ -172,17 +174,17 @@ class Shutdown:
                 self._registry.journal_writer.abandon()
         if self.failure is not None and not self._system.broken:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
-                for work in list(works.values()):
-                    await work.quiet()
+                for session in list(sessions.values()):
+                    await session.wait_idle()
 
     async def _next_end(self) -> None:
         """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
-        disk, works = self._registry.journal_writer.disk, list(self._registry.works.values())
-        alive = next((work for work in works if not work.over.is_set()), None)
+        disk, sessions = self._registry.journal_writer.disk, list(self._registry.sessions.values())
+        alive = next((session for session in sessions if session.phase < SessionPhase.FINISHED), None)
         if disk.outage is None:
-            await first_of(works[0].ended, self.failed, disk.down)
+            await first_of(sessions[0].reached(SessionPhase.RECORDED), self.failed, disk.down)
         elif alive is not None:
-            await first_of(alive.over, alive.ended, self.failed, disk.up)
+            await first_of(alive.reached(SessionPhase.FINISHED), self.failed, disk.up)
         elif not await self._recovers_soon():
             self._registry.journal_writer.abandon()
 

@@ -65,7 +65,7 @@ from supervisor.ports import (
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.recovery.journal_state import PLACED
 from supervisor.recovery.restore import Recovered
-from supervisor.recovery.takeover import Choose, Inherited, Takeover
+from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
 from supervisor.runtime.availability import Outage, Shortage
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
@@ -80,10 +80,10 @@ from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
-from supervisor.sessions.monitor_registry import NO_ALLOWANCE, Allowance, MonitorRegistry, hosts_scope
+from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry, hosts_scope
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
+__all__ = ["Choose", "RecoveredWork", "Session", "Supervisor", "TurnResult"]
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -134,8 +134,8 @@ class Supervisor:
         self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
         self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
-        self._aborts = AbortService(self.registry, journal, self._shutdown.over)
-        self.monitors = MonitorRegistry(self.registry, self._aborts.order)
+        self._aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
+        self.monitors = MonitorRegistry(self.registry, self._aborts.abort_session)
         self._endings = TerminationService(self.registry, JANITOR)
         make_link = ConnectionFactory(
             self.registry,
@@ -148,7 +148,7 @@ class Supervisor:
         )
         self.janitor = Janitor(self.registry, JANITOR, parts.processes, parts.workspace, plugins.verified)
         self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
-        answered = self._prompting.answered
+        answered = self._prompting.complete_request
         self._effect_executor = EffectExecutor(
             self.registry, JANITOR, self._endings, make_link, parts.workspace, answered, self._approvals
         )
@@ -158,9 +158,9 @@ class Supervisor:
             self._effect_executor,
             self._endings,
             admit=self._admit,
-            ended=self._shutdown.ended,
-            revived=lambda work, past: self.monitors.revive(work, self.settings.oversight, past.budget),
-            inherit=self._prompting.inherit,
+            ended=self._shutdown.wait_recorded,
+            revived=lambda session, past: self.monitors.restore_monitor(session, self.settings.oversight, past.budget),
+            inherit=self._prompting.track_recovered,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._prompting).heard
@@ -234,13 +234,13 @@ class Supervisor:
         _check_type("place", place, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
-        allowance = Allowance(budget, within, patience)
+        allowance = BudgetGrant(budget, within, patience)
         session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
         try:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
             withdrawn = OperatorStop(reason="whoever started it was cancelled", abort_reason="user_interrupt")
-            self.registry.end(session_id, withdrawn, cause=cause)
+            self.registry.request_stop(session_id, withdrawn, cause=cause)
             raise
         return Session(self, session_id)
 
@@ -286,7 +286,7 @@ class Supervisor:
 
     def sessions(self) -> list[Session]:
         """The sessions that are alive, oldest first: also those of an earlier supervisor that go on."""
-        return [Session(self, session_id) for session_id in self.registry.works]
+        return [Session(self, session_id) for session_id in self.registry.sessions]
 
     async def result_of(self, session_id: str) -> TurnResult | None:
         """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none."""
@@ -299,7 +299,7 @@ class Supervisor:
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
-            return self.registry.work(parent).profile
+            return self.registry.session(parent).profile
         if isinstance(agent, str):
             profile = self._agents.get(agent)
             if profile is None:
@@ -320,12 +320,12 @@ class Supervisor:
         started_by: str | None,
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
-        allowance: Allowance = NO_ALLOWANCE,
+        allowance: BudgetGrant = NO_GRANT,
         place: WorkspaceSpec = NO_WORKSPACE,
     ) -> str:
         _check_name(name)
-        above = self.registry.work(parent) if parent is not None else None
-        if above is not None and (above.ending or above.told):
+        above = self.registry.session(parent) if parent is not None else None
+        if above is not None and above.is_stopping:
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
         if started_by is not None and not self.registry.is_open(started_by):
             raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
@@ -334,12 +334,12 @@ class Supervisor:
         session_id = self.registry.names.new(name) if above is None else self._child_id(above, name)
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
-        work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
-        work.place = place
-        self.monitors.oversee(work, self.settings.oversight, allowance)
+        session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
+        session.place = place
+        self.monitors.start_monitor(session, self.settings.oversight, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
-            self.registry.birth(
+            self.registry.create_entity(
                 SESSION_KIND,
                 session_id,
                 parent_id=parent,
@@ -350,12 +350,12 @@ class Supervisor:
                 contained=contained,
             )
         except ActorError as error:
-            self.registry.dismiss(work)
+            self.registry.remove_session(session)
             raise Refused(f"session {name!r} is not started: {error}") from error
         if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_WORKSPACE:
             placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
-            self.registry.note(session_id, PLACED, cause, placed)
-        self.monitors.note_budget(work, allowance, cause)
+            self.registry.record_fact(session_id, PLACED, cause, placed)
+        self.monitors.note_budget(session, allowance, cause)
         return session_id
 
     def _admit(
@@ -367,7 +367,7 @@ class Supervisor:
         started_by: str | None,
         mode: CancelMode,
     ) -> LiveSession:
-        work = LiveSession(
+        session = LiveSession(
             self.registry,
             session_id=session_id,
             parent=above,
@@ -377,13 +377,13 @@ class Supervisor:
             transcript=RedactingTranscript(self._transcript_of(session_id), self.journal_writer),
             mode=mode,
         )
-        work.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
-        self.registry.admit(work)
-        self.janitor.follow(work)
-        return work
+        session.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
+        self.registry.add_session(session)
+        self.janitor.follow(session)
+        return session
 
     def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
-        self.registry.note(task_id, name, cause, told, reason=reason)
+        self.registry.record_fact(task_id, name, cause, told, reason=reason)
 
     def _child_id(self, above: LiveSession, name: str) -> str:
         """Its path, or ``root/~/name`` where that would be too long to be written in every record."""
@@ -424,7 +424,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.monitors.left_of(self.registry.work(session_id))
+        return self.monitors.left_of(self.registry.session(session_id))
 
     def used_by(self, session_id: str) -> Amounts:
         """What the agents of a session have used so far, without those of its child sessions.
@@ -432,7 +432,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.monitors.used_by(self.registry.work(session_id))
+        return self.monitors.used_by(self.registry.session(session_id))
 
     # ------------------------------------------------------------------ what an earlier one left
     async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
@@ -453,14 +453,14 @@ class Supervisor:
         return recovered
 
     @property
-    def inherited(self) -> Inherited:
+    def inherited(self) -> RecoveredWork:
         """What an earlier supervisor left of its plans."""
         return self._succession.left
 
     def _see_child_out(self, session_id: str) -> None:
         """A child session that was delegated is closed when its prompts are answered: who asked for it is gone."""
-        work, ctx = self.registry.works.get(session_id), self._system.context(JANITOR)
-        if work is not None and work.started_by is not None and ctx is not None:
+        session, ctx = self.registry.sessions.get(session_id), self._system.context(JANITOR)
+        if session is not None and session.started_by is not None and ctx is not None:
             ctx.start_task(self._close_answered, session_id, name=f"child {session_id}")
 
     async def _close_answered(self, session_id: str) -> None:
@@ -482,7 +482,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
         """
-        self.registry.work(session_id)
+        self.registry.session(session_id)
         _check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
@@ -499,7 +499,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended.
         """
-        self.registry.work(session_id)
+        self.registry.session(session_id)
         _check_text("prompt", prompt)
         return await self._prompting.outcome_of(session_id, prompt, cause, once=once, limit=limit)
 
@@ -518,7 +518,7 @@ class Supervisor:
                 the journal cannot be written now.
         """
         point = _point(urgent, at)
-        self.registry.work(session_id)
+        self.registry.session(session_id)
         _check_text("text", text)
         _check_type("sender", sender, str)
         self._check_disk(f"a message for {session_id}")
@@ -563,23 +563,25 @@ class Supervisor:
 
     def reach_of(self, caller: Caller) -> Reach:
         """What *caller* may ask for: a session below another one, no more than either's plan lets it."""
-        work = self.registry.works.get(caller.session)
-        if work is None:
+        session = self.registry.sessions.get(caller.session)
+        if session is None:
             return NOWHERE
-        own = work.own_task
+        own = session.assigned_task
         splits = frozenset({own.name, f"{Kind.TASK}:{own.name}"} if own is not None and own.split is not None else ())
-        sessions, operates = [work], frozenset(work.profile.operates)
+        sessions, operates = [session], frozenset(session.profile.operates)
         for one in sessions:  # the list grows as we walk along it
             sessions += one.children.values()
-        while (work := work.parent) is not None:
-            operates &= frozenset(work.profile.operates)
+        while (session := session.parent) is not None:
+            operates &= frozenset(session.profile.operates)
         return Reach(frozenset(one.session_id for one in sessions), splits, operates)
 
     def note_refused(self, caller: Caller, asked: str, why: str) -> None:
         """Record that a request was refused to *caller*: in the log of its session, if it has one, and for people."""
         _log.warning("a request to the supervisor was refused", by=caller.named("nobody"), asked=asked, why=why)
         told = {"asked": asked, "pid": caller.pid}
-        self.registry.note(caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why)
+        self.registry.record_fact(
+            caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why
+        )
 
     # ------------------------------------------------------------------ resources
     async def start_mcp_server(
@@ -605,15 +607,17 @@ class Supervisor:
             Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
             McpError: the server could not be started, or did not answer in time, and was given up.
         """
-        work, ctx = self.registry.work(session_id), self._system.context(session_id)
+        session, ctx = self.registry.session(session_id), self._system.context(session_id)
         self._check_disk(f"an MCP server for {session_id}")
         server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
         self._environments.append(server.env)
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
-        launch = Launch(argv=server.command, cwd=work.directory, env={**clean_env(), **server.env}, session=session_id)
-        resource = McpResource(self.registry, self._processes, work, server, launch, start_s)
-        if ctx is None or work.told or work.ending:
+        launch = Launch(
+            argv=server.command, cwd=session.directory, env={**clean_env(), **server.env}, session=session_id
+        )
+        resource = McpResource(self.registry, self._processes, session, server, launch, start_s)
+        if ctx is None or session.is_stopping:
             raise Refused(f"{session_id} is ending: it has no server {name!r} any more")
         resource.begin(ctx)
         try:
@@ -627,7 +631,7 @@ class Supervisor:
 
     def _delegate(
         self,
-        work: LiveSession,
+        session: LiveSession,
         name: str,
         prompt: str,
         agent: str | None,
@@ -640,8 +644,8 @@ class Supervisor:
         ctx = self._janitor
         try:
             _check_text("prompt", prompt)
-            profile = self._profile(agent, work.session_id)
-            child_id = self._start(name, profile, work.session_id, None, started_by, cause, mode)
+            profile = self._profile(agent, session.session_id)
+            child_id = self._start(name, profile, session.session_id, None, started_by, cause, mode)
         except (ValueError, Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return
@@ -754,12 +758,12 @@ class Supervisor:
             JournalError: the journal was lost meanwhile; the session was ended all the same.
         """
         _check_type("reason", reason, str)
-        work = self.registry.works.get(session_id)
-        if work is None:
+        session = self.registry.sessions.get(session_id)
+        if session is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
-        self.registry.end(session_id, stop, cause=cause)
-        await self._shutdown.ended(work)
+        self.registry.request_stop(session_id, stop, cause=cause)
+        await self._shutdown.wait_recorded(session)
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
         """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.
@@ -833,8 +837,8 @@ class Supervisor:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
         await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
         await self.janitor.rest()
-        for work in self.registry.works.values():  # whose last record was lost
-            work.transcript.close()
+        for session in self.registry.sessions.values():  # whose last record was lost
+            session.transcript.close()
 
     # ------------------------------------------------------------------ looking
     def state_of(self, entity_id: str) -> str:

@@ -20,7 +20,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, WaitGroup
 
 __all__ = ["Janitor"]
@@ -64,10 +64,10 @@ class Janitor:
             return ""
         found: list[Checked] = []
         over = OneShotEvent()
-        work, ctx = self._registry.works.get(session_id), self._registry.system.context(session_id)
-        if work is not None and ctx is not None and not work.heard.is_set():  # it has begun to end: nothing else begins
+        session, ctx = self._registry.sessions.get(session_id), self._registry.system.context(session_id)
+        if session is not None and ctx is not None and not session.is_terminating:
             with suppress(ActorStopped):
-                work.start(ctx, self._check, work, tests, found, over)
+                session.start(ctx, self._check, session, tests, found, over)
                 await over.wait()
         if not found:
             raise Refused(f"session {session_id!r} was ended before its acceptance tests were")
@@ -75,18 +75,19 @@ class Janitor:
         return "" if last.passed else f"{last.test.title}: {last.problem}"
 
     async def _check(
-        self, work: LiveSession, tests: Sequence[AcceptanceTest], found: list[Checked], over: OneShotEvent
+        self, session: LiveSession, tests: Sequence[AcceptanceTest], found: list[Checked], over: OneShotEvent
     ) -> None:
         scope = anyio.CancelScope()
-        work.heard.then(scope.cancel)  # nobody is asked to come to an end: it is ended at once
+        terminating = session.reached(SessionPhase.TERMINATING)
+        terminating.then(scope.cancel)  # a check has no request to stop: it is cancelled at once
         try:
             with scope:
-                done = await accepted(self._processes, tests, work.directory, work.profile.env, self._verify)
+                done = await accepted(self._processes, tests, session.directory, session.profile.env, self._verify)
                 for one in done:
-                    work.transcript.write("acceptance", _told(one), at=self._registry.journal_writer.clock.now())
+                    session.transcript.write("acceptance", _told(one), at=self._registry.journal_writer.clock.now())
                 found += done
         finally:
-            work.heard.forget(scope.cancel)
+            terminating.forget(scope.cancel)
             over.set()
 
     async def inspect(self, place_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event) -> str:
@@ -143,8 +144,10 @@ class Janitor:
         try:
             return await outlast_shortage(partial(self._workspace.commit, session_id, message))
         except OSError:
-            work = self._registry.works.get(session_id)
-            if work is None or work.heard.is_set():  # its place is being put away, with all that was done there
+            session = self._registry.sessions.get(session_id)
+            if (
+                session is None or session.is_terminating
+            ):  # its workspace is being removed, with all that was done there
                 raise Refused(f"session {session_id!r} was ended before its work was committed") from None
             raise
 
@@ -260,10 +263,10 @@ class Janitor:
             _log.info("work is left that is not merged", session=session_id, **_left(released))
         return released
 
-    def follow(self, work: LiveSession) -> None:
+    def follow(self, session: LiveSession) -> None:
         """Clear away after that session, when its last record is made."""
-        if self._workspace.temporary and work.root_id == work.session_id:
-            work.ended.then(lambda: self._put_away_later(work))
+        if self._workspace.temporary and session.root_id == session.session_id:
+            session.reached(SessionPhase.RECORDED).then(lambda: self._put_away_later(session))
 
     def clear(self) -> None:
         """Clear away what an earlier supervisor left of sessions that do not live any more."""
@@ -274,13 +277,13 @@ class Janitor:
         """Wait until nothing is being cleared away."""
         await self._putting_away.none()
 
-    def _put_away_later(self, work: LiveSession) -> None:
-        if not work.place.kept:  # else it is said when it may go
-            self._start(self.put_away, work.session_id, f"what {work.session_id} left")
+    def _put_away_later(self, session: LiveSession) -> None:
+        if not session.place.kept:  # else it is said when it may go
+            self._start(self.put_away, session.session_id, f"what {session.session_id} left")
 
     async def _clear(self) -> None:
         for session_id in await self._workspace.left():
-            if session_id not in self._registry.works:
+            if session_id not in self._registry.sessions:
                 await self.put_away(session_id, f"what {session_id} left")
 
     def _start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: str) -> None:

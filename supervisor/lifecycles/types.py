@@ -23,8 +23,8 @@ __all__ = [
     "LifecycleEvent",
     "ModelFailure",
     "ModelProblem",
-    "Rung",
     "Severity",
+    "Stage",
     "Survivors",
     "TimeLimit",
     "ToolOutcome",
@@ -185,7 +185,7 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-class Rung(StrEnum):
+class Stage(StrEnum):
     """The steps of the ladder that an abort climbs, gentlest first."""
 
     REQUEST = "request"

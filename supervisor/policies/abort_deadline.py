@@ -10,10 +10,10 @@ import msgspec
 
 from supervisor.lifecycles.types import Ladder
 
-__all__ = ["RungsDue", "rungs_due"]
+__all__ = ["StageDeadlines", "stage_deadlines"]
 
 
-class RungsDue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When each rung of a node's ladder is over, in seconds from the abort."""
 
     request_s: float
@@ -22,7 +22,7 @@ class RungsDue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kill_s: float
 
 
-def rungs_due(ladder: Ladder, within_s: float | None = None, *, now: bool = False) -> RungsDue:
+def stage_deadlines(ladder: Ladder, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
     """When each rung is over, in seconds from now. Within less time than the ladder takes, the gentlest rungs give
     way first."""
     request_s = 0.0 if now else ladder.request_s
@@ -34,4 +34,4 @@ def rungs_due(ladder: Ladder, within_s: float | None = None, *, now: bool = Fals
         terminate_s = min(terminate_s, max(kill_s - ladder.kill_s, 0.0))
         cancel_s = min(cancel_s, max(terminate_s - ladder.terminate_s, 0.0))
         request_s = min(request_s, max(cancel_s - ladder.cancel_s, 0.0))
-    return RungsDue(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
+    return StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)

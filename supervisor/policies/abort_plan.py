@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
-from supervisor.policies.abort_deadline import RungsDue, rungs_due
+from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 
 __all__ = [
     "AbortPlan",
@@ -92,7 +92,7 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     edge: str | None
     reason: AbortReason = AbortReason.USER_INTERRUPT
     mode: CancelMode = CancelMode.WAIT_COMPLETED
-    due: RungsDue | None = None
+    due: StageDeadlines | None = None
     processes: tuple[PlannedProcess, ...] = ()
 
 
@@ -288,7 +288,7 @@ class _Step(NamedTuple):
     node: TreeNode
     mode: CancelMode
     reason: AbortReason
-    due: RungsDue
+    due: StageDeadlines
 
 
 class _Walk:
@@ -347,7 +347,7 @@ class _Walk:
             kind=call.kind,
             scope=AbortScope.TOOL,
             edge=None,
-            due=rungs_due(policy.ladder, now=self._now),
+            due=stage_deadlines(policy.ladder, now=self._now),
             processes=call.processes,
         )
 
@@ -415,9 +415,9 @@ class _Walk:
         self.rulers.setdefault(session.id)
         return session.policy if self._policy is None else self._policy
 
-    def _due(self, node: TreeNode, within_s: float | None) -> RungsDue:
+    def _due(self, node: TreeNode, within_s: float | None) -> StageDeadlines:
         policy = node.policy if self._policy is None else self._policy
-        return rungs_due(policy.ladder, within_s, now=self._now)
+        return stage_deadlines(policy.ladder, within_s, now=self._now)
 
     # --------------------------------------------------------------------------------------------------- afterwards
     def _cross(self, edge: str, ruled_by: TreeNode, scope: AbortScope, after: str | None) -> None:

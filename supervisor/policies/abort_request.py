@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import Rung
+from supervisor.lifecycles.types import Stage
 
 __all__ = ["CAUSES_MAX", "AbortState", "Joined", "LaterCause", "merged", "same_abort"]
 
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is a record."""
 
-_RANKS = {rung: rank for rank, rung in enumerate(Rung)}
+_RANKS = {rung: rank for rank, rung in enumerate(Stage)}
 
 
 class Joined(StrEnum):
@@ -42,7 +42,7 @@ class AbortState(msgspec.Struct, frozen=True, kw_only=True):
 
     abort_id: str | None
     reason: str
-    severity: Rung
+    severity: Stage
     deadline: float
     abort_reason: str | None = None
     later: tuple[LaterCause, ...] = ()

@@ -40,14 +40,14 @@ from supervisor.runtime.entity_types import (
     WORKSTREAM_KIND,
 )
 from supervisor.runtime.journal_writer import JournalWriter
-from supervisor.sessions.monitor_registry import Recalled
+from supervisor.sessions.monitor_registry import RecordedUsage
 
 __all__ = [
     "LOST",
     "PLACED",
     "RESUMED",
-    "Answered",
-    "RecoveredSession",
+    "RecordedOutcome",
+    "RecoveredEffect",
     "SessionHistory",
     "at_rest",
     "crossed_from",
@@ -84,7 +84,7 @@ _TOLD = (Kind.SESSION, Kind.TURN, Kind.AGENT)
 """Whom an effect can have something to tell."""
 
 
-class RecoveredSession(NamedTuple):
+class RecoveredEffect(NamedTuple):
     """An effect that is owed: by whom, under which id, and the record that wanted it."""
 
     effect_id: str
@@ -93,7 +93,7 @@ class RecoveredSession(NamedTuple):
     effect: SupervisorEffect
 
     @classmethod
-    def of(cls, row: tuple[str, str, bytes]) -> RecoveredSession:
+    def of(cls, row: tuple[str, str, bytes]) -> RecoveredEffect:
         effect_id, entity_id, payload = row
         return cls(effect_id, entity_id, int(effect_id.partition(".")[0]), decoded(payload, _event_of))
 
@@ -150,7 +150,7 @@ def turned_down(rows: Sequence[EntityRow]) -> set[str]:
     return {task_id for task_id, state in newest.items() if state != "COMPLETED"}
 
 
-class Answered(NamedTuple):
+class RecordedOutcome(NamedTuple):
     """How a prompt ended, and the record that says so."""
 
     outcome: str
@@ -185,7 +185,7 @@ class SessionHistory:
         self.later: tuple[LaterCause, ...] = ()
         """Who else has wanted its end, since that was under way."""
         self.lost = False
-        self.budget = Recalled()
+        self.budget = RecordedUsage()
         """What it has used, and what bounds it."""
         self.counted_seq = 0
         """The newest record that tells what was used of its scopes."""
@@ -193,10 +193,10 @@ class SessionHistory:
         """Whether each prompt is tried once, oldest first."""
         self.spent = False
         """The one try of a prompt has failed."""
-        self.answer: Answered | None = None
+        self.answer: RecordedOutcome | None = None
         """How the last prompt that is tried once ended, if that is over: whoever else has asked since."""
 
-    def take(self, record: LifecycleEvent, asked: str | None = None) -> None:
+    def apply(self, record: LifecycleEvent, asked: str | None = None) -> None:
         """The next record of its log. *asked*: the prompt whose turn fails, or is over, by it; ``None``: the last one,
         as far as is known."""
         match record.outcome:
@@ -238,7 +238,7 @@ class SessionHistory:
             case "ActorLost":
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
-                self.budget = self.budget.take(told)
+                self.budget = self.budget.apply(told)
                 self.counted_seq = record.seq if "scopes" in told else self.counted_seq
             case "BudgetSpent":
                 self.budget = self.budget._replace(spent=(Spent(**told), record.seq))
@@ -264,7 +264,7 @@ class SessionHistory:
                 if record.metadata["completed"]:
                     self.budget = self.budget._replace(troubles=0)
                 if self._is_once(asked):
-                    self.answer = Answered(how, str(record.metadata["error"]), record.seq)
+                    self.answer = RecordedOutcome(how, str(record.metadata["error"]), record.seq)
             case "WorktreeReady":
                 self.directory = str(record.metadata["path"])
             case "SessionStarted":
@@ -301,7 +301,7 @@ async def past_of(journal: Journal, session_id: str) -> SessionHistory:
     past = SessionHistory()
     async for page in _pages(journal, session_id):
         for record in page:
-            past.take(record, await _asked_of(journal, record.actor) if past.depends_on_prompt(record) else None)
+            past.apply(record, await _asked_of(journal, record.actor) if past.depends_on_prompt(record) else None)
     past.started_by = await _call_of(journal, past.born_by)
     return past
 

@@ -66,7 +66,7 @@ from supervisor.lifecycles.types import (
     Exit,
     Kind,
     LifecycleEvent,
-    Rung,
+    Stage,
     ToolOutcome,
     TransitionReason,
     Verdict,
@@ -75,8 +75,8 @@ from supervisor.policies.abort_request import AbortState
 from supervisor.ports import EntityRow, Journal
 from supervisor.recovery.journal_state import (
     RESUMED,
-    Answered,
-    RecoveredSession,
+    RecordedOutcome,
+    RecoveredEffect,
     SessionHistory,
     crossed_from,
     due_of,
@@ -88,7 +88,7 @@ from supervisor.recovery.journal_state import (
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.runtime.live_session import AgentProfile, LiveSession, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
 
 __all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
@@ -121,7 +121,7 @@ class Recovered(NamedTuple):
     resumed: tuple[str, ...]
     stopped: tuple[str, ...]
     work: tuple[str, ...]
-    answers: Mapping[str, Answered]
+    answers: Mapping[str, RecordedOutcome]
 
 
 class Recovery:
@@ -182,26 +182,26 @@ class Recovery:
         found, owed = await self._read(sorted(rows, key=lambda row: row.born_seq), sessions)
         for row, entity in found:
             self._revive(row, entity)
-        works = [self._registry.works[session_id] for session_id in self._pasts]
+        live = [self._registry.sessions[session_id] for session_id in self._pasts]
         again = [one for one in owed if self._happens_again(one)]
         self._opening = {one.effect.turn_id for one in again if isinstance(one.effect, OpenTurn)}
         for one in owed:
             if one not in again:
-                self._registry.journal_writer.settle(one.effect_id)
-        for work in works:
-            self._note(work, owed, again)
+                self._registry.journal_writer.acknowledge(one.effect_id)
+        for session in live:
+            self._note(session, owed, again)
         for turn, state in self._turns:
             if state is Turn.IDLE:  # only who is claimed can fail
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
-        await self._stop(works)
-        self._go_on(works, again)
+        await self._stop(live)
+        self._go_on(live, again)
         await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._turned_down)
-        stopped = [work for work in works if work.told]
-        for work in stopped:
-            await self._ended(work)
+        stopped = [session for session in live if session.is_stopping]
+        for session in stopped:
+            await self._ended(session)
         await self._registry.journal_writer.flush()
-        await self._registry.journal_writer.settle_all()
-        left = {work.session_id: None for work in stopped}
+        await self._registry.journal_writer.acknowledge_all()
+        left = {session.session_id: None for session in stopped}
         return Recovered(
             resumed=tuple(one for one in self._pasts if one not in left),
             stopped=tuple(left),
@@ -212,7 +212,7 @@ class Recovery:
     # ------------------------------------------------------------------ who is there
     async def _read(
         self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
-    ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredSession]]:
+    ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredEffect]]:
         """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
         found = [(row, entity_of(row, self._registry.journal_writer)) for row in rows]
         roots = {row.id for row in rows if row.parent_id is None}
@@ -229,15 +229,17 @@ class Recovery:
         used = await used_meanwhile(self._journal, self._pasts, sessions)
         for past in self._pasts.values():
             past.budget = past.budget.counting(used)
-        return found, [RecoveredSession.of(row) for row in await self._journal.owed()]
+        return found, [RecoveredEffect.of(row) for row in await self._journal.owed()]
 
     def _revive(self, row: EntityRow, entity: Entity) -> None:
         match entity.kind:
             case Kind.SESSION:
                 self._states[row.id] = Session(entity.state)
                 entity.since_s = self._pasts[row.id].entered_s
-                work = self._admit(row, self._pasts[row.id])
-                self._registry.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
+                session = self._admit(row, self._pasts[row.id])
+                self._registry.restore_entity(
+                    entity, home=session.root_id, contained=session.root_id != session.session_id
+                )
                 return
             case Kind.TURN:
                 self._turns.append((entity, Turn(entity.state)))
@@ -245,18 +247,18 @@ class Recovery:
                 self._agents.append(entity)
             case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
                 self._work.append(entity)
-        self._registry.revive(entity)
+        self._registry.restore_entity(entity)
 
     def _had(self, session_id: str) -> Entity | None:
         """The agent that it had: there is one at a time."""
         return next((one for one in self._agents if one.parent_id == session_id), None)
 
-    def _turn_of(self, work: LiveSession) -> Entity | None:
+    def _turn_of(self, session: LiveSession) -> Entity | None:
         """The turn of its last prompt, while that is alive."""
-        return self._registry.entities.get(self._registry.entity(work.session_id).data.turn_id)
+        return self._registry.entities.get(self._registry.entity(session.session_id).data.turn_id)
 
     # ------------------------------------------------------------------ what is owed
-    def _happens_again(self, one: RecoveredSession) -> bool:
+    def _happens_again(self, one: RecoveredEffect) -> bool:
         entity = self._registry.entities.get(one.entity_id)
         if isinstance(one.effect, Tell):
             compacts = isinstance(one.effect.event, CompactNeeded | VerifyRequested)
@@ -282,75 +284,79 @@ class Recovery:
         if entity is not None:
             self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        if not (isinstance(effect, Tell) and self._effect_executor.pass_on(effect, Cause(seq, effect_id, entity_id))):
-            self._registry.journal_writer.settle(effect_id)
+        if not (isinstance(effect, Tell) and self._effect_executor.forward(effect, Cause(seq, effect_id, entity_id))):
+            self._registry.journal_writer.acknowledge(effect_id)
 
     # ------------------------------------------------------------------ what is said of it
-    def _note(self, work: LiveSession, owed: Sequence[RecoveredSession], again: Sequence[RecoveredSession]) -> None:
+    def _note(self, session: LiveSession, owed: Sequence[RecoveredEffect], again: Sequence[RecoveredEffect]) -> None:
         """One record for each session that goes on: how, what happens again, and what may have happened or not."""
-        session_id, past = work.session_id, self._pasts[work.session_id]
+        session_id, past = session.session_id, self._pasts[session.session_id]
         if not self._goes_on(session_id):
             return
         agent = self._had(session_id)
-        work.resume_id = past.resume_id if agent is None else agent.data.resume_id
+        session.resume_id = past.resume_id if agent is None else agent.data.resume_id
         was_at_work = self._states[session_id] in WORKING
         # where its agent had the last word, what is asked next was not begun
-        work.interrupted = (past.interrupted or was_at_work) and not is_done(self._turn_of(work))
+        session.interrupted = (past.interrupted or was_at_work) and not is_done(self._turn_of(session))
         mine = [one for one in owed if one.entity_id.partition(":")[0] == session_id]
         told = {
             "state": self._states[session_id].value,
-            "resume_id": work.resume_id,
-            "interrupted": work.interrupted,
+            "resume_id": session.resume_id,
+            "interrupted": session.interrupted,
             "again": [_named(one) for one in mine if one in again],
             "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
         }
-        record = self._registry.entity(session_id).note(RESUMED, CAUSE, told, reason="its supervisor ended; it goes on")
+        record = self._registry.entity(session_id).record_fact(
+            RESUMED, CAUSE, told, reason="its supervisor ended; it goes on"
+        )
         self._causes[session_id] = Cause(record.seq, None, CAUSE.actor)
 
     def _tell(self, entity_id: str, event: Event) -> None:
         entity = self._registry.entities.get(entity_id)
         if entity is not None:
             above = entity.id if entity.kind is Kind.SESSION else entity.parent_id or ""
-            self._registry.tell(entity_id, event, cause=self._causes.get(above, CAUSE))
+            self._registry.send(entity_id, event, cause=self._causes.get(above, CAUSE))
 
     # ------------------------------------------------------------------ ends
-    async def _stop(self, works: Sequence[LiveSession]) -> None:
+    async def _stop(self, live: Sequence[LiveSession]) -> None:
         """Whoever was ending goes on with that; whoever nobody continues is stopped. Parents first; all have heard it
         when this returns, and so have those who end with them."""
-        for work in works:
-            if self._states[work.session_id] is Session.STOPPED:
-                self._end(work)
-        for work in works:
-            self._finish_aborts(work)
-        for work in [one for one in works if one.told]:
-            await work.heard.wait()  # before anybody above it ends, and another one is its parent
-        for work in works:
-            if not (work.told or self._goes_on(work.session_id)):
-                work.hurried = True  # its processes were killed with its supervisor
-                self._registry.tell(work.session_id, FatalError(message=WHY), cause=CAUSE)
-                await work.heard.wait()  # so has who ends with it; the disk is waited for once all have heard
-                self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
-                self._given_up.add(work.session_id)
-        for work in [one for one in works if one.told]:
-            await work.heard.wait()
-            if self._states[work.session_id] is not Session.STOPPED and work.session_id not in self._given_up:
-                self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
+        for session in live:
+            if self._states[session.session_id] is Session.STOPPED:
+                self._end(session)
+        for session in live:
+            self._finish_aborts(session)
+        for session in [one for one in live if one.is_stopping]:
+            # Before a session above it ends, and it gets another parent.
+            await session.reached(SessionPhase.TERMINATING).wait()
+        for session in live:
+            if not (session.is_stopping or self._goes_on(session.session_id)):
+                session.kill_at_once = True  # its processes were killed with its supervisor
+                self._registry.send(session.session_id, FatalError(message=WHY), cause=CAUSE)
+                # The sessions that end with it have processed that as well. The disk is waited for after all have.
+                await session.reached(SessionPhase.TERMINATING).wait()
+                self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
+                self._given_up.add(session.session_id)
+        for session in [one for one in live if one.is_stopping]:
+            await session.reached(SessionPhase.TERMINATING).wait()
+            if self._states[session.session_id] is not Session.STOPPED and session.session_id not in self._given_up:
+                self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
 
-    def _end(self, work: LiveSession) -> None:
+    def _end(self, session: LiveSession) -> None:
         """An end that was under way goes on, as old as it is."""
-        data, past = self._registry.entity(work.session_id).data, self._pasts[work.session_id]
+        data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
-        deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
-        work.asked = AbortState(
-            abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.later
+        deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
+        session.stop_request = AbortState(
+            abort_id=data.abort_id, reason=data.last_error, severity=Stage.KILL, deadline=deadline, later=past.later
         )
-        work.hurried = True
-        cause = self._causes[work.session_id]
-        self._endings.begin(work, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
+        session.kill_at_once = True
+        cause = self._causes[session.session_id]
+        self._endings.begin(session, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
-    def _finish_aborts(self, work: LiveSession) -> None:
+    def _finish_aborts(self, session: LiveSession) -> None:
         """Aborts are on record that may not have reached all of their targets, nor those that they crossed to."""
-        for record in (*self._pasts[work.session_id].aborts, *self._crossed.get(work.session_id, ())):
+        for record in (*self._pasts[session.session_id].aborts, *self._crossed.get(session.session_id, ())):
             siblings = record.metadata["scope"] == AbortScope.SIBLING
             stop = OperatorStop(
                 reason=record.reason,
@@ -358,72 +364,76 @@ class Recovery:
                 abort_reason=record.abort_reason,
                 transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
             )
-            for one in self._reach(work, record):
-                one.hurried = True
-                self._registry.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+            for one in self._reach(session, record):
+                one.kill_at_once = True
+                self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
-    def _reach(self, work: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
+    def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
         """Whom that record of an abort of *work*, or of a call of it, is for: those that were there when it was made.
         What is below them ends with them."""
         if is_own(record):
-            return [work] if self._states[work.session_id] is not Session.STOPPED else []
-        family = [work, *work.parent.children.values()] if work.parent is not None else []
+            return [session] if self._states[session.session_id] is not Session.STOPPED else []
+        family = [session, *session.parent.children.values()] if session.parent is not None else []
         there = [one for one in family if self._pasts[one.session_id].joined_seq < record.seq]
-        if work.parent is None or work not in there:
+        if session.parent is None or session not in there:
             return []  # whoever was above and beside it then is so no more
         if record.metadata["policy_edge"] == "sibling_to_session":
-            return [work.parent]
-        return [one for one in there if one is not work]
+            return [session.parent]
+        return [one for one in there if one is not session]
 
     # ------------------------------------------------------------------ sessions that go on
-    def _go_on(self, works: Sequence[LiveSession], again: Sequence[RecoveredSession]) -> None:
+    def _go_on(self, live: Sequence[LiveSession], again: Sequence[RecoveredEffect]) -> None:
         """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
         for agent in self._agents:
             self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
-        for work in works:
-            self._watch_again(work)
+        for session in live:
+            self._watch_again(session)
         for one in again:
             if self._is_late(one):
-                self._registry.journal_writer.settle(one.effect_id)
+                self._registry.journal_writer.acknowledge(one.effect_id)
             else:
                 self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
         begun = {(one.entity_id, type(one.effect)) for one in again}
-        for work in works:
-            self._step(work, begun)
+        for session in live:
+            self._step(session, begun)
         for turn, state in self._turns:
             self._see_to(turn, state, begun)
 
-    def _is_late(self, one: RecoveredSession) -> bool:
+    def _is_late(self, one: RecoveredEffect) -> bool:
         """How far its agent has come is no news to a turn that ends with its session."""
-        work = self._registry.works.get(one.entity_id)
-        return isinstance(one.effect, Tell) and isinstance(one.effect.event, AgentSpawned) and (not work or work.told)
+        session = self._registry.sessions.get(one.entity_id)
+        return (
+            isinstance(one.effect, Tell)
+            and isinstance(one.effect.event, AgentSpawned)
+            and (not session or session.is_stopping)
+        )
 
-    def _watch_again(self, work: LiveSession) -> None:
+    def _watch_again(self, session: LiveSession) -> None:
         """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
         built, which may have to say so. (One that is born just now is so by its birth.)"""
-        if work.watch is None or work.told or not self._goes_on(work.session_id):
+        if session.monitor is None or session.is_stopping or not self._goes_on(session.session_id):
             return
-        turn_id = self._registry.entity(work.session_id).data.turn_id
-        if self._unbegun(work) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
-            work.watch.turn_opened(turn_id)
+        turn_id = self._registry.entity(session.session_id).data.turn_id
+        if self._unbegun(session) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
+            session.monitor.turn_opened(turn_id)
 
-    def _unbegun(self, work: LiveSession) -> PrepareWorktree | BuildPrompt | None:
+    def _unbegun(self, session: LiveSession) -> PrepareWorktree | BuildPrompt | None:
         """The step of its turn that is under way, before an agent has begun it."""
-        match self._states[work.session_id]:
+        match self._states[session.session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE:
-                turn_id = self._registry.entity(work.session_id).data.turn_id
+                turn_id = self._registry.entity(session.session_id).data.turn_id
                 return PrepareWorktree() if self._waits_for_worktree(turn_id) else None
             case Session.BUILDING_PROMPT:
                 return BuildPrompt()
             case _:
                 return None
 
-    def _step(self, work: LiveSession, begun: set[tuple[str, type]]) -> None:
+    def _step(self, session: LiveSession, begun: set[tuple[str, type]]) -> None:
         """The step that was under way is begun again, unless it was owed and has been."""
-        session_id = work.session_id
-        if work.told or not self._goes_on(session_id):
+        session_id = session.session_id
+        if session.is_stopping or not self._goes_on(session_id):
             return
-        if (step := self._unbegun(work)) is not None:
+        if (step := self._unbegun(session)) is not None:
             self._begin(session_id, step, begun)
         data = self._registry.entity(session_id).data
         match self._states[session_id]:
@@ -452,37 +462,37 @@ class Recovery:
     # ------------------------------------------------------------------ turns
     def _see_to(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
         """A turn without its agent fails, if it had begun; one that is over is verified, or cleaned up after."""
-        work = self._registry.works.get(turn.parent_id or "")
+        session = self._registry.sessions.get(turn.parent_id or "")
         if turn.id not in self._registry.entities:
             return
-        if work is None:
+        if session is None:
             self._end_alone(turn, state)
         elif turn.data.phase == "settled" and state not in SETTLED:
             return  # it has ended with its session meanwhile
         elif state in SETTLED:
-            self._recall_failure(work, turn)
+            self._recall_failure(session, turn)
             self._begin(turn.id, CleanUp(), begun)
         elif state is Turn.VERIFYING:
             self._begin(turn.id, Verify(), begun)
         elif turn.data.verdict is not None:  # it was to compact first, and there is nobody left to do that
             self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
-        elif not self._waits(work, turn):
+        elif not self._waits(session, turn):
             self._tell(turn.id, TaskFailed(verdict=LOSS))
 
-    def _recall_failure(self, work: LiveSession, turn: Entity) -> None:
+    def _recall_failure(self, session: LiveSession, turn: Entity) -> None:
         """It had failed by itself, which its session is about to hear: that counts as a failure of its agent."""
-        data, verdict = self._registry.entity(work.session_id).data, turn.data.verdict
-        mine = data.turn_id == turn.id and self._states[work.session_id] is Session.RUNNING
+        data, verdict = self._registry.entity(session.session_id).data, turn.data.verdict
+        mine = data.turn_id == turn.id and self._states[session.session_id] is Session.RUNNING
         if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
-            work.prompted = data.incarnation
+            session.prompted = data.incarnation
 
-    def _waits(self, work: LiveSession, turn: Entity) -> bool:
+    def _waits(self, session: LiveSession, turn: Entity) -> bool:
         """It has no agent yet, and its session goes on towards one, or tells it by itself that this has failed."""
-        data = self._registry.entity(work.session_id).data
+        data = self._registry.entity(session.session_id).data
         if data.turn_id != turn.id or data.current is None:
             return False
-        state = self._states[work.session_id]
-        return work.session_id in self._given_up or (state not in WORKING and state is not Session.STOPPED)
+        state = self._states[session.session_id]
+        return session.session_id in self._given_up or (state not in WORKING and state is not Session.STOPPED)
 
     def _request_of(self, session_id: str) -> str:
         session = self._registry.entities.get(session_id)
@@ -513,14 +523,14 @@ async def end_work(registry: EntityRegistry, work: Sequence[Entity], turned_down
         for event in _end_of(entity, registry, turned_down):
             cause = Cause((await registry.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
     for entity in work:
-        registry.bury(entity.id)
+        registry.remove(entity.id)
 
 
 def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
     """The same without waiting: what is said once is recorded when it can be."""
     for entity in _in_order(work):
         for event in _end_of(entity, registry, turned_down):
-            registry.tell(entity.id, event, cause=CAUSE)
+            registry.send(entity.id, event, cause=CAUSE)
 
 
 def _in_order(work: Sequence[Entity]) -> list[Entity]:
@@ -604,5 +614,5 @@ def is_done(turn: Entity | None) -> bool:
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 
-def _named(one: RecoveredSession) -> str:
+def _named(one: RecoveredEffect) -> str:
     return f"{one.effect_id} {type(one.effect).__name__}"

@@ -25,12 +25,21 @@ from supervisor.plans.splitting import recalled_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 
-__all__ = ["Finished", "Interrupted", "continued", "digest_of", "finished", "grown", "heirs_of", "tasks_digest"]
+__all__ = [
+    "FinishedRuns",
+    "InterruptedTask",
+    "continued",
+    "digest_of",
+    "finished",
+    "grown",
+    "resumed_ids",
+    "tasks_digest",
+]
 
 _SAID_FIRST: Final = {"id", "agent", "prompt", "depends_on", "acceptance"}
 
 
-class Interrupted(NamedTuple):
+class InterruptedTask(NamedTuple):
     """A task of an interrupted run, as the journal has it."""
 
     entity_id: str
@@ -54,7 +63,7 @@ def digest_of(task: TaskConfig, settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
 
 
-class Finished(NamedTuple):
+class FinishedRuns(NamedTuple):
     """The workstreams of the newest runs, as far as these have ended: by what a plan says of its tasks, and by the name
     that it has."""
 
@@ -68,7 +77,7 @@ class Finished(NamedTuple):
                 del known[key]
 
 
-def finished(rows: Collection[EntityRow]) -> Finished:
+def finished(rows: Collection[EntityRow]) -> FinishedRuns:
     """The runs that have ended, of the plans whose newest run has. Subtasks are not asked for: what their parents are
     to be says what they are, or the run did."""
     tasks: dict[str, dict[str, str]] = {}
@@ -82,7 +91,7 @@ def finished(rows: Collection[EntityRow]) -> Finished:
         before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
         own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
         by_tasks[_digest(own)] = by_name[_name_of(row.id)] = row.id if row.ended else ""
-    return Finished(by_tasks, by_name)
+    return FinishedRuns(by_tasks, by_name)
 
 
 def tasks_digest(plan: Plan, settings: Settings) -> str:
@@ -99,19 +108,19 @@ def _name_of(workstream_id: str) -> str:
     return re.sub(r"-\d+$", "", workstream_id.removeprefix("workstream:"))
 
 
-def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, Interrupted]]:
+def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, InterruptedTask]]:
     """The tasks of every interrupted run, by run and name."""
-    runs: dict[str, dict[str, Interrupted]] = {}
+    runs: dict[str, dict[str, InterruptedTask]] = {}
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
     for row in rows:
         if row.kind == Kind.TASK:
-            task = Interrupted(row.id, Task(row.state), msgspec.json.decode(row.data, type=TaskData))
+            task = InterruptedTask(row.id, Task(row.state), msgspec.json.decode(row.data, type=TaskData))
             if task.data.workstream:
                 runs.setdefault(task.data.workstream, {})[task.data.name] = task
     return {run: tasks for run, tasks in runs.items() if run in live}
 
 
-def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Mapping[str, Interrupted]:
+def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Mapping[str, InterruptedTask]:
     """The tasks that *plan* goes on with, by name: those of the newest interrupted run that it continues."""
     for tasks in reversed(_runs(rows).values()):
         with suppress(BadPlan):  # what its tasks were split into does not fit into this plan
@@ -121,7 +130,7 @@ def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Ma
     return {}
 
 
-def _recorded(tasks: Mapping[str, Interrupted], plan: Plan) -> Mapping[str, Interrupted]:
+def _recorded(tasks: Mapping[str, InterruptedTask], plan: Plan) -> Mapping[str, InterruptedTask]:
     """Without the subtasks of a split that is not on record: their supervisor died before it was made."""
     known = {one.task.id for one in every_task(plan.tasks)}
     for parent in tasks.values():
@@ -129,11 +138,11 @@ def _recorded(tasks: Mapping[str, Interrupted], plan: Plan) -> Mapping[str, Inte
     return {name: task for name, task in tasks.items() if name in known or not task.data.part_of}
 
 
-def _parts(task: Interrupted) -> tuple[TaskConfig, ...]:
+def _parts(task: InterruptedTask) -> tuple[TaskConfig, ...]:
     return recalled_subtasks(task.data.parts) if task.data.parts else ()
 
 
-def grown(plan: Plan, tasks: Mapping[str, Interrupted]) -> Iterator[Plan]:
+def grown(plan: Plan, tasks: Mapping[str, InterruptedTask]) -> Iterator[Plan]:
     """*plan*, and how it grew when *tasks* were split while it ran, and then their subtasks: each of them stands in the
     first plan that has it as it was when it was born.
 
@@ -150,7 +159,7 @@ def grown(plan: Plan, tasks: Mapping[str, Interrupted]) -> Iterator[Plan]:
         splits = {name: parts for name, parts in splits.items() if name not in now}
 
 
-def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, Interrupted]) -> bool:
+def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, InterruptedTask]) -> bool:
     """Whether each of *tasks* stands in *plan* as it was, or in what it grew to."""
     digests: dict[str, str] = {}
     for one in grown(plan, tasks):
@@ -159,7 +168,7 @@ def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, Interrupted])
     return all(digests.get(name) == task.data.digest for name, task in tasks.items())
 
 
-def heirs_of(plan: Plan, rows: Collection[EntityRow]) -> Collection[str]:
+def resumed_ids(plan: Plan, rows: Collection[EntityRow]) -> Collection[str]:
     """The ids of what goes on when *plan* is run: the tasks that it goes on with, and the sessions that hold them."""
     tasks = continued(plan, plan, rows).values()
     found = {one for task in tasks for one in (task.entity_id, task.data.claimed_by, task.data.workstream) if one}

@@ -15,15 +15,15 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery.journal_state import Answered, SessionHistory, at_rest, left_over, turned_down
+from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over, turned_down
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
-from supervisor.recovery.resumable import Finished, finished
+from supervisor.recovery.resumable import FinishedRuns, finished
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import AgentProfile, LiveSession
 from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = ["Choose", "Inherited", "Takeover"]
+__all__ = ["Choose", "RecoveredWork", "Takeover"]
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Which of a journal's sessions and tasks go on: given all its entities, their ids."""
@@ -37,15 +37,15 @@ HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
 """A task in one of these has a session that works on it, or has."""
 
 
-class Inherited(NamedTuple):
+class RecoveredWork(NamedTuple):
     """What an earlier supervisor left of its plans: the work that nobody has taken up yet, how the last prompt of a
     session ended, and all work and every session of the journal as it was found, by id. *finished*: the runs that had
     ended, of which some may not have reported their results."""
 
     work: set[str]
-    answers: Mapping[str, Answered]
+    answers: Mapping[str, RecordedOutcome]
     rows: Mapping[str, EntityRow]
-    finished: Finished
+    finished: FinishedRuns
 
 
 class Takeover:
@@ -78,7 +78,7 @@ class Takeover:
             endings,
         )
         self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
-        self.left = Inherited(work=set(), answers={}, rows={}, finished=finished(()))
+        self.left = RecoveredWork(work=set(), answers={}, rows={}, finished=finished(()))
 
     async def take_over(
         self,
@@ -92,7 +92,9 @@ class Takeover:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        heir = _Heir(self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows))
+        heir = _TakeoverPolicy(
+            self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows)
+        )
         recovery = Recovery(
             self._registry,
             self._journal,
@@ -109,7 +111,7 @@ class Takeover:
         self._inherit(_sessions(live))
         recovered = await recovery.run(live, [row for row in rows if row.kind == Kind.SESSION])
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
-        self.left = Inherited(set(recovered.work), recovered.answers, kept, finished(rows))
+        self.left = RecoveredWork(set(recovered.work), recovered.answers, kept, finished(rows))
         return recovered
 
     async def end_work(self) -> None:
@@ -119,17 +121,19 @@ class Takeover:
             await end_work(self._registry, left, turned_down(list(self.left.rows.values())))
         self.left.work.clear()
 
-    def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: SessionHistory) -> LiveSession:
+    def _revive(
+        self, heir: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
+    ) -> LiveSession:
         data = msgspec.json.decode(row.data, type=SessionData)
-        above = self._registry.works.get(row.parent_id or "")
+        above = self._registry.sessions.get(row.parent_id or "")
         profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
         policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
-        work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
-        work.requests, work.crashes = past.requests, past.crashes
-        work.directory, work.place = past.directory or work.directory, past.place
-        self._revived(work, past)
-        work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
-        return work
+        session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
+        session.requests, session.crashes = past.requests, past.crashes
+        session.directory, session.place = past.directory or session.directory, past.place
+        self._revived(session, past)
+        session.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
+        return session
 
 
 def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
@@ -140,7 +144,7 @@ def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
                 yield msgspec.json.decode(row.data, type=SessionData)
 
 
-class _Heir(NamedTuple):
+class _TakeoverPolicy(NamedTuple):
     """Who takes over: with which agents and settings, what of it all (``None``: everything), and what has nobody who
     could go on with it."""
 
@@ -172,10 +176,10 @@ class _Heir(NamedTuple):
 
     def _is_among(self, session_id: str) -> bool:
         """Whether it is wanted, or one above it is; nobody below what is left over goes on."""
-        work, found = self.registry.works.get(session_id), self.among is None
-        while work is not None and work.session_id not in self.left_over:
-            found, work = found or self._is_wanted(work.session_id), work.parent
-        return found and work is None
+        session, found = self.registry.sessions.get(session_id), self.among is None
+        while session is not None and session.session_id not in self.left_over:
+            found, session = found or self._is_wanted(session.session_id), session.parent
+        return found and session is None
 
     def _is_wanted(self, entity_id: str) -> bool:
         return entity_id not in self.left_over and (self.among is None or entity_id in self.among)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 
 __all__ = ["AbortTreeView"]
 
@@ -15,8 +15,8 @@ class AbortTreeView(Mapping[str, TreeNode]):
     """The nodes by their ids. What is not asked for is not made. Who is ending has ended, but for one to *hurry* it, as
     long as anything of it is left to hurry."""
 
-    def __init__(self, works: Mapping[str, LiveSession], entities: Mapping[str, Entity], *, hurry: bool) -> None:
-        self._works = works
+    def __init__(self, sessions: Mapping[str, LiveSession], entities: Mapping[str, Entity], *, hurry: bool) -> None:
+        self._sessions = sessions
         self._entities = entities
         self._hurry = hurry
         self._made: dict[str, TreeNode] = {}
@@ -24,60 +24,60 @@ class AbortTreeView(Mapping[str, TreeNode]):
     def __getitem__(self, node_id: str) -> TreeNode:
         node = self._made.get(node_id)
         if node is None:
-            work = self._works.get(node_id)
-            node = self._made[node_id] = self._session(work) if work is not None else self._call(node_id)
+            session = self._sessions.get(node_id)
+            node = self._made[node_id] = self._session(session) if session is not None else self._call(node_id)
         return node
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._works
-        for work in self._works.values():
-            if work.turns:
-                yield from _calls(work)
+        yield from self._sessions
+        for session in self._sessions.values():
+            if session.turns:
+                yield from _calls(session)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _session(self, work: LiveSession) -> TreeNode:
-        entity = self._entities.get(work.session_id)
+    def _session(self, session: LiveSession) -> TreeNode:
+        entity = self._entities.get(session.session_id)
         over = entity is None or entity.ended
-        parent_id = work.parent_id
+        parent_id = session.parent_id
         return TreeNode(
-            id=work.session_id,
+            id=session.session_id,
             kind="session",
-            parent=parent_id if parent_id in self._works else None,
-            children=(*work.children, *_calls(work)) if work.turns else tuple(work.children),
-            started_by=work.started_by,
-            policy=work.policy,
-            mode=work.mode,
-            ended=over or self._ending(work),
-            processes=work.connection.processes() if work.connection is not None else (),
+            parent=parent_id if parent_id in self._sessions else None,
+            children=(*session.children, *_calls(session)) if session.turns else tuple(session.children),
+            started_by=session.started_by,
+            policy=session.policy,
+            mode=session.mode,
+            ended=over or self._ending(session),
+            processes=session.connection.processes() if session.connection is not None else (),
         )
 
-    def _ending(self, work: LiveSession) -> bool:
-        return (work.told or work.ending) and (work.over.is_set() or not self._hurry)
+    def _ending(self, session: LiveSession) -> bool:
+        return session.is_stopping and (session.phase >= SessionPhase.FINISHED or not self._hurry)
 
     def _call(self, node_id: str) -> TreeNode:
         """An open call. One whose work is over has ended, though its record may still be on its way; one whose session
         is ending ends with it."""
         turn_id, _, number = node_id.rpartition(":c")
         turn = self._entities.get(turn_id)
-        work = self._works.get(turn.parent_id or "") if turn is not None else None
+        session = self._sessions.get(turn.parent_id or "") if turn is not None else None
         call = next((one for one in turn.data.open if str(one.number) == number), None) if turn is not None else None
-        if turn is None or work is None or call is None or turn_id not in work.turns:
+        if turn is None or session is None or call is None or turn_id not in session.turns:
             raise KeyError(node_id)
-        connection = work.connection
+        connection = session.connection
         return TreeNode(
             id=node_id,
             kind="tool",
-            parent=work.session_id,
+            parent=session.session_id,
             children=tuple(f"{turn_id}:c{one.number}" for one in turn.data.open if one.within == call.number),
-            ended=self._ending(work) or connection is None or connection.has_returned(turn_id, call.call_id),
+            ended=self._ending(session) or connection is None or connection.has_returned(turn_id, call.call_id),
             processes=tuple(one for one in connection.processes() if one.owner == node_id)
             if connection is not None
             else (),
         )
 
 
-def _calls(work: LiveSession) -> list[str]:
+def _calls(session: LiveSession) -> list[str]:
     """The ids of a session's open calls."""
-    return [f"{turn.id}:c{call.number}" for turn in work.turns.values() for call in turn.data.open]
+    return [f"{turn.id}:c{call.number}" for turn in session.turns.values() for call in turn.data.open]

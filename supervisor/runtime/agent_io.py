@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from anyio.abc import TaskGroup
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 from supervisor.ports import CloseInput, Out, Process, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX, bounded
 
@@ -61,27 +61,27 @@ class AgentIO:
             group, _ = self._open
             group.cancel_scope.cancel()
         self._open = None
-        self._to_write.ring()
+        self._to_write.set()
 
     @property
     def full(self) -> bool:
         """True while more than ``UNREAD_BYTES_MAX`` wait for the program."""
         return self.unread_bytes > UNREAD_BYTES_MAX
 
-    async def taken(self) -> None:
+    async def wait_taken(self) -> None:
         """Wait until the program takes more of what waits for it."""
-        self._taken.silence()
-        await self._taken.heard()
+        self._taken.clear()
+        await self._taken.wait()
 
     # ------------------------------------------------------------------ either way
     def put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the program; what it said is heard, whoever may be reading meanwhile."""
-        self.sort(outs)
+        self.enqueue(outs)
         if self._said and not self._hearing and self._open is not None:
             group, _ = self._open
-            group.start_soon(self.hear_all)
+            group.start_soon(self.process_received)
 
-    def sort(self, outs: Iterable[Out]) -> None:
+    def enqueue(self, outs: Iterable[Out]) -> None:
         """The same, where what was said is then heard by whoever calls this."""
         for out in outs:
             if isinstance(out, Signal) and self._sending and self.process is not None:
@@ -90,15 +90,15 @@ class AgentIO:
                 if isinstance(out, Send):
                     self.unread_bytes += len(out.data)
                 self._writes.append(out)
-                self._to_write.ring()
+                self._to_write.set()
             else:
                 self._said.append(bounded(out))
 
     async def _write_to(self, process: Process) -> None:
         while self._open is not None:
             if not self._writes:
-                self._to_write.silence()
-                await self._to_write.heard()
+                self._to_write.clear()
+                await self._to_write.wait()
                 continue
             match self._writes.popleft():
                 case Send(data):
@@ -108,18 +108,18 @@ class AgentIO:
                         await process.send(piece)
                         self.unread_bytes -= len(piece)
                         self.taken_bytes += len(piece)
-                        self._taken.ring()
+                        self._taken.set()
                     self._sending = False
                 case CloseInput():
                     process.close_input()
                 case Signal(number):
                     process.signal(number)
 
-    async def hear_all(self) -> None:
+    async def process_received(self) -> None:
         """Deal with everything said so far, in order, one word at a time, whoever is at it."""
         while self._hearing:
-            self._heard.silence()
-            await self._heard.heard()
+            self._heard.clear()
+            await self._heard.wait()
         self._hearing = True
         try:
             while self._said and self._open is not None:
@@ -127,4 +127,4 @@ class AgentIO:
                 await hear(self._said.popleft())
         finally:
             self._hearing = False
-            self._heard.ring()
+            self._heard.set()

@@ -39,7 +39,7 @@ __all__ = [
     "RETRY",
     "JournalAvailability",
     "Outage",
-    "PatientHost",
+    "RetryingProcessHost",
     "Shortage",
     "held_bytes",
     "outlast_shortage",
@@ -97,7 +97,7 @@ class JournalAvailability:
         """The next outage begins; the one that lasts is over. Each is another one after it has come."""
         self.up.set()
 
-    def hold(self, appends: Iterable[Append]) -> None:
+    def count_waiting(self, appends: Iterable[Append]) -> None:
         """These wait in memory until the disk has recovered."""
         for one in appends:
             self._waiting += 1
@@ -109,7 +109,7 @@ class JournalAvailability:
         """Do not wait any longer."""
         self._pressed.set()
 
-    async def outlast(self, error: JournalUnavailable, write: Callable[[int], Awaitable[None]]) -> None:
+    async def retry_until_durable(self, error: JournalUnavailable, write: Callable[[int], Awaitable[None]]) -> None:
         """Look at the disk and *write* again, ever more seldom, until that is durable.
 
         Args:
@@ -163,7 +163,7 @@ class JournalAvailability:
             return False
         return True
 
-    async def unless_down(self, moment: OneShotEvent) -> bool:
+    async def wait_unless_down(self, moment: OneShotEvent) -> bool:
         """Wait until *moment* has come, or the disk is down; whether it has come."""
         while not moment.is_set() and self.outage is None:
             await first_of(moment, self.down)
@@ -224,7 +224,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class PatientHost:
+class RetryingProcessHost:
     """Starts programs by *host*, and waits where the machine lacks what they need (``supervisor.ports.ProcessHost``).
 
     The launch is tried again when a program has ended, and after a pause that grows to 5 s; the log says once that
@@ -254,9 +254,9 @@ class PatientHost:
             SpawnShortage: it could not be started by then.
         """
         start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
-        return _Patient(self, start, patience_s, until or OneShotEvent())
+        return _RetryingSpawn(self, start, patience_s, until or OneShotEvent())
 
-    def free(self) -> None:
+    def notify_freed(self) -> None:
         """A program has ended: whoever waits tries again at once."""
         freed, self.freed = self.freed, OneShotEvent()
         freed.set()
@@ -281,12 +281,12 @@ class PatientHost:
             self.shortage = None
 
 
-class _Patient(AbstractAsyncContextManager[Process]):
+class _RetryingSpawn(AbstractAsyncContextManager[Process]):
     """One ``async with host.spawn(...)``."""
 
     def __init__(
         self,
-        host: PatientHost,
+        host: RetryingProcessHost,
         start: Callable[[], AbstractAsyncContextManager[Process]],
         patience_s: float,
         until: OneShotEvent,
@@ -331,4 +331,4 @@ class _Patient(AbstractAsyncContextManager[Process]):
         try:
             return await self._started.__aexit__(kind, error, trace)
         finally:
-            self._host.free()
+            self._host.notify_freed()

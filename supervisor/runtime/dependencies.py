@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from supervisor.ports import AgentFiles, Caller, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
-from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.availability import RetryingProcessHost
 
 __all__ = ["Dependencies"]
 
@@ -24,7 +24,7 @@ class Dependencies(NamedTuple):
     """What a supervisor is made of. ``seed`` is what its random delays are drawn from (``None``: a new one)."""
 
     journal: Journal
-    processes: PatientHost
+    processes: RetryingProcessHost
     workspace: Workspace
     files: AgentFiles
     wall: WallClock

@@ -120,7 +120,7 @@ class Entity:
         self._deadline: _Deadline | None = None
 
     # ------------------------------------------------------------------ birth, facts
-    def born(self, cause: Cause) -> LifecycleEvent:
+    def record_birth(self, cause: Cause) -> LifecycleEvent:
         """The first record of its log."""
         record = self._record(
             NewRecord(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data))
@@ -128,7 +128,7 @@ class Entity:
         self.born_seq, self.born_at, self.changed_at = record.seq, record.timestamp, record.timestamp
         return record
 
-    def note(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
+    def record_fact(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
         """A fact about it that changes no state."""
         clean = self._journal_writer.redactor.value
         return self._record(
@@ -203,12 +203,12 @@ class Entity:
         if hear is not None:
             hear()
 
-    def move(self, parent_id: str | None) -> None:
+    def reparent(self, parent_id: str | None) -> None:
         """It belongs to another one from now on: who it belonged to does not wait for its last record."""
         self.parent_id = parent_id
         self._tell_end()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Nothing more will be heard of it."""
         self._tell_end()
         hear, self.on_buried = self.on_buried, None
@@ -240,7 +240,7 @@ class Entity:
             self._timers = [*(self._timers or ()), effect.name]
         ctx.set_timer(effect.name, effect.delay_s, effect.event, cause=cause)
 
-    def hold_deadline(self, ctx: Context) -> None:
+    def pause_deadline(self, ctx: Context) -> None:
         """Let the timer that outlasts its states stand still: what it is about cannot go on now."""
         if self._deadline is not None:
             effect, cause, due_s = self._deadline
@@ -265,7 +265,7 @@ _NOTHING_SAID = ("", None, None, None)
 _TELLING = ("reason", "message", "verdict", "transition_reason", "abort_reason", "abort_id")
 
 
-class _Words(NamedTuple):
+class _EventTexts(NamedTuple):
     """Where the events of one type keep what people ask of a record first; most keep nothing."""
 
     name: str
@@ -296,8 +296,8 @@ class _Words(NamedTuple):
 
 
 @cache
-def _words_of(kind: type[Event]) -> _Words:
-    return _Words(kind.name(), frozenset(_TELLING).intersection(kind.__struct_fields__))
+def _words_of(kind: type[Event]) -> _EventTexts:
+    return _EventTexts(kind.name(), frozenset(_TELLING).intersection(kind.__struct_fields__))
 
 
 def weight(event: object) -> int:

@@ -17,7 +17,7 @@ from actors import ActorStopped, ActorSystem, Lane, Limits
 from actors.machine import Event
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
-from supervisor.lifecycles.types import Kind, LifecycleEvent, Rung
+from supervisor.lifecycles.types import Kind, LifecycleEvent, Stage
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.policies.abort_request import AbortState, Joined, merged, same_abort
 from supervisor.ports import EntityRow
@@ -25,7 +25,7 @@ from supervisor.runtime.abort_tree_view import AbortTreeView
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
 from supervisor.runtime.id_allocator import IdAllocator
 from supervisor.runtime.journal_writer import Cause, JournalWriter
-from supervisor.runtime.live_session import LiveSession, NoSuchEntity
+from supervisor.runtime.live_session import LiveSession, NoSuchEntity, SessionPhase
 
 __all__ = ["END_S", "EntityRegistry"]
 
@@ -56,17 +56,17 @@ class EntityRegistry:
         self.journal_writer = journal_writer
         self.names = names
         self.entities: dict[str, Entity] = {}
-        self.works: dict[str, LiveSession] = {}
-        self.on_rest: Callable[[LiveSession], None] = lambda work: None
+        self.sessions: dict[str, LiveSession] = {}
+        self.on_idle: Callable[[LiveSession], None] = lambda session: None
         """Called when nothing works for a session any more."""
-        self.on_recorded: Callable[[LiveSession], None] = lambda work: None
+        self.on_recorded: Callable[[LiveSession], None] = lambda session: None
         """Called when everything below a session has its last record."""
-        self.on_pressed: Callable[[LiveSession], None] = lambda work: None
+        self.on_deadline_shortened: Callable[[LiveSession], None] = lambda session: None
         """Called when the end of a session has become more urgent."""
-        journal_writer.disk.down.then(self.hold_deadlines)
+        journal_writer.disk.down.then(self._pause_deadlines)
 
     # ------------------------------------------------------------------ birth and end
-    def birth(
+    def create_entity(
         self,
         lifecycle: Lifecycle,
         entity_id: str,
@@ -85,18 +85,18 @@ class EntityRegistry:
             ActorStopped: the parent is ending; nothing is born under it.
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
-        self._place(entity, home, contained)
-        entity.born(cause)
+        self._spawn(entity, home, contained)
+        entity.record_birth(cause)
         return entity
 
-    def _place(self, entity: Entity, home: str | None, contained: bool) -> None:
+    def _spawn(self, entity: Entity, home: str | None, contained: bool) -> None:
         parent_id = entity.parent_id
         if parent_id is None or not contained:
             self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
         else:
             self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
         self.entities[entity.id] = entity
-        above = self.works.get(parent_id) if parent_id is not None else None
+        above = self.sessions.get(parent_id) if parent_id is not None else None
         if above is not None:
             self._count_in(above, entity)
 
@@ -112,70 +112,69 @@ class EntityRegistry:
 
     def _count_out(self, above: LiveSession) -> None:
         above.unrecorded -= 1
-        if above.unrecorded == 0 and above.over.is_set():
+        if above.unrecorded == 0 and above.phase >= SessionPhase.FINISHED:
             self.on_recorded(above)
 
-    def admit(self, work: LiveSession) -> None:
+    def add_session(self, session: LiveSession) -> None:
         """A session is about to be born."""
-        self.works[work.session_id] = work
-        work.join()
+        self.sessions[session.session_id] = session
+        session.attach()
 
-    def dismiss(self, work: LiveSession) -> None:
+    def remove_session(self, session: LiveSession) -> None:
         """It has ended, or was not born."""
-        del self.works[work.session_id]
-        self.names.forget(work.session_id)
-        work.heard.set()
-        work.leave()
-        if work.parent is not None:
-            del work.parent.children[work.session_id]
+        del self.sessions[session.session_id]
+        self.names.drop_below(session.session_id)
+        session.advance(SessionPhase.FINISHED)
+        if session.parent is not None:
+            del session.parent.children[session.session_id]
 
-    def revive(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
+    def restore_entity(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
         """Take in an entity that an earlier supervisor left in the journal: as if born now, but for its record."""
-        self._place(entity, home, contained and entity.parent_id in self.works)
+        self._spawn(entity, home, contained and entity.parent_id in self.sessions)
 
-    def bury(self, entity_id: str) -> None:
+    def remove(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""
         entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
-        work = self.works.get(entity_id)
-        if work is not None:
-            self.dismiss(work)
-            work.transcript.close()
-            work.ended.set()
+        session = self.sessions.get(entity_id)
+        if session is not None:
+            self.remove_session(session)
+            session.transcript.close()
+            session.advance(SessionPhase.RECORDED)
         if entity is not None:
-            self.lose(entity)
+            self._detach(entity)
 
-    def forget(self, entity: Entity) -> None:
+    def remove_crashed(self, entity: Entity) -> None:
         """Its actor is gone, and it has no last record."""
         self.entities.pop(entity.id, None)
-        self.lose(entity)
+        self._detach(entity)
 
-    def lose(self, entity: Entity) -> None:
+    def _detach(self, entity: Entity) -> None:
         """Nothing more will be heard of it: its session does not wait for its last record."""
-        above = self.works.get(entity.parent_id) if entity.parent_id is not None else None
+        above = self.sessions.get(entity.parent_id) if entity.parent_id is not None else None
         if above is not None:
             above.turns.pop(entity.id, None)
-        entity.leave()
+        entity.release()
 
     # ------------------------------------------------------------------ deadlines
-    def hold_deadlines(self) -> None:
+    def _pause_deadlines(self) -> None:
         """The disk is down: a turn that waits for it does not run out of time meanwhile."""
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
-                entity.hold_deadline(ctx)
+                entity.pause_deadline(ctx)
         self.journal_writer.disk.up.then(self._resume_deadlines)
 
     def _resume_deadlines(self) -> None:
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
                 entity.resume_deadline(ctx)
-        self.journal_writer.disk.down.then(self.hold_deadlines)
+        self.journal_writer.disk.down.then(self._pause_deadlines)
 
     # ------------------------------------------------------------------ talking
-    def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
+    def send(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
         """Put *event* into the entity's mailbox; ``False`` if it is no more."""
         ref = self.system.ref(entity_id)
-        if ref is None or entity_id not in self.entities or not self.hears(entity_id, event):
+        if ref is None or entity_id not in self.entities or not self.accepts(entity_id, event):
             return False
         try:
             ref.tell(event, lane=lane, cause=cause)
@@ -183,71 +182,73 @@ class EntityRegistry:
             return False
         return True
 
-    def hears(self, entity_id: str, event: Event) -> bool:
+    def accepts(self, entity_id: str, event: Event) -> bool:
         """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
-        work = self.works.get(entity_id)
-        ending = work is not None and (work.told or work.ending)
-        return not ending or type(event) in HEARD_LAST
+        session = self.sessions.get(entity_id)
+        return session is None or not session.is_stopping or type(event) in HEARD_LAST
 
-    def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
+    def request_stop(
+        self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None
+    ) -> Joined:
         """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
 
         The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
         Every further abort is recorded.
         """
-        work, entity = self.works.get(session_id), self.entities.get(session_id)
-        if work is None or entity is None or entity.ended:
+        session, entity = self.sessions.get(session_id), self.entities.get(session_id)
+        if session is None or entity is None or entity.ended:
             return Joined.JOINED  # its last record is written
-        wish, before = self._wish(work, stop, within_s), work.asked
-        work.asked, joined = merged(before, wish)
-        if joined is Joined.BEGAN and not work.told:
-            work.told, work.told_by = True, cause.seq
-            self.tell(session_id, stop, cause=cause)
+        wish, before = self._wish(session, stop, within_s), session.stop_request
+        session.stop_request, joined = merged(before, wish)
+        if joined is Joined.BEGAN and not session.is_stopping:
+            session.stopped_by_seq = cause.seq
+            session.advance(SessionPhase.STOP_REQUESTED)
+            self.send(session_id, stop, cause=cause)
             return joined
-        if stop.now and not work.hurried and not work.over.is_set():
-            self.tell(session_id, stop, cause=cause)
+        if stop.now and not session.kill_at_once and session.phase < SessionPhase.FINISHED:
+            self.send(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
-            self._note_joined(work, before, stop, cause)
+            self._note_joined(session, before, stop, cause)
         if joined is Joined.RAISED:
-            self.on_pressed(work)
+            self.on_deadline_shortened(session)
         return joined
 
-    def _wish(self, work: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
-        ladder = work.policy.ladder
+    def _wish(self, session: LiveSession, stop: OperatorStop, within_s: float | None) -> AbortState:
+        ladder = session.policy.ladder
         bound_s = ladder.kill_s if stop.now else ladder.total_s
         return AbortState(
             abort_id=stop.abort_id,
             reason=stop.reason,
             abort_reason=stop.abort_reason,
-            severity=Rung.KILL if stop.now else Rung.REQUEST,
+            severity=Stage.KILL if stop.now else Stage.REQUEST,
             deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 
-    def _note_joined(self, work: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
-        entity = self.entities.get(work.session_id)
+    def _note_joined(self, session: LiveSession, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
+        entity = self.entities.get(session.session_id)
         if entity is None or entity.ended:
             return
         told = {"joined": first.abort_id, "first_reason": first.reason}
-        entity.note("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
+        entity.record_fact("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
 
-    def rehome(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
+    def reparent(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
         """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
         left, heir = child.parent_id, self._surviving(child.parent)
         entity = self.entities.get(child.session_id)
         if entity is not None:
-            entity.move(heir.session_id if heir is not None else None)
+            entity.reparent(heir.session_id if heir is not None else None)
             if heir is not None:
                 self._count_in(heir, entity)
-        child.move(heir)
+        child.reparent(heir)
         if entity is not None and not entity.ended:
             ruled = msgspec.to_builtins(child.policy)  # not by its heir: it has been had from who is left
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
-            entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
+            entity.record_fact("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
-    def _surviving(self, work: LiveSession | None) -> LiveSession | None:
-        while work is not None and (work.told or work.ending):
-            work = work.parent
-        return work
+    def _surviving(self, session: LiveSession | None) -> LiveSession | None:
+        while session is not None and session.is_stopping:
+            session = session.parent
+        return session
 
     async def post(
         self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False
@@ -273,7 +274,7 @@ class EntityRegistry:
 
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
         """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
-        if not self.hears(entity_id, event):
+        if not self.accepts(entity_id, event):
             return None
         try:
             record = await self.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
@@ -281,28 +282,28 @@ class EntityRegistry:
             return None
         return record.seq
 
-    async def heard(self, entity_id: str) -> None:
+    async def wait_processed(self, entity_id: str) -> None:
         """Wait until it has heard all that it was told up to now, or is no more."""
         ref = self.system.ref(entity_id)
         if ref is not None:
             with suppress(ActorStopped):
                 await ref.ask(_NOTHING, timeout_s=POST_S, lane=Lane.CONTROL, detach=True)
 
-    def note(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
+    def record_fact(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
         """Record a fact about an entity."""
         entity = self.entities.get(entity_id)
         if entity is not None:
-            entity.note(name, cause, metadata, **described)
+            entity.record_fact(name, cause, metadata, **described)
 
-    def note_in_turn(self, work: LiveSession, name: str, metadata: dict[str, Any]) -> None:
+    def record_turn_fact(self, session: LiveSession, name: str, metadata: dict[str, Any]) -> None:
         """Record a fact about the turn that a session's agent works on, if it works on one."""
-        turn_id = work.connection.turn_id if work.connection is not None else None
+        turn_id = session.connection.turn_id if session.connection is not None else None
         if turn_id is not None:
-            self.note(turn_id, name, work.cause, metadata)
+            self.record_fact(turn_id, name, session.cause, metadata)
 
-    def write(self, work: LiveSession, source: str, text: str) -> None:
+    def write_transcript(self, session: LiveSession, source: str, text: str) -> None:
         """Into the transcript of a session: who says it, and what."""
-        work.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
+        session.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
         """Cancel everything that runs in an actor's scope."""
@@ -317,16 +318,16 @@ class EntityRegistry:
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
-    def work(self, session_id: str) -> LiveSession:
+    def session(self, session_id: str) -> LiveSession:
         """The living session of that id.
 
         Raises:
             NoSuchEntity: there is none.
         """
-        work = self.works.get(session_id)
-        if work is None:
+        session = self.sessions.get(session_id)
+        if session is None:
             raise NoSuchEntity(session_id)
-        return work
+        return session
 
     def entity(self, entity_id: str) -> Entity:
         """The living entity of that id.
@@ -341,15 +342,15 @@ class EntityRegistry:
 
     def children_of(self, session_id: str) -> list[LiveSession]:
         """The child sessions that are alive, oldest first."""
-        work = self.works.get(session_id)
-        return list(work.children.values()) if work is not None else []
+        session = self.sessions.get(session_id)
+        return list(session.children.values()) if session is not None else []
 
-    def nodes(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
+    def abort_tree(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
         """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
 
         A view, made as it is read: it is good until something is awaited.
         """
-        return AbortTreeView(self.works, self.entities, hurry=hurry)
+        return AbortTreeView(self.sessions, self.entities, hurry=hurry)
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
         """The living entities in the journal's form; their *data* costs the most, and can be left out."""

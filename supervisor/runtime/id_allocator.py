@@ -37,7 +37,7 @@ class IdAllocator:
             return self._new(wanted, self)
         return self._below.setdefault(below, IdAllocator())._new(wanted, self)
 
-    def forget(self, session_id: str) -> None:
+    def drop_below(self, session_id: str) -> None:
         """That session has ended, and all below it: nothing is born there any more."""
         self._below.pop(session_id, None)
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import trio
 
-from actors import fault
+from actors import failpoint
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
-from actors.parking import Waiter, current_backend
+from actors.waiter import Waiter, current_backend
 from supervisor.lifecycles.effects import SupervisorEffect, encoded
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import Redactor, sound
@@ -29,7 +29,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "Subject"]
+__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "RecordedEntity"]
 
 BATCH_MAX = 128
 """Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
@@ -60,7 +60,7 @@ class PendingEffect(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
-class Subject(Protocol):
+class RecordedEntity(Protocol):
     """Whom a record is about, as it is after the event."""
 
     id: str
@@ -159,7 +159,7 @@ class JournalWriter:
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._backend = current_backend()
-        self._parked: Waiter | None = None
+        self._waiter: Waiter | None = None
         """Set while there is nothing to commit."""
         self.clean = True
         """All that was recorded is durable, or lost with the journal."""
@@ -177,7 +177,7 @@ class JournalWriter:
         """The number of the newest record, durable or not."""
         return self._seq
 
-    def record(self, subject: Subject, draft: NewRecord) -> LifecycleEvent:
+    def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Hand over one record; exempt effects are performed before this returns."""
         data = _encode(subject.data)  # before anything has changed: text that is no text fails here
         self._seq += 1
@@ -208,7 +208,9 @@ class JournalWriter:
             self._perform(one)
         return record
 
-    def _sorted(self, subject: Subject, effects: Sequence[Effect]) -> tuple[list[PendingEffect], list[PendingEffect]]:
+    def _sorted(
+        self, subject: RecordedEntity, effects: Sequence[Effect]
+    ) -> tuple[list[PendingEffect], list[PendingEffect]]:
         """The effects that do not wait, and those that do."""
         exempt: list[PendingEffect] = []
         later: list[PendingEffect] = []
@@ -220,7 +222,12 @@ class JournalWriter:
         return exempt, later
 
     def _hand_over(
-        self, subject: Subject, draft: NewRecord, record: LifecycleEvent, data: bytes, later: Sequence[PendingEffect]
+        self,
+        subject: RecordedEntity,
+        draft: NewRecord,
+        record: LifecycleEvent,
+        data: bytes,
+        later: Sequence[PendingEffect],
     ) -> None:
         append = Append(
             record=record,
@@ -235,14 +242,14 @@ class JournalWriter:
             draft.reply.fail(self.error)
         self._pending.append(_Pending(append, later, draft.reply))
         if self.disk.outage is not None:
-            self.disk.hold([append])
+            self.disk.count_waiting([append])
         if self.clean:
             self.clean = False
             self._wake()
 
     def _wake(self) -> None:
-        if self._parked is not None:
-            self._parked.unpark()
+        if self._waiter is not None:
+            self._waiter.wake()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
@@ -262,12 +269,12 @@ class JournalWriter:
         while self._then and self._then[0][0] <= seq:
             self._then.popleft()[1]()
 
-    def settle(self, effect_id: str | None) -> None:
+    def acknowledge(self, effect_id: str | None) -> None:
         """The effect has been performed; that becomes durable with the next record."""
         if effect_id is not None:
             self._settled.append(effect_id)
 
-    async def settle_all(self) -> None:
+    async def acknowledge_all(self) -> None:
         """Have what was settled so far durable, with the next record or without one.
 
         Raises:
@@ -302,11 +309,11 @@ class JournalWriter:
     async def _commit_all(self) -> None:
         while True:
             if not self._pending and self._due is None:
-                self._parked = self._backend.parker()
-                await self._parked.wait()
-                self._parked = None
+                self._waiter = self._backend.new_waiter()
+                await self._waiter.wait()
+                self._waiter = None
             while self._pending:
-                most = 1 if fault.point("ledger.batch_of_one") else BATCH_MAX
+                most = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
                 batch, self._pending = self._pending[:most], self._pending[most:]
                 if not await self._commit(batch):
                     return
@@ -327,8 +334,8 @@ class JournalWriter:
             try:
                 await self._journal.append(appends)
             except JournalUnavailable as error:
-                self.disk.hold(one.append for one in (*batch, *self._pending))
-                await self.disk.outlast(error, lambda durable_seq: self._append_rest(appends, durable_seq))
+                self.disk.count_waiting(one.append for one in (*batch, *self._pending))
+                await self.disk.retry_until_durable(error, lambda durable_seq: self._append_rest(appends, durable_seq))
         except JournalError as error:
             self._give_up(error)
         if self.error is not None:
@@ -411,7 +418,7 @@ class JournalWriter:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
             with suppress(JournalError):  # whoever owns the ledger has heard of it
-                await self.settle_all()
+                await self.acknowledge_all()
         finally:
             self._closed = True
 
@@ -422,7 +429,7 @@ class JournalWriter:
             try:
                 await self._journal.settle(settled)
             except JournalUnavailable as error:
-                await self.disk.outlast(error, lambda durable_seq: self._journal.settle(settled))
+                await self.disk.retry_until_durable(error, lambda durable_seq: self._journal.settle(settled))
         except JournalError as error:
             self._give_up(error)
         due.set()

@@ -7,6 +7,7 @@ the last one is an event and not a guess.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from actors import ActorStopped, Context
 from supervisor.agent_catalogue import NO_QUIRKS, Quirks
 from supervisor.agent_catalogue import Mapping as LineMapping
 from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Rung, Survivors, Verdict
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Stage, Survivors, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
 from supervisor.policies.abort_request import AbortState
 from supervisor.policies.access import Rights
@@ -32,15 +33,16 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 __all__ = [
     "AgentFunction",
     "AgentProfile",
-    "EndReport",
-    "Link",
+    "AssignedTask",
+    "Connection",
+    "IdleListener",
     "LiveSession",
+    "ModelMonitor",
+    "Monitor",
     "NoSuchEntity",
     "Outcome",
-    "OwnTask",
-    "Resting",
-    "Watching",
-    "WatchingModel",
+    "SessionPhase",
+    "TerminationReport",
 ]
 
 TEXT_MAX = 64 * 1024
@@ -89,16 +91,16 @@ class Outcome(NamedTuple):
     how: Verdict | None = None
 
 
-class EndReport(NamedTuple):
+class TerminationReport(NamedTuple):
     """How a session's scope was joined."""
 
-    rung: Rung
+    rung: Stage
     took_s: float
     killed_at: float
     survivors: Survivors
 
 
-class Link(Protocol):
+class Connection(Protocol):
     """The live connection to one agent: what a session's hands hold while the agent is there."""
 
     agent_id: str
@@ -119,11 +121,11 @@ class Link(Protocol):
         """Have the agent, from its start to its end. Reports everything to the entities."""
         ...
 
-    async def free(self, turn_id: str | None = None) -> None:
+    async def wait_turn_over(self, turn_id: str | None = None) -> None:
         """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
         ...
 
-    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+    def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
         """Begin a turn. Its end is reported exactly once, whatever happens."""
         ...
 
@@ -135,11 +137,11 @@ class Link(Protocol):
         """Ask it, within its protocol, to stop that turn; *intent* is why."""
         ...
 
-    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+    def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
         """Answer a permission that it asked for in that turn; ``None``: nothing was chosen. A repeat says nothing."""
         ...
 
-    def runs(self, call_id: str) -> bool:
+    def runs_call(self, call_id: str) -> bool:
         """True if we run that call's work, and can end it by its scope."""
         ...
 
@@ -155,14 +157,14 @@ class Link(Protocol):
         """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
         ...
 
-    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
         """End this one call, which the agent runs by itself; its turn goes on. How that is done; ``""``: it cannot be.
 
         *kept* is told why it was not ended alone, once, where that turns out later.
         """
         ...
 
-    def let_go(self, call_id: str, outcome: Outcome) -> None:
+    def answer_delegation(self, call_id: str, outcome: Outcome) -> None:
         """Answer the delegation that this call is, without waiting for the child session."""
         ...
 
@@ -175,11 +177,11 @@ class Link(Protocol):
         ``None``: it cannot be told."""
         ...
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to those processes."""
         ...
 
-    async def wait_gone(self, pid: int) -> None:
+    async def wait_process_exit(self, pid: int) -> None:
         """Wait until one of :meth:`processes_of_turn` has ended; it may return early, so look again."""
         ...
 
@@ -187,7 +189,7 @@ class Link(Protocol):
         """Say that it is ready for the prompt of this incarnation (an agent that was idle)."""
         ...
 
-    def finish(self) -> None:
+    def close_when_idle(self) -> None:
         """Let it end by itself as soon as it is idle."""
         ...
 
@@ -196,33 +198,33 @@ class Link(Protocol):
         ...
 
 
-class WatchingModel(Protocol):
+class ModelMonitor(Protocol):
     """What is watched of the model of a session's agent."""
 
-    def hear(self, out: Out) -> None:
+    def observe(self, out: Out) -> None:
         """The agent said something within its turn."""
         ...
 
-    def judged(self, verdict: Verdict) -> Verdict:
+    def judge(self, verdict: Verdict) -> Verdict:
         """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
         ...
 
 
-class Watching(Protocol):
+class Monitor(Protocol):
     """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
 
     scope: Scope | None
     patience: Patience
 
     @property
-    def model(self) -> WatchingModel: ...
+    def model(self) -> ModelMonitor: ...
 
     @property
     def used(self) -> Amounts:
         """What its agent has used."""
         ...
 
-    def asked(self) -> None:
+    def start_request(self) -> None:
         """It was asked for something."""
         ...
 
@@ -230,11 +232,11 @@ class Watching(Protocol):
         """Another turn begins; its agent is not launched yet."""
         ...
 
-    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+    def select_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Of the messages that wait for its next prompt, those that are to be in it."""
         ...
 
-    def prompted(self, prompt: str) -> str:
+    def complete_prompt(self, prompt: str) -> str:
         """The prompt that the agent is given."""
         ...
 
@@ -246,28 +248,28 @@ class Watching(Protocol):
         """The agent works on it no more."""
         ...
 
-    def reported(self, amounts: Amounts, said: dict[str, Any]) -> None:
+    def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
         """The agent says that it has used so much more; *said* is how it says it."""
         ...
 
-    def may_call(self) -> bool:
+    def admit_call(self) -> bool:
         """Whether another tool call may begin; it counts from here on."""
         ...
 
-    def called(self, call: Seen) -> None:
+    def record_call(self, call: Seen) -> None:
         """A tool call is over."""
         ...
 
-    def stir(self) -> None:
+    def report_progress(self) -> None:
         """Something came from the agent that may mean nothing."""
         ...
 
-    def has_moved(self) -> bool:
+    def take_progress(self) -> bool:
         """Whether something came from the agent since this was asked last."""
         ...
 
 
-class OwnTask(NamedTuple):
+class AssignedTask(NamedTuple):
     """The task that a session works on: *split* and *block* as ``WorkControl`` has them, *split* where the plan lets
     its agent do that.
 
@@ -280,10 +282,24 @@ class OwnTask(NamedTuple):
     state_dir: str
 
 
-class Resting(Protocol):
+class IdleListener(Protocol):
     """Who wants to know that nothing works for a session any more."""
 
-    on_rest: Callable[[LiveSession], None]
+    on_idle: Callable[[LiveSession], None]
+
+
+class SessionPhase(IntEnum):
+    """Phase of a live session. A session only moves forward; a session that is removed skips phases."""
+
+    RUNNING = 0
+    STOP_REQUESTED = 1
+    """A request to stop is in the session's mailbox: the session starts nothing new."""
+    TERMINATING = 2
+    """The session has processed the request: its termination runs."""
+    FINISHED = 3
+    """No task, agent or child of the session runs any more."""
+    RECORDED = 4
+    """The session's last record is durable, or its actor crashed."""
 
 
 class LiveSession:
@@ -291,7 +307,7 @@ class LiveSession:
 
     def __init__(
         self,
-        registry: Resting,
+        registry: IdleListener,
         *,
         session_id: str,
         parent: LiveSession | None,
@@ -314,7 +330,7 @@ class LiveSession:
         self.transcript = transcript
         self.rights: Rights | None = None
         """What its agent is trusted with; ``None``: it is not judged."""
-        self.settled: dict[Wish, Decision] = {}
+        self.standing_decisions: dict[Wish, Decision] = {}
         """What a human has answered for as long as it lives."""
         self.directory = profile.directory
         self.place = NO_WORKSPACE
@@ -322,10 +338,10 @@ class LiveSession:
         self.children: dict[str, LiveSession] = {}
         """The child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
-        self.own_task: OwnTask | None = None
-        self.connection: Link | None = None
-        self.watch: Watching | None = None
-        self.moved = False
+        self.assigned_task: AssignedTask | None = None
+        self.connection: Connection | None = None
+        self.monitor: Monitor | None = None
+        self.progressed = False
         """Something came from its agent since that was looked at last."""
         self.launches = 0
         self.requests = 0
@@ -334,29 +350,25 @@ class LiveSession:
         program that served one prompt."""
         self.interrupted = False
         """Its last prompt may have been worked on when its supervisor ended."""
-        self.asking: dict[str, None] = {}
-        self.sending: dict[str, None] = {}
+        self.incoming_requests: dict[str, None] = {}
+        self.incoming_messages: dict[str, None] = {}
         """The ids of the prompts, and of the messages, that are on their way to it: until it has them, they count as
         waiting."""
-        self.because: int | None = None
+        self.cause_seq: int | None = None
         """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
-        self.told = False
-        self.told_by: int | None = None
-        """The record that it was told to end by, where it was one."""
-        self.asked: AbortState | None = None
+        self.phase = SessionPhase.RUNNING
+        self._reached: dict[SessionPhase, OneShotEvent] = {}
+        self.stopped_by_seq: int | None = None
+        """Record that requested the stop; ``None`` while nothing has, or if no record did."""
+        self.stop_request: AbortState | None = None
         """What it was told, all who said so merged."""
         self.prompted = 0
         """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
         self.crashes: tuple[float, ...] = ()
         """When it failed after a start, within the window that counts."""
-        self.ending = False
-        self.hurried = False
-        self.running = OneShotEvent()
-        self.heard = OneShotEvent()
-        """It knows that it is to end."""
-        self.over = OneShotEvent()
-        self.ended = OneShotEvent()
-        self.report: EndReport | None = None
+        self.kill_at_once = False
+        self.first_prompt_sent = OneShotEvent()
+        self.report: TerminationReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
         self.text_of: str | None = None
@@ -372,20 +384,20 @@ class LiveSession:
     @property
     def variables(self) -> dict[str, str]:
         """What its agent's process is told of us: nothing, but for one that may split its task."""
-        if self.own_task is None or not self.own_task.state_dir:
+        if self.assigned_task is None or not self.assigned_task.state_dir:
             return {}
-        return {"SUPERVISOR_STATE_DIR": self.own_task.state_dir, "SUPERVISOR_TASK": self.own_task.name}
+        return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.name}
 
     @property
     def cause(self) -> Cause:
         """What the agent's present doings answer to."""
-        return Cause(self.because, None, self.profile.adapter)
+        return Cause(self.cause_seq, None, self.profile.adapter)
 
     @property
     def parent_id(self) -> str | None:
         return self.parent.session_id if self.parent is not None else None
 
-    def account(self, owner: str, report: ProcessReport) -> None:
+    def record_process(self, owner: str, report: ProcessReport) -> None:
         """Keep a process's fate for receipts."""
         fate = ProcessFate(
             owner=owner,
@@ -421,51 +433,73 @@ class LiveSession:
         if self.busy == 0:
             if self._rest is not None:
                 self._rest.set()
-            self._registry.on_rest(self)
+            self._registry.on_idle(self)
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing works for this session."""
         while self.busy:
             if self._rest is None or self._rest.is_set():
                 self._rest = OneShotEvent()
             await self._rest.wait()
 
-    def join(self) -> None:
+    def attach(self) -> None:
         """It is there: its parent is not quiet before it is over."""
         if self.parent is not None:
             self.parent.children[self.session_id] = self
             self.parent.busy += 1
 
-    def leave(self) -> None:
-        """Everything of it has ended."""
-        if not self.over.is_set():
-            self.over.set()
-            if self.parent is not None:
-                self.parent._done()
+    @property
+    def is_stopping(self) -> bool:
+        """True from the request to stop on."""
+        return self.phase > SessionPhase.RUNNING
 
-    def move(self, heir: LiveSession | None) -> None:
+    @property
+    def is_terminating(self) -> bool:
+        """True once the session has processed the request to stop, and afterwards."""
+        return self.phase >= SessionPhase.TERMINATING
+
+    def reached(self, phase: SessionPhase) -> OneShotEvent:
+        """Return the event that is set as soon as the session is in *phase* or in a later phase."""
+        event = self._reached.get(phase)
+        if event is None:
+            event = self._reached[phase] = OneShotEvent()
+            if self.phase >= phase:
+                event.set()
+        return event
+
+    def advance(self, phase: SessionPhase) -> None:
+        """Move to *phase* unless the session is there already, and set the events of every phase up to *phase*."""
+        was_finished = self.phase >= SessionPhase.FINISHED
+        while self.phase < phase:
+            self.phase = SessionPhase(self.phase + 1)
+            if (event := self._reached.get(self.phase)) is not None:
+                event.set()
+        if not was_finished and phase >= SessionPhase.FINISHED and self.parent is not None:
+            self.parent._done()
+
+    def reparent(self, heir: LiveSession | None) -> None:
         """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
         left, self.parent = self.parent, heir
         if left is not None:
             left.children.pop(self.session_id, None)
-        over = self.over.is_set()
+        over = self.phase >= SessionPhase.FINISHED
         if heir is not None:
             heir.children[self.session_id] = self
             heir.busy += not over
         if left is not None and not over:
             left._done()
 
-    def wait_for(self, moment: OneShotEvent) -> None:
+    def hold_until(self, moment: OneShotEvent) -> None:
         """It is not quiet before that has come."""
         if not moment.is_set():
             self.busy += 1
             moment.then(self._done)
 
-    def stir(self) -> None:
+    def report_progress(self) -> None:
         """Something came from its agent that may mean nothing."""
-        if self.watch is not None:
-            self.watch.stir()
+        if self.monitor is not None:
+            self.monitor.report_progress()
 
-    def say(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Keep the end of what the agent says in this turn."""
         self.text = (self.text + text)[-TEXT_MAX:]

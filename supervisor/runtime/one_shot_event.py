@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from actors.parking import new_parker
+from actors.waiter import new_waiter
 
 __all__ = ["OneShotEvent", "WaitGroup", "first_of"]
 
@@ -82,11 +82,11 @@ class WaitGroup:
 
 async def first_of(*moments: OneShotEvent) -> None:
     """Wait until one of *moments* has come."""
-    parker = new_parker()
+    waiter = new_waiter()
     for moment in moments:
-        moment.then(parker.unpark)
+        moment.then(waiter.wake)
     try:
-        await parker.wait()
+        await waiter.wait()
     finally:
         for moment in moments:
-            moment.forget(parker.unpark)
+            moment.forget(waiter.wake)

@@ -33,7 +33,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["AgentConnection", "Delegate", "ToolCell"]
+__all__ = ["AgentConnection", "Delegate", "ToolCallActor"]
 
 
 class Delegate(Protocol):
@@ -41,7 +41,7 @@ class Delegate(Protocol):
 
     def __call__(
         self,
-        work: LiveSession,
+        session: LiveSession,
         name: str,
         prompt: str,
         agent: str | None,
@@ -52,14 +52,14 @@ class Delegate(Protocol):
     ) -> None: ...
 
 
-class ToolCell:
+class ToolCallActor:
     """The actor behind a tool call: it has a scope, and no table of its own; its results are its turn's events."""
 
     def receive(self, ctx: Context, message: object) -> None:
         return None
 
 
-class _OwnCall(NamedTuple):
+class _AbortedCall(NamedTuple):
     """Why a call that the agent runs by itself was aborted."""
 
     reason: str
@@ -75,9 +75,9 @@ class _OwnCall(NamedTuple):
 class AgentConnection:
     """What every link does the same way: report."""
 
-    def __init__(self, registry: EntityRegistry, work: LiveSession, agent_id: str, incarnation: int) -> None:
+    def __init__(self, registry: EntityRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
         self.registry = registry
-        self.work = work
+        self.session = session
         self.agent_id = agent_id
         self.ended = OneShotEvent()
         self.is_ready = False
@@ -102,7 +102,7 @@ class AgentConnection:
         """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
         self._opened: dict[str, tuple[str, str]] = {}
         """The title and kind of each call that was opened and is not closed."""
-        self._aborting: dict[str, _OwnCall] = {}
+        self._aborting: dict[str, _AbortedCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, int | None] = {}
         self._numbers = 0
@@ -113,17 +113,17 @@ class AgentConnection:
             self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
         )
 
-    async def free(self, turn_id: str | None = None) -> None:
+    async def wait_turn_over(self, turn_id: str | None = None) -> None:
         """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
         while self.turn_id is not None and turn_id in (None, self.turn_id):
             await self._freed.wait()
 
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
-        self.registry.tell(entity_id, event, cause=self.work.cause)
+        self.registry.send(entity_id, event, cause=self.session.cause)
 
     def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
-        return self.registry.report(entity_id, event, cause=self.work.cause)
+        return self.registry.report(entity_id, event, cause=self.session.cause)
 
     # ------------------------------------------------------------------ the session's start
     def _report_ready(self, info: str) -> None:
@@ -135,13 +135,13 @@ class AgentConnection:
         """The agent is ready for the prompt of this incarnation."""
         self._incarnation = incarnation
         self._assigned = True
-        session = self.registry.entities.get(self.work.session_id)
+        session = self.registry.entities.get(self.session.session_id)
         if session is not None:
             started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
-            self._tell(self.work.session_id, started)
+            self._tell(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
-        self._tell(self.work.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+        self._tell(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
@@ -159,9 +159,9 @@ class AgentConnection:
         self._delegations.clear()
         self._causes.clear()
         self._numbers = 0
-        self.work.text = self.work.said
-        if self.work.watch is not None:
-            self.work.watch.turn_began()
+        self.session.text = self.session.said
+        if self.session.monitor is not None:
+            self.session.monitor.turn_began()
         if self._over or self._dying:
             self._conclude("error", "the agent is gone")
             return False
@@ -207,7 +207,7 @@ class AgentConnection:
         for call_id in [one for one in open_calls if one in self._aborting]:
             self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
             self._drop_call(call_id)
-        stopped = tuple(one for one in self._calls if self.runs(one) or self._delegates(one))
+        stopped = tuple(one for one in self._calls if self.runs_call(one) or self._delegates(one))
         verdict = judge(
             stop,
             error,
@@ -216,18 +216,18 @@ class AgentConnection:
             intent=self._intent,
             problem=problem,
             http_status=http_status,
-            text=self.work.text,
+            text=self.session.text,
         )
-        if verdict is not self._intent and self.work.watch is not None:
-            verdict = self.work.watch.model.judged(verdict)
+        if verdict is not self._intent and self.session.monitor is not None:
+            verdict = self.session.monitor.model.judge(verdict)
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
-            self.work.said = self.work.text
+            self.session.said = self.session.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
-        if self.work.watch is not None:
-            self.work.watch.turn_ended()
+        if self.session.monitor is not None:
+            self.session.monitor.turn_ended()
         self._release()
 
     # ------------------------------------------------------------------ tool calls
@@ -237,13 +237,13 @@ class AgentConnection:
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
             return None
-        if self.work.watch is not None and not self.work.watch.may_call():
+        if self.session.monitor is not None and not self.session.monitor.admit_call():
             return None
         self._numbers += 1
         number, above = self._numbers, self._calls.get(parent)
         tool_id = f"{turn_id}:c{number}"
         try:
-            self.registry.system.spawn(ToolCell(), tool_id, parent=above or turn_id, shutdown_s=END_S)
+            self.registry.system.spawn(ToolCallActor(), tool_id, parent=above or turn_id, shutdown_s=END_S)
         except ActorStopped:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
@@ -268,8 +268,8 @@ class AgentConnection:
         that was abandoned has its one result from whoever abandoned it, once that is durable; this word is too late."""
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
-        if opened is not None and turn_id is not None and intent is None and self.work.watch is not None:
-            self.work.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
+        if opened is not None and turn_id is not None and intent is None and self.session.monitor is not None:
+            self.session.monitor.record_call(Seen(*opened, asked, answered and f"{outcome} {answered}"))
         tool_id = self._calls.get(call_id)
         self._drop_call(call_id)
         if turn_id is None:
@@ -282,8 +282,8 @@ class AgentConnection:
             because, completed = None, self._aborting[call_id].result(call_id, outcome)
         elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
             # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
-            because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
-        cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
+            because, completed = None, _AbortedCall(intent.error, self._abort_id).result(call_id, outcome)
+        cause = self.session.cause if because is None else self.session.cause._replace(seq=because)
         await self.registry.report(turn_id, completed, cause=cause)
 
     # ------------------------------------------------------------------ what it is told within a turn
@@ -292,15 +292,15 @@ class AgentConnection:
         self._not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
 
     def _not_steered(self, message_id: str, incarnation: int, why: str) -> None:
-        self._tell(self.work.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
+        self._tell(self.session.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
 
     # ------------------------------------------------------------------ permissions
-    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+    def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
         """Who asks for nothing is answered nothing."""
         return
 
     # ------------------------------------------------------------------ aborts of calls
-    def runs(self, call_id: str) -> bool:
+    def runs_call(self, call_id: str) -> bool:
         """True if we run that call's work, and can end it by its scope."""
         return False
 
@@ -314,15 +314,15 @@ class AgentConnection:
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
         """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
-        self._aborting.setdefault(call_id, _OwnCall(reason, abort_id))
+        self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
 
-    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
         """End this one call, which the agent runs by itself; ``""``: it cannot be."""
         return ""
 
     def _delegates(self, call_id: str) -> bool:
         tool_id = self._calls.get(call_id)
-        return any(child.started_by == tool_id for child in self.registry.children_of(self.work.session_id))
+        return any(child.started_by == tool_id for child in self.registry.children_of(self.session.session_id))
 
     def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """*answer*, of which only the first call counts: the child's end, or that nobody waits for it any more."""
@@ -336,7 +336,7 @@ class AgentConnection:
         self._delegations.setdefault(call_id, []).append(once)
         return once
 
-    def let_go(self, call_id: str, outcome: Outcome) -> None:
+    def answer_delegation(self, call_id: str, outcome: Outcome) -> None:
         """Answer the delegation that this call is, without waiting for the child session."""
         for answer in self._delegations.pop(call_id, ()):
             answer(outcome)
@@ -349,10 +349,10 @@ class AgentConnection:
         """None, where the agent is no program."""
         return ()
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """There is none."""
 
-    async def wait_gone(self, pid: int) -> None:
+    async def wait_process_exit(self, pid: int) -> None:
         """There is none."""
         return
 

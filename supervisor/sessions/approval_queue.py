@@ -38,10 +38,10 @@ where the agent offers nothing that allows once."""
 _log = get_logger()
 
 
-class _Waiting(NamedTuple):
+class _PendingApproval(NamedTuple):
     """One that waits: whose, until when, and who is being asked."""
 
-    work: LiveSession
+    session: LiveSession
     due_s: float
     timer: Timer
     asking: anyio.CancelScope
@@ -61,20 +61,20 @@ class ApprovalQueue:
         self._registry = registry
         self._home = home
         self._on_permission = on_permission
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
         """Answers that are on their way to the disk: the first one counts."""
         self._answers: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
 
     # ------------------------------------------------------------------ what is open
-    def open(self, work: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
+    def open(self, session: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
         """A human is to answer that, in time."""
         wish = self._wish(turn_id, effect.number)
         if wish is None:  # withdrawn before its record was durable
             return
         key, timers = (turn_id, effect.number), self._registry.system.timers
         timer = timers.set(None, None, effect.within_s, lambda _: self._too_late(key, effect.within_s, cause))
-        waiting = _Waiting(work, timers.now() + effect.within_s, timer, anyio.CancelScope())
+        waiting = _PendingApproval(session, timers.now() + effect.within_s, timer, anyio.CancelScope())
         self._waiting[key] = waiting
         if self._on_permission is not None:
             self._home().start_task(self._ask_program, self._on_permission, key, cause, name="ask for a permission")
@@ -96,11 +96,11 @@ class ApprovalQueue:
             if wish is not None:
                 yield self._shown(key, waiting, wish)
 
-    def _shown(self, key: tuple[str, int], waiting: _Waiting, wish: Permission) -> OpenPermission:
+    def _shown(self, key: tuple[str, int], waiting: _PendingApproval, wish: Permission) -> OpenPermission:
         return OpenPermission(
             id=_id_of(*key),
-            session=waiting.work.session_id,
-            agent=waiting.work.profile.name,
+            session=waiting.session.session_id,
+            agent=waiting.session.profile.name,
             title=wish.title,
             kind=wish.tool_kind,
             tool=wish.tool,
@@ -127,7 +127,7 @@ class ApprovalQueue:
         wish = self._wish(*key) if key is not None else None
         if key is None or wish is None or permission_id in self._under_way:
             raise Refused(self._not_open(permission_id))
-        work = self._waiting[key].work
+        session = self._waiting[key].session
         choice = _chosen(permission_id, wish, allow=allow, always=always)
         answer = _answered(wish, choice, allow=allow, always=always, by=by, why=because)
         self._under_way[permission_id] = f"{answer.decision} by {by}"
@@ -139,7 +139,7 @@ class ApprovalQueue:
             raise Refused(self._not_open(permission_id))
         self._remember(permission_id, words)
         if always and not (choice.kind or "").endswith("_always"):
-            work.settled[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
+            session.standing_decisions[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
         return choice
 
     def _remember(self, permission_id: str, words: str) -> None:
@@ -163,7 +163,7 @@ class ApprovalQueue:
         if wish is not None:
             choice = choice_of(wish.options, allow=False)
             self._remember(_id_of(*key), f"deny by {by}: {why}")
-            self._registry.tell(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
+            self._registry.send(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
         """The embedding program has a say; who is answered otherwise meanwhile is not asked any longer."""

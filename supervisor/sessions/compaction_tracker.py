@@ -29,15 +29,15 @@ LOOK_AGAIN_S = 0.05
 class CompactionTracker:
     """What one agent compacts."""
 
-    def __init__(self, registry: EntityRegistry, work: LiveSession) -> None:
+    def __init__(self, registry: EntityRegistry, session: LiveSession) -> None:
         self._registry = registry
-        self._work = work
+        self._session = session
         self._at_work: str | None = None
         """The turn whose compaction is under way."""
         self._late: str | None = None
         """A turn that had ended, and is verified anew when its compaction is over."""
 
-    async def hear(self, turn_id: str, *, active: bool) -> None:
+    async def update(self, turn_id: str, *, active: bool) -> None:
         """The turn at work is compacting, or is not any more."""
         if active:
             if self._at_work != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
@@ -47,12 +47,12 @@ class CompactionTracker:
             await self._report(turn_id, CompactionCompleted())
 
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
-        return self._registry.report(turn_id, event, cause=self._work.cause)
+        return self._registry.report(turn_id, event, cause=self._session.cause)
 
-    async def hear_late(self, done: str | None, *, active: bool) -> None:
+    async def update_after_turn(self, done: str | None, *, active: bool) -> None:
         """The same, while it works on no turn: *done* is the last one, if that ended well."""
         if not active:
-            self.over()
+            self.finish()
             return
         turn = self._registry.entities.get(done or "")
         if turn is None or turn.state not in _BEING_VERIFIED or self._late is not None:
@@ -63,7 +63,7 @@ class CompactionTracker:
             return
         self._verify_after(turn.id, COMPACTS_S)
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """Nothing is compacted any more: the compaction is over, or the agent is no more."""
         if self._late is not None:
             self._verify(self._late)
@@ -76,7 +76,7 @@ class CompactionTracker:
             self._verify_after(turn_id, LOOK_AGAIN_S)
             return
         self._late = None
-        self._registry.tell(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._work.cause)
+        self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
 
     def _verify_after(self, turn_id: str, delay_s: float) -> None:
         self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))

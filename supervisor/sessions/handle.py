@@ -9,7 +9,7 @@ from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.runtime.live_session import AgentFunction
 
-__all__ = ["Session", "Supervising", "TurnResult"]
+__all__ = ["Session", "SupervisorApi", "TurnResult"]
 
 
 class TurnResult(NamedTuple):
@@ -29,7 +29,7 @@ class TurnResult(NamedTuple):
         return self.outcome == "completed"
 
 
-class Supervising(Protocol):
+class SupervisorApi(Protocol):
     """What a handle needs of its supervisor."""
 
     def state_of(self, entity_id: str) -> str: ...
@@ -64,7 +64,7 @@ class Supervising(Protocol):
 class Session:
     """A handle on one session. It stays valid after the session has ended; then it only answers so."""
 
-    def __init__(self, supervisor: Supervising, session_id: str) -> None:
+    def __init__(self, supervisor: SupervisorApi, session_id: str) -> None:
         self._supervisor = supervisor
         self.id = session_id
 

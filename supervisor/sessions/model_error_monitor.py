@@ -71,7 +71,7 @@ class ModelErrorMonitor:
         self._turn_id, self._failed = turn_id, False
         self.record.turn_opened()
 
-    def hear(self, out: Out) -> None:
+    def observe(self, out: Out) -> None:
         """The agent said something within its turn."""
         if isinstance(out, Text):
             if out.kind != "log":
@@ -83,7 +83,7 @@ class ModelErrorMonitor:
         elif isinstance(out, Usage):
             self._used(out)
 
-    def judged(self, verdict: Verdict) -> Verdict:
+    def judge(self, verdict: Verdict) -> Verdict:
         """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
         if verdict.model is None:
             return verdict
@@ -114,7 +114,7 @@ class ModelErrorMonitor:
     def _rule(self, verdict: Verdict | None, because: int | None) -> None:
         if verdict is not None:
             self._failed = True
-            self._registry.tell(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
+            self._registry.send(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
 
     def _now(self) -> float:
         return self._registry.system.timers.now()

@@ -17,12 +17,12 @@ from supervisor.policies.budgets import WHOLE, Amounts, Budget, Scope, Spent
 from supervisor.policies.liveness import Patience
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
-__all__ = ["NO_ALLOWANCE", "Allowance", "MonitorRegistry", "Order", "Recalled", "hosts_scope"]
+__all__ = ["NO_GRANT", "AbortSession", "BudgetGrant", "MonitorRegistry", "RecordedUsage", "hosts_scope"]
 
-Order = Callable[[str, str, str, int, AbortReason], None]
+AbortSession = Callable[[str, str, str, int, AbortReason], None]
 """Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
 
 
@@ -31,7 +31,7 @@ def hosts_scope(scope_id: str) -> str:
     return f"host:{scope_id}"
 
 
-class Recalled(NamedTuple):
+class RecordedUsage(NamedTuple):
     """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile;
     whether its own limits are those of every session; and how often in a row its model had failed, when that was told
     last and no turn has succeeded since."""
@@ -44,14 +44,14 @@ class Recalled(NamedTuple):
     spent: tuple[Spent, int] | None = None
     """What of it is spent, and the record that says so."""
 
-    def take(self, told: Mapping[str, Any]) -> Recalled:
+    def apply(self, told: Mapping[str, Any]) -> RecordedUsage:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
         scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
-        return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
+        return RecordedUsage(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
 
-    def counting(self, used: Mapping[str, Amounts]) -> Recalled:
+    def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
         """The same, with at least that *used* of its scopes, by their ids."""
         return self._replace(scopes=[_counting(one, used) for one in self.scopes])
 
@@ -62,7 +62,7 @@ def _counting(scope: Mapping[str, Any], used: Mapping[str, Amounts]) -> Mapping[
     return {**scope, "used": msgspec.convert(scope["used"], Amounts).at_least(least).told}
 
 
-class Allowance(NamedTuple):
+class BudgetGrant(NamedTuple):
     """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
 
     budget: Budget | None = None
@@ -70,7 +70,7 @@ class Allowance(NamedTuple):
     patience: Patience = Patience.DEFAULT
 
 
-NO_ALLOWANCE = Allowance()
+NO_GRANT = BudgetGrant()
 LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPAWNING, Session.COOLING_DOWN})
 """The states of a session, while it has a request, in which it is ours to have an agent work on that."""
 
@@ -79,12 +79,12 @@ class MonitorRegistry:
     """The watches of one supervisor's sessions.
 
     Args:
-        order: how a session is aborted.
+        abort_session: how a session is aborted.
     """
 
-    def __init__(self, registry: EntityRegistry, order: Order) -> None:
+    def __init__(self, registry: EntityRegistry, abort_session: AbortSession) -> None:
         self._registry = registry
-        self.order = order
+        self.abort_session = abort_session
         self._scopes: dict[str, Scope] = {}
         self._running: dict[str, SessionMonitor] = {}
         self._news: dict[float, set[str]] = {}
@@ -121,7 +121,7 @@ class MonitorRegistry:
         for one in [one for one in self._scopes if one in self._registry.names and one not in self._registry.entities]:
             self.close(one)
 
-    def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
+    def restore_scope(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
         """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
         already are newer than those of a record; it has none of a scope whose limits were taken away."""
         scope: Scope | None = None
@@ -138,27 +138,27 @@ class MonitorRegistry:
                 scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
-    def oversee(self, work: LiveSession, rules: MonitorSettings, given: Allowance) -> None:
+    def start_monitor(self, session: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
         """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
         above = given.within
-        if above is None and work.parent is not None and work.parent.watch is not None:
-            above = work.parent.watch.scope
+        if above is None and session.parent is not None and session.parent.monitor is not None:
+            above = session.parent.monitor.scope
         budget = given.budget if given.budget is not None else rules.session
-        scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
-        self._watch(work, rules, scope, given.patience)
+        scope = self.scope(session.session_id, f"session {session.session_id}", budget, above)
+        self._watch(session, rules, scope, given.patience)
 
-    def note_budget(self, work: LiveSession, given: Allowance, cause: Cause) -> None:
+    def note_budget(self, session: LiveSession, given: BudgetGrant, cause: Cause) -> None:
         """Say in its log what bounds a session, if something does."""
-        scope = self._scope_of(work)
+        scope = self._scope_of(session)
         if scope is not None or given.patience is not Patience.DEFAULT:
             told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
-            self._registry.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
+            self._registry.record_fact(session.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
-    def revive(self, work: LiveSession, rules: MonitorSettings, recalled: Recalled) -> None:
+    def restore_monitor(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
         bound it, those do that there are now; where there are none any more, it still counts in its scope."""
-        watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
-        own = self._scopes.get(work.session_id)
+        watch = self._watch(session, rules, self.restore_scope(recalled.scopes), recalled.patience)
+        own = self._scopes.get(session.session_id)
         if recalled.common and own is not None:
             own.bound(rules.session)
         watch.recall(recalled.used)
@@ -166,42 +166,42 @@ class MonitorRegistry:
             watch.recall_spent(*recalled.spent)
         watch.model.record.in_a_row = recalled.troubles
 
-    def left_of(self, work: LiveSession) -> Budget:
+    def left_of(self, session: LiveSession) -> Budget:
         """What a session may still use."""
-        scope = self._scope_of(work)
+        scope = self._scope_of(session)
         if scope is None:
             return Budget()
         left = {name: scope.left(name) or 0 for name in scope.measures}
         whole = {name: int(one) if name in WHOLE else one for name, one in left.items()}
         return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
 
-    def used_by(self, work: LiveSession) -> Amounts:
+    def used_by(self, session: LiveSession) -> Amounts:
         """What the agents of a session have used."""
-        return work.watch.used if work.watch is not None else Amounts()
+        return session.monitor.used if session.monitor is not None else Amounts()
 
-    def _scope_of(self, work: LiveSession) -> Scope | None:
-        return work.watch.scope if work.watch is not None else None
+    def _scope_of(self, session: LiveSession) -> Scope | None:
+        return session.monitor.scope if session.monitor is not None else None
 
     def _watch(
-        self, work: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
+        self, session: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
     ) -> SessionMonitor:
-        watch = work.watch = SessionMonitor(self._registry, work, self, rules, scope, patience)
-        work.over.then(lambda: self._ended(watch))
+        watch = session.monitor = SessionMonitor(self._registry, session, self, rules, scope, patience)
+        session.reached(SessionPhase.FINISHED).then(lambda: self._ended(watch))
         return watch
 
     def _ended(self, watch: SessionMonitor) -> None:
         watch.ended()
-        self.close(watch.work.session_id)
+        self.close(watch.session.session_id)
 
     # ------------------------------------------------------------------ snapshots
     def turn_began(self, watch: SessionMonitor) -> None:
-        self._running[watch.work.session_id] = watch
+        self._running[watch.session.session_id] = watch
         every_s = watch.rules.liveness.snapshot_s
         if every_s and every_s not in self._news:
             self._look_later(every_s)
 
     def turn_ended(self, watch: SessionMonitor) -> None:
-        self._running.pop(watch.work.session_id, None)
+        self._running.pop(watch.session.session_id, None)
 
     def _look_later(self, every_s: float) -> None:
         self._news[every_s] = set()
@@ -214,7 +214,7 @@ class MonitorRegistry:
         moved = self._news.pop(every_s)
         watches = [one for one in self._running.values() if one.rules.liveness.snapshot_s == every_s]
         for watch in watches:
-            watch.snapshot(watch.work.session_id in moved)
+            watch.snapshot(watch.session.session_id in moved)
         if watches:
             self._look_later(every_s)
 
@@ -222,17 +222,17 @@ class MonitorRegistry:
         """The sessions whose agent has moved since the last time, and those that wait for one of them, or for one that
         is being launched: that has bounds of its own."""
         moved: set[str] = set()
-        for work in self._registry.works.values():
-            if not (work.moved or work.turns or work.parent is not None):
+        for session in self._registry.sessions.values():
+            if not (session.progressed or session.turns or session.parent is not None):
                 continue  # most of a large host is idle
-            moves = (work.watch is not None and work.watch.has_moved()) or self._is_launched(work)
-            above: LiveSession | None = work if moves else None
+            moves = (session.monitor is not None and session.monitor.take_progress()) or self._is_launched(session)
+            above: LiveSession | None = session if moves else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)
                 above = above.parent
         return moved
 
-    def _is_launched(self, work: LiveSession) -> bool:
+    def _is_launched(self, session: LiveSession) -> bool:
         """Somebody below another session was asked for something, and has no agent for it yet."""
-        entity = self._registry.entities.get(work.session_id) if work.parent is not None else None
+        entity = self._registry.entities.get(session.session_id) if session.parent is not None else None
         return entity is not None and entity.state in LAUNCHED and entity.data.current is not None

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import anyio
 
-from actors import Lane, fault
+from actors import Lane, failpoint
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, SessionData
 from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
@@ -60,7 +60,7 @@ class PendingRequests:
     @property
     def unanswered(self) -> bool:
         """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
-        sessions = (self._registry.entities.get(session_id) for session_id in self._registry.works)
+        sessions = (self._registry.entities.get(session_id) for session_id in self._registry.sessions)
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
@@ -85,14 +85,14 @@ class PendingRequests:
     async def _request(
         self, session_id: str, prompt: str, answer: Answer, cause: Cause, *, once: bool, limit: TimeLimit
     ) -> None:
-        work = self._registry.work(session_id)
+        session = self._registry.session(session_id)
         data: SessionData = self._registry.entity(session_id).data
         has = {one.id for one in (*data.queue, data.current) if one is not None}
-        await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
-        work.requests += 1
-        request_id = f"{session_id}:r{work.requests}"
+        await self._check_waiting(session_id, "prompts", len(data.queue) + len(session.incoming_requests.keys() - has))
+        session.requests += 1
+        request_id = f"{session_id}:r{session.requests}"
         self._waiting[request_id] = [answer]
-        work.asking[request_id] = None
+        session.incoming_requests[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
             await self._registry.post(session_id, requested, cause=cause, withdraws=True)
@@ -102,7 +102,7 @@ class PendingRequests:
                 self._taken(session_id, once=once)  # else it is as if it had never been asked
             raise
         finally:
-            del work.asking[request_id]
+            del session.incoming_requests[request_id]
         self._taken(session_id, once=once)
 
     def _taken(self, session_id: str, *, once: bool) -> None:
@@ -121,13 +121,13 @@ class PendingRequests:
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
         """Push back; whoever tries again and again does not keep the loop either."""
-        if waiting >= self._waiting_max() or fault.point("session.full", session_id):
+        if waiting >= self._waiting_max() or failpoint.active("session.full", session_id):
             await anyio.lowlevel.checkpoint()
             words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
             raise Refused(words)
 
     # ------------------------------------------------------------------ answers
-    def answered(self, request_id: str, outcome: Outcome) -> None:
+    def complete_request(self, request_id: str, outcome: Outcome) -> None:
         """That request has ended so: tell who waits for it, if anybody does."""
         for answer in self._waiting.pop(request_id, ()):
             answer(outcome)
@@ -139,19 +139,19 @@ class PendingRequests:
         self.answer_given.set()
         self.answer_given = OneShotEvent()
 
-    def lost(self, session_id: str, outcome: Outcome) -> None:
+    def fail_session(self, session_id: str, outcome: Outcome) -> None:
         """The session is no more: all that was asked of it has that outcome."""
         for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == session_id]:
-            self.answered(request_id, outcome)
+            self.complete_request(request_id, outcome)
 
-    def all_lost(self, outcome: Outcome) -> None:
+    def fail_all(self, outcome: Outcome) -> None:
         """Nothing can be recorded any more: all that was asked has that outcome, for who asks later, too."""
         self._end = outcome
         waiting, self._waiting = self._waiting, {}
         for answer in [one for answers in waiting.values() for one in answers]:
             answer(outcome)
 
-    def inherit(self, sessions: Iterable[SessionData]) -> None:
+    def track_recovered(self, sessions: Iterable[SessionData]) -> None:
         """Those may have prompts that were asked of an earlier supervisor: how they end is kept for who asks later."""
         for data in sessions:
             self._unheard |= {(data.id, False): None, (data.id, True): None}
@@ -192,27 +192,27 @@ class PendingRequests:
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or as many messages as may be wait for it already.
         """
-        work = self._registry.work(session_id)
+        session = self._registry.session(session_id)
         has = {one.id for one in self._registry.entity(session_id).data.inbox}
-        await self._check_waiting(session_id, "messages", len(has | work.sending.keys()))
+        await self._check_waiting(session_id, "messages", len(has | session.incoming_messages.keys()))
         self._messages += 1
         message_id = f"m{self._generation}.{self._messages}"
-        event = _message(work, message_id, sender, text, urgent)
+        event = _message(session, message_id, sender, text, urgent)
         lane = Lane.NORMAL if urgent is None else Lane.URGENT
-        work.sending[message_id] = None
+        session.incoming_messages[message_id] = None
         try:
             await self._registry.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
         finally:
-            del work.sending[message_id]
+            del session.incoming_messages[message_id]
         return message_id
 
 
 def _message(
-    work: LiveSession, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
+    session: LiveSession, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
 ) -> UrgentMessage | MessageReceived:
     if urgent is None:
         return MessageReceived(message_id=message_id, sender=sender, text=text)
-    steer = work.connection is not None and work.connection.steers
+    steer = session.connection is not None and session.connection.steers
     return UrgentMessage(message_id=message_id, sender=sender, text=text, point=urgent, steer=steer)
 
 

@@ -33,9 +33,9 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["PermissionRequests", "Served"]
+__all__ = ["PermissionRequests", "ServiceDecided"]
 
-Served = Callable[[str], None]
+ServiceDecided = Callable[[str], None]
 """Hears why a service is not done; ``""``: it is to be done."""
 
 _ALLOW: Final = "allow"
@@ -53,25 +53,25 @@ class PermissionRequests:
     """
 
     def __init__(
-        self, registry: EntityRegistry, work: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
+        self, registry: EntityRegistry, session: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
     ) -> None:
         self._registry = registry
-        self._work = work
+        self._session = session
         self._directory = directory
         self._codec, self._agent_io = codec, agent_io
         self._asked = 0
         self._open: dict[str, tuple[int, PermissionAsked, bool]] = {}
-        self._services: dict[str, Served] = {}
+        self._services: dict[str, ServiceDecided] = {}
         """Those of the open ones that are about a service, by their request's id."""
         self._allowed: dict[str, tuple[PermissionAsked, bool]] = {}
         """What the agent has asked for and was allowed, by its request's id; and whether for good."""
 
-    def begin(self) -> None:
+    def begin_turn(self) -> None:
         """Another turn: its permissions count from 1, and what was allowed once is over."""
         self._asked = 0
         self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
 
-    def ask(self, asked: PermissionAsked, turn_id: str | None, cause: Cause) -> str:
+    def handle_request(self, asked: PermissionAsked, turn_id: str | None, cause: Cause) -> str:
         """Its turn hears of it, and answers. Between turns there is nobody to ask, and nothing that could wait.
 
         Returns:
@@ -91,16 +91,18 @@ class PermissionRequests:
     def _await(self, asked: PermissionAsked, turn_id: str, decided: Ruling, choice: Choice, cause: Cause) -> None:
         self._asked += 1
         self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
-        self._registry.tell(turn_id, self._requested(asked, decided, choice), cause=cause)
+        self._registry.send(turn_id, self._requested(asked, decided, choice), cause=cause)
 
     def _ruling(self, wish: Wish, by_policy: Callable[[PermissionPolicy, Wish, str], Ruling]) -> Ruling:
-        if why := call_refusal(self._work.rights, wish.kind):
+        if why := call_refusal(self._session.rights, wish.kind):
             return Ruling(Decision.DENY, why)
-        if (settled := self._work.settled.get(wish)) is not None:
+        if (settled := self._session.standing_decisions.get(wish)) is not None:
             return Ruling(settled, "settled before, for this session")
-        return by_policy(self._work.profile.permissions, wish, self._directory)
+        return by_policy(self._session.profile.permissions, wish, self._directory)
 
-    def serve(self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: Served) -> str | None:
+    def decide_service(
+        self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided
+    ) -> str | None:
         """Decide whether *wish* is done for the agent: why not, ``""`` where it is; ``None``: a human decides, and
         *served* is told."""
         decided = self._ruling(wish, service_ruling)
@@ -139,7 +141,7 @@ class PermissionRequests:
             paths=asked.paths,
             options=asked.options,
             asked=decided.decision is Decision.ASK,
-            within_s=self._work.profile.permissions.answer_within_s,
+            within_s=self._session.profile.permissions.answer_within_s,
             decision=decided.decision.value,
             option=choice.option,
             kind=choice.kind,
@@ -148,13 +150,13 @@ class PermissionRequests:
 
     def _note(self, asked: PermissionAsked, choice: Choice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
-        self._registry.note(self._work.session_id, "PermissionAnswered", cause, told)
+        self._registry.record_fact(self._session.session_id, "PermissionAnswered", cause, told)
 
     def answer(self, request_id: str, option: str | None) -> None:
         """The answer is on record: tell the agent, unless it waits no more."""
         _, asked, by_person = self._open.pop(request_id, (0, None, False))
         if asked is not None:
-            self._work.moved = True
+            self._session.progressed = True
             kind = dict(asked.options).get(option or "", "")
             # A rule has looked at the title, which is the agent's own word: only what a person has allowed covers more.
             if kind.startswith("allow") and by_person and request_id not in self._services:
@@ -173,7 +175,7 @@ class PermissionRequests:
         asked, self._open = self._open, {}
         for request_id, (number, _, _) in asked.items():
             withdrawn = PermissionAnswered(number=number, decision="withdrawn", by="supervisor", why=why)
-            self._registry.tell(turn_id, withdrawn, cause=cause)
+            self._registry.send(turn_id, withdrawn, cause=cause)
             self._say(request_id, None)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 
 from actors import ActorStopped
-from supervisor.aborts.tool_calls import CallEnds
+from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -60,7 +60,7 @@ from supervisor.ports import (
 )
 from supervisor.ports.input_limits import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_S
 from supervisor.runtime.agent_io import AgentIO
-from supervisor.runtime.availability import PatientHost, outlast_shortage
+from supervisor.runtime.availability import RetryingProcessHost, outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome
@@ -94,19 +94,19 @@ class ProcessConnection(AgentConnection):
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         agent_id: str,
         incarnation: int,
         *,
         codec: Codec,
-        host: PatientHost,
+        host: RetryingProcessHost,
         launch: Launch,
         delegate: Delegate,
         files: AgentFiles,
         resume_id: str | None = None,
         interrupted: bool = False,
     ) -> None:
-        super().__init__(registry, work, agent_id, incarnation)
+        super().__init__(registry, session, agent_id, incarnation)
         self._codec = codec
         self._host = host
         self._launch = launch
@@ -118,14 +118,16 @@ class ProcessConnection(AgentConnection):
         self._steered: deque[str] = deque()
         """The messages that it was told in this turn, and has not taken up."""
         self._agent_io = AgentIO()
-        self._asking = PermissionRequests(registry, work, launch.cwd, codec, self._agent_io)
-        self._terminals = Terminals(registry, work, host, launch, codec, self._agent_io, self._asking)
-        self._ends = CallEnds(registry, work, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io)
+        self._asking = PermissionRequests(registry, session, launch.cwd, codec, self._agent_io)
+        self._terminals = Terminals(registry, session, host, launch, codec, self._agent_io, self._asking)
+        self._ends = ToolCallTerminations(
+            registry, session, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io
+        )
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}
         """The calls that the agent says it has stopped, while others of an interrupted turn are open."""
-        self._compacting = CompactionTracker(registry, work)
+        self._compacting = CompactionTracker(registry, session)
         self._given, self._killed = OneShotEvent(), OneShotEvent()
         self._since: int | None = None
         """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
@@ -139,11 +141,11 @@ class ProcessConnection(AgentConnection):
     def reusable(self) -> bool:
         return super().reusable and not self._codec.one_shot
 
-    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
-        self._asking.begin()
+    def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        self._asking.begin_turn()
         self._steered.clear()
         if self._begin(turn_id, incarnation):
-            self._ends.begin()
+            self._ends.begin_turn()
             self._cut_short = None
             self._stopped.clear()
             if self._since is None and self._agent_io.process is not None:
@@ -163,11 +165,11 @@ class ProcessConnection(AgentConnection):
 
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
         if self._note_intent(turn_id, intent, abort_id):
-            self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs(call)), None)
+            self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs_call(call)), None)
             self._agent_io.put(self._codec.interrupt())
-            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.work.cause)
+            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.session.cause)
 
-    def finish(self) -> None:
+    def close_when_idle(self) -> None:
         self._finishing = True
         if self._codec.one_shot and not self._given.is_set():
             self.kill(Verdict(exit=Exit.ERROR, error="its prompt was taken back"))
@@ -184,10 +186,10 @@ class ProcessConnection(AgentConnection):
             self._agent_io.process.kill()
         self._terminals.kill()
 
-    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
-        return self._ends.end(call_id, kept)
+    def terminate_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+        return self._ends.terminate(call_id, kept)
 
-    def runs(self, call_id: str) -> bool:
+    def runs_call(self, call_id: str) -> bool:
         return self._terminals.serves(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
@@ -202,13 +204,13 @@ class ProcessConnection(AgentConnection):
         if process is None or self._since is None:
             return ()
         seen = await process.look()
-        return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.work.profile.servers)
+        return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.session.profile.servers)
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         if (process := self._agent_io.process) is not None:
             process.strike(found, number)
 
-    async def wait_gone(self, pid: int) -> None:
+    async def wait_process_exit(self, pid: int) -> None:
         if (process := self._agent_io.process) is not None:
             await process.wait_gone(pid)
 
@@ -217,7 +219,7 @@ class ProcessConnection(AgentConnection):
         exited = AgentExited(reason="it was cancelled before it started", ended_by="kill")
         process: Process | None = None
         try:
-            ladder, quirks = self.work.policy.ladder, self.work.profile.quirks
+            ladder, quirks = self.session.policy.ladder, self.session.profile.quirks
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
             async with self._host.spawn(
                 self._launch,
@@ -239,26 +241,26 @@ class ProcessConnection(AgentConnection):
                 with anyio.CancelScope(shield=True):
                     exited = self._fate(await process.wait_ended())
                 self._agent_io.process = None
-            self._compacting.over()
+            self._compacting.finish()
             self._report_end(exited)
 
     def _patience_s(self) -> float:
         """How long the launch waits for descriptors: the session's deadline for a launch must not end that wait, since
         it would be charged. Its session goes on to wait in its own way."""
-        limits = self.registry.entity(self.work.session_id).data.limits
+        limits = self.registry.entity(self.session.session_id).data.limits
         return min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
 
     def _report_put_off(self, error: SpawnShortage) -> None:
         """The launch is made anew, charged to nobody; the next agent takes up the conversation that this one had."""
-        self.work.resume_id, self.work.interrupted = self._resume_id, self._interrupted
+        self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
         words = f"waits for {error.lacks}: {error}"
         verdict = Verdict(exit=Exit.ERROR, error=words, transition_reason=TransitionReason.SHORTAGE)
         self._report_not_started(verdict)
 
     def _fate(self, report: ProcessReport) -> AgentExited:
-        self.work.account(self.agent_id, report)
+        self.session.record_process(self.agent_id, report)
         if report.survivors == 0:
-            self._ends.all_ended()
+            self._ends.note_processes_gone()
         intent = self._intent
         intended = intent.abort_reason if intent is not None else None
         if intended is None and report.ended_by != "exit":
@@ -279,7 +281,7 @@ class ProcessConnection(AgentConnection):
             process.kill()
         self._tell(self.agent_id, AgentStarted(pid=process.pid))
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
-        await self._report(self.work.session_id, launched)
+        await self._report(self.session.session_id, launched)
         async with anyio.create_task_group() as group:
             self._agent_io.open(group, process, self._hear)
             group.start_soon(self._read_errors, process)
@@ -290,8 +292,8 @@ class ProcessConnection(AgentConnection):
 
     async def _hear_out(self, process: Process) -> None:
         """All that it says, up to its end."""
-        self._agent_io.sort(self._codec.start(self._launch.cwd, self._resume_id))
-        await self._agent_io.hear_all()
+        self._agent_io.enqueue(self._codec.start(self._launch.cwd, self._resume_id))
+        await self._agent_io.process_received()
         if self._codec.one_shot:
             # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
             await self._given.wait()
@@ -303,21 +305,21 @@ class ProcessConnection(AgentConnection):
         if report.survivors == 0:
             await self._close_stopped()
         await self._complained.wait()
-        self._agent_io.sort(self._codec.exited(status))
-        await self._agent_io.hear_all()
+        self._agent_io.enqueue(self._codec.exited(status))
+        await self._agent_io.process_received()
         self._conclude("error", "", status)
 
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
-            self.work.stir()
-            self._ends.received(process.written_between)
+            self.session.report_progress()
+            self._ends.note_output(process.written_between)
             for part in self._parts(data):
                 if not await self._room():
                     break
-                self._agent_io.sort(self._codec.feed(part))
+                self._agent_io.enqueue(self._codec.feed(part))
                 if self._agent_io.full:
-                    await self._agent_io.hear_all()
-            await self._agent_io.hear_all()
+                    await self._agent_io.process_received()
+            await self._agent_io.process_received()
         self._agent_io.put(self._codec.feed(b""))
 
     def _parts(self, data: bytes) -> Iterable[bytes]:
@@ -335,7 +337,7 @@ class ProcessConnection(AgentConnection):
                 return False
             taken = self._agent_io.taken_bytes
             with self.registry.system.timers.limit(UNREAD_S):
-                await self._agent_io.taken()
+                await self._agent_io.wait_taken()
             if taken == self._agent_io.taken_bytes and not (self._dying or self._gone):
                 why = f"the agent does not read what it is sent: {_unread(self._agent_io.unread_bytes)}"
                 self._malformed(f"{why}, and it took none of them in {UNREAD_S:g} s")
@@ -353,9 +355,9 @@ class ProcessConnection(AgentConnection):
     async def _read_errors(self, process: Process) -> None:
         said = ""  # a line may come in pieces
         while data := await process.receive_err():
-            self.work.stir()
+            self.session.report_progress()
             text = data.decode(errors="replace")
-            self.registry.write(self.work, "stderr", text)
+            self.registry.write_transcript(self.session, "stderr", text)
             said = f"{said}{text}"[-LAST_WORDS_CHARS:]
             self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
         self._complained.set()
@@ -364,10 +366,10 @@ class ProcessConnection(AgentConnection):
     async def _hear(self, out: Out) -> None:
         if not await self._room():
             return
-        if self.turn_id is not None and self.work.watch is not None:
-            self.work.watch.model.hear(out)
+        if self.turn_id is not None and self.session.monitor is not None:
+            self.session.monitor.model.observe(out)
             if self._intent is None and _is_sign(out):
-                self.work.moved = True
+                self.session.progressed = True
         match out:
             case Ready():
                 await self._ready(out)
@@ -387,9 +389,9 @@ class ProcessConnection(AgentConnection):
             case TerminalOpened():
                 self._terminals.open(out, self._calls.get(out.call_id))
             case TerminalKilled(terminal_id):
-                self._terminals.end(terminal_id)
+                self._terminals.kill_terminal(terminal_id)
             case PermissionAsked():
-                if why := self._asking.ask(out, self.turn_id, self.work.cause):
+                if why := self._asking.handle_request(out, self.turn_id, self.session.cause):
                     self._malformed(why)
             case FileAsked():
                 await self._serve_file(out)
@@ -400,9 +402,9 @@ class ProcessConnection(AgentConnection):
             case Compaction():
                 await self._compact(out)
             case ModelTrouble():
-                self.registry.write(self.work, "log", f"its model failed ({out.problem}): {out.words}\n")
+                self.registry.write_transcript(self.session, "log", f"its model failed ({out.problem}): {out.words}\n")
             case CallKept(call_id, why):
-                self._ends.kept(call_id, why)
+                self._ends.give_up(call_id, why)
             case TurnEnded():
                 await self._turn_ended(out)
             case Malformed(why):
@@ -435,22 +437,22 @@ class ProcessConnection(AgentConnection):
             self._conversation = resume_id
             await self._report(self.agent_id, AgentNamed(resume_id=resume_id))
         if self._codec.one_shot:
-            self.work.resume_id = resume_id
+            self.session.resume_id = resume_id
 
     def _heard_message(self) -> None:
         """It has taken up the oldest of what it was told; after its turn that means nothing any more."""
         if self._steered and self.turn_id is not None:
             heard = MessageHeard(incarnation=self._incarnation, message_id=self._steered.popleft())
-            self._tell(self.work.session_id, heard)
+            self._tell(self.session.session_id, heard)
 
     def _hear_text(self, kind: str, text: str) -> None:
         if kind == "message":
-            self.work.say(text)
-        self.registry.write(self.work, kind, text)
+            self.session.append_text(text)
+        self.registry.write_transcript(self.session, kind, text)
 
     def _hear_usage(self, usage: Usage) -> None:
         """Also after the end of a turn: an agent says with its last word what that turn has used."""
-        if self.work.watch is not None:
+        if self.session.monitor is not None:
             amounts = Amounts(
                 input_tokens=usage.input_tokens,
                 output_tokens=usage.output_tokens,
@@ -458,18 +460,20 @@ class ProcessConnection(AgentConnection):
                 cached_tokens=usage.cached_tokens,
                 requests=usage.requests,
             )
-            self.work.watch.reported(amounts, usage.used)
+            self.session.monitor.record_usage(amounts, usage.used)
 
     async def _compact(self, compaction: Compaction) -> None:
         if self.turn_id is None:
-            await self._compacting.hear_late(self._concluded if self._succeeded else None, active=compaction.active)
+            await self._compacting.update_after_turn(
+                self._concluded if self._succeeded else None, active=compaction.active
+            )
         elif compaction.failed:
             self.interrupt(self.turn_id, _NOT_COMPACTED, None)
         else:
-            await self._compacting.hear(self.turn_id, active=compaction.active)
+            await self._compacting.update(self.turn_id, active=compaction.active)
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
-        self._ends.opened(call_id)
+        self._ends.note_opened(call_id)
         return await super()._open_call(call_id, title, tool_kind, parent)
 
     async def _close_call(
@@ -484,13 +488,13 @@ class ProcessConnection(AgentConnection):
                 outcome = ToolOutcome.UNKNOWN
             await super()._close_call(call_id, outcome, reason, asked=asked, answered=answered)
             if not self._calls and self._intent is None:
-                self._ends.closed_last()
+                self._ends.note_all_closed()
         if all(one in self._stopped for one in self._own_calls()):
             await self._close_stopped()
 
     def _own_calls(self) -> list[str]:
         """The open calls that the agent runs by itself."""
-        return [one for one in self._calls if not self.runs(one)]
+        return [one for one in self._calls if not self.runs_call(one)]
 
     async def _close_stopped(self) -> None:
         """The agent says that it has stopped these calls: that is believed where none of their processes is left."""
@@ -511,7 +515,7 @@ class ProcessConnection(AgentConnection):
         http_status: int | None = None,
     ) -> None:
         if self.turn_id is not None:
-            self._asking.withdraw(self.turn_id, "its turn is over", self.work.cause)
+            self._asking.withdraw(self.turn_id, "its turn is over", self.session.cause)
         super()._conclude(stop, error, status, problem=problem, http_status=http_status)
 
     async def _turn_ended(self, ended: TurnEnded) -> None:
@@ -522,16 +526,16 @@ class ProcessConnection(AgentConnection):
         error = ended.error
         if ended.stop == "error" and self._gone and self._complaint:
             error = f"{error}; its last words: {self._complaint}"
-        if ended.stop == "cancelled" and self._numbers and self.work.profile.quirks.cancel_leaves_tool:
+        if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             self._end_with_its_tools()
         self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
         if self._finishing:
-            self.finish()
+            self.close_when_idle()
 
     def _end_with_its_tools(self) -> None:
         """It answered a cancel, and what its calls had started goes on: that ends with the agent. The next one takes up
         the conversation, where it can be loaded."""
-        self.work.resume_id = self._conversation
+        self.session.resume_id = self._conversation
         words = "a cancel leaves its tools running: it was ended with them"
         self.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
@@ -544,7 +548,7 @@ class ProcessConnection(AgentConnection):
             self._report_not_started(verdict)
         self.kill(verdict)
 
-    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+    def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
         if turn_id == self.turn_id:
             self._asking.answer(request_id, option)
 
@@ -558,9 +562,9 @@ class ProcessConnection(AgentConnection):
             ctx = self.registry.system.context(self.agent_id)
             if ctx is not None:
                 with suppress(ActorStopped):  # nobody is there any more to be told
-                    self.work.start(ctx, self._do_with_file, asked, why)
+                    self.session.start(ctx, self._do_with_file, asked, why)
 
-        why = self._asking.serve(wish, asked.text or "", self.turn_id, self.work.cause, answered)
+        why = self._asking.decide_service(wish, asked.text or "", self.turn_id, self.session.cause, answered)
         if why is not None:
             await self._do_with_file(asked, why)
 
@@ -574,7 +578,7 @@ class ProcessConnection(AgentConnection):
         except OSError as error:
             why = str(error)
             if isinstance(error, FileRefused):
-                self.registry.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
+                self.registry.record_turn_fact(self.session, "FileRefused", {"path": asked.path, "why": why})
         self._agent_io.put(self._codec.file_answered(asked.request_id, text, why))
 
     async def _with_file(self, path: str, text: str | None) -> str:
@@ -585,9 +589,9 @@ class ProcessConnection(AgentConnection):
 
     def _serve_child(self, asked: ChildAsked) -> None:
         """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
-        wish = Wish(title=f"{asked.agent or self.work.profile.name} {asked.name}", tool="_supervisor/session/run")
+        wish = Wish(title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run")
         start = partial(self._start_child, asked)
-        why = self._asking.serve(wish, asked.prompt, self.turn_id, self.work.cause, start)
+        why = self._asking.decide_service(wish, asked.prompt, self.turn_id, self.session.cause, start)
         if why is not None:
             start(why)
 
@@ -602,17 +606,17 @@ class ProcessConnection(AgentConnection):
                 self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error)
             )
 
-        if not why and len(self.work.children) >= CHILDREN_MAX:
-            why = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
+        if not why and len(self.session.children) >= CHILDREN_MAX:
+            why = f"{self.session.session_id} has {len(self.session.children)} child sessions; wait until one has ended"
         if why:
-            self.registry.note_in_turn(
-                self.work, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why}
+            self.registry.record_turn_fact(
+                self.session, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why}
             )
             answer(Outcome("failed", why, ""))
             return
-        cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
+        cause = Cause(self._causes.get(started_by or ""), None, self.session.session_id)
         once = self._delegated(call_id, answer)
-        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+        self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
 
 
 def _lines(data: bytes) -> Iterable[bytes]:

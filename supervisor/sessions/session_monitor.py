@@ -31,7 +31,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.model_error_monitor import ModelErrorMonitor
 
-__all__ = ["BUDGETED", "MonitorSettings", "Overseeing", "SessionMonitor"]
+__all__ = ["BUDGETED", "MonitorOwner", "MonitorSettings", "SessionMonitor"]
 
 BUDGETED: Final = "Budgeted"
 """The fact that says in which scopes a session counts, and with which limits."""
@@ -71,7 +71,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the turn may use that hands back; of tokens and money by default a tenth of the limit."""
 
 
-class Overseeing(Protocol):
+class MonitorOwner(Protocol):
     """What a watch needs of who has all of them."""
 
     def turn_began(self, watch: SessionMonitor) -> None: ...
@@ -82,12 +82,12 @@ class Overseeing(Protocol):
         """The model of a session's agent failed once."""
         ...
 
-    def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort the session, now; nobody waits for the receipt."""
         ...
 
 
-class _HandBack(Enum):
+class _HandBackPhase(Enum):
     """How far a session is that has spent its budget."""
 
     NONE = "none"
@@ -107,15 +107,15 @@ class SessionMonitor:
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
-        monitors: Overseeing,
+        session: LiveSession,
+        monitors: MonitorOwner,
         rules: MonitorSettings,
         scope: Scope | None,
         patience: Patience,
     ) -> None:
         self._registry = registry
         self._monitors = monitors
-        self.work = work
+        self.session = session
         self.rules = rules
         self.scope = scope
         self.patience = patience
@@ -131,7 +131,7 @@ class SessionMonitor:
         """Until when the time of the turn that runs has been counted."""
         self._wall: Timer | None = None
         self._under_way = False
-        self._hand_back = _HandBack.NONE
+        self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[Spent, int] | None = None
         """What is spent, and the record that says so."""
         self._recalled = False
@@ -141,7 +141,7 @@ class SessionMonitor:
         self._loops = Loops(rules.loops)
         self._stall = Stall()
         self.model = ModelErrorMonitor(
-            registry, rules.model, self._note, lambda one: monitors.model_failed(work.session_id, one)
+            registry, rules.model, self._note, lambda one: monitors.model_failed(session.session_id, one)
         )
 
     @property
@@ -158,10 +158,10 @@ class SessionMonitor:
     def recall_spent(self, spent: Spent, because: int) -> None:
         """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back, unless the
         limits that hold then are larger."""
-        self._spent, self._hand_back, self._recalled = (spent, because), _HandBack.ASKED, True
+        self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
 
     # ------------------------------------------------------------------ a turn
-    def asked(self) -> None:
+    def start_request(self) -> None:
         """It was asked for something: what it did for the last prompt is no measure of this one."""
         self._loops.begin()
         self._stall = Stall()
@@ -178,14 +178,14 @@ class SessionMonitor:
         self._give_back()
         self._turn_id, self._records = turn_id, 0
         if self._recalled and self._spent is not None and not self._is_spent(self._spent[0]):
-            self._hand_back = _HandBack.NONE
+            self._hand_back = _HandBackPhase.NONE
         self._recalled = False
         match self._hand_back:
-            case _HandBack.NONE:
+            case _HandBackPhase.NONE:
                 self._lease_turn(turn_id)
-            case _HandBack.ASKED:
+            case _HandBackPhase.ASKED:
                 self._begin_hand_back()
-            case _HandBack.BEGUN:
+            case _HandBackPhase.BEGUN:
                 self._abort_spent()
         self._use(Amounts(turns=1))
         self._record_use()
@@ -216,7 +216,7 @@ class SessionMonitor:
         """Its agent has the prompt."""
         self._under_way = True
         self.model.turn_began(self._turn_id)
-        self.stir()
+        self.report_progress()
         self._monitors.turn_began(self)
         if self._lease is not None:
             self._wall_from_s = self._now()
@@ -225,13 +225,13 @@ class SessionMonitor:
     def turn_ended(self) -> None:
         """Its agent works on it no more."""
         self._under_way = False
-        self.stir()
+        self.report_progress()
         self._monitors.turn_ended(self)
         self._count_wall()
         self._give_back()
         self._record_use(last=True)
         opened, self._opened = self._opened, []
-        if self._hand_back is _HandBack.BEGUN:
+        if self._hand_back is _HandBackPhase.BEGUN:
             self._abort_spent()
             return
         for turn_id in opened:
@@ -243,17 +243,17 @@ class SessionMonitor:
         self._give_back()
 
     # ------------------------------------------------------------------ use
-    def reported(self, amounts: Amounts, said: dict[str, Any]) -> None:
+    def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
         """Its agent says that it has used so much more; *said* is how it says it."""
         self._use(amounts)
         self._record_use(said)
 
-    def may_call(self) -> bool:
+    def admit_call(self) -> bool:
         """Whether another tool call may begin; it counts from here on."""
         if self._lease is None and self.scope is None:
             self._calls += 1
             return True
-        if self._hand_back in (_HandBack.ASKED, _HandBack.OVER):
+        if self._hand_back in (_HandBackPhase.ASKED, _HandBackPhase.OVER):
             return False
         if self._lease is not None and (spent := self._lease.lack("tool_calls")) is not None:
             self._exhaust(spent)
@@ -289,7 +289,7 @@ class SessionMonitor:
     def _set_wall(self) -> None:
         """Look again when the time that is leased has passed."""
         held_s = self._lease.held("wall_s") if self._lease is not None else inf
-        if held_s != inf and self._hand_back in (_HandBack.NONE, _HandBack.BEGUN):
+        if held_s != inf and self._hand_back in (_HandBackPhase.NONE, _HandBackPhase.BEGUN):
             self._wall = self._registry.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
 
     def _wall_due(self, timer: Timer) -> None:
@@ -310,11 +310,11 @@ class SessionMonitor:
         has ended is for the next one to hear."""
         if not self._under_way:
             return
-        if self._hand_back is _HandBack.BEGUN:
+        if self._hand_back is _HandBackPhase.BEGUN:
             self._abort_spent(f"; handing back took too much: {spent.words}")
-        elif self._hand_back is _HandBack.NONE:
+        elif self._hand_back is _HandBackPhase.NONE:
             because = self._note_spent(spent)
-            self._hand_back, self._told = _HandBack.ASKED, True
+            self._hand_back, self._told = _HandBackPhase.ASKED, True
             self._tell(f"{_WISH}{self._turn_id}", ASKED.format(words=spent.words), because)
 
     def _note_spent(self, spent: Spent) -> int:
@@ -330,36 +330,36 @@ class SessionMonitor:
     def _begin_hand_back(self) -> None:
         """The turn that begins is the one that hands back, with a budget of its own."""
         self._give_back()
-        self._hand_back = _HandBack.BEGUN
+        self._hand_back = _HandBackPhase.BEGUN
         above = self.scope or Scope("", "", self.rules.turn)
         budget = hand_back_budget(self.rules.hand_back, above)
         self._lease = Lease(Scope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
         self._lease.lacking()
 
-    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+    def select_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
-        spent = self._spent if self._hand_back is not _HandBack.NONE else None
+        spent = self._spent if self._hand_back is not _HandBackPhase.NONE else None
         asked = ASKED.format(words=spent[0].words) if spent is not None else None
         return [one for one in messages if not one.id.startswith(_WISH) or one.text == asked]
 
-    def prompted(self, prompt: str) -> str:
+    def complete_prompt(self, prompt: str) -> str:
         """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier
         supervisor may."""
-        if self._hand_back is not _HandBack.BEGUN or self._told or self._spent is None:
+        if self._hand_back is not _HandBackPhase.BEGUN or self._told or self._spent is None:
             return prompt
         asked = ASKED.format(words=self._spent[0].words)
         return prompt if asked in prompt else f"{prompt}\n\n{asked}"
 
     def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
-        if self._hand_back is not _HandBack.OVER:
-            self._hand_back = _HandBack.OVER
-            self._monitors.order(self.work.session_id, reason, actor, because, blamed)
+        if self._hand_back is not _HandBackPhase.OVER:
+            self._hand_back = _HandBackPhase.OVER
+            self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
 
     # ------------------------------------------------------------------ circles
-    def called(self, call: Seen) -> None:
+    def record_call(self, call: Seen) -> None:
         """A call of its agent is over."""
         repeated = self._loops.take(call)
-        if repeated is not None and self._hand_back is _HandBack.NONE:
+        if repeated is not None and self._hand_back is _HandBackPhase.NONE:
             self._repeats(repeated)
 
     def _repeats(self, repeated: Repeated) -> None:
@@ -370,14 +370,14 @@ class SessionMonitor:
             self._tell(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
 
     # ------------------------------------------------------------------ life
-    def stir(self) -> None:
+    def report_progress(self) -> None:
         """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
         if not self._stall.stepped:
-            self.work.moved = True
+            self.session.progressed = True
 
-    def has_moved(self) -> bool:
+    def take_progress(self) -> bool:
         """Whether something came from its agent since this was asked last."""
-        moved, self.work.moved = self.work.moved, False
+        moved, self.session.progressed = self.session.progressed, False
         if moved:
             return True
         turn = self._registry.entities.get(self._turn_id)
@@ -401,7 +401,7 @@ class SessionMonitor:
         more_s = (turn.data.most_s or 0.0) - turn.data.due_s
         if turn.data.verdict is None and more_s >= EXTENSION_LEAST_S:
             seen = ProgressSeen(left_s=left_s)
-            self._registry.tell(self._turn_id, seen, cause=Cause(self.work.because, None, "supervisor"))
+            self._registry.send(self._turn_id, seen, cause=Cause(self.session.cause_seq, None, "supervisor"))
 
     @property
     def _patience(self) -> Patience:
@@ -426,16 +426,16 @@ class SessionMonitor:
     # ------------------------------------------------------------------ what is said
     def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
         message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
-        self._registry.tell(self.work.session_id, message, cause=Cause(because, None, "supervisor"))
+        self._registry.send(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
 
     def _note(self, name: str, metadata: dict[str, Any], reason: str) -> int:
         """A fact in the log of the session; its number."""
-        cause = Cause(self.work.because, None, self.work.profile.adapter)
-        entity = self._registry.entities.get(self.work.session_id)
+        cause = Cause(self.session.cause_seq, None, self.session.profile.adapter)
+        entity = self._registry.entities.get(self.session.session_id)
         if entity is None or entity.ended:
             return self._registry.journal_writer.last_seq
         severity = Severity.INFO if name == USAGE else Severity.WARNING
-        return entity.note(name, cause, metadata, reason=reason, severity=severity).seq
+        return entity.record_fact(name, cause, metadata, reason=reason, severity=severity).seq
 
     def _record_use(self, said: dict[str, Any] | None = None, *, last: bool = False) -> None:
         """Put on record what was used, as long as that says enough that is new."""

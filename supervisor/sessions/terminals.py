@@ -43,14 +43,14 @@ class Terminals:
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         host: ProcessHost,
         launch: Launch,
         codec: Codec,
         agent_io: AgentIO,
         asking: PermissionRequests,
     ) -> None:
-        self._registry, self._work = registry, work
+        self._registry, self._session = registry, session
         self._asking = asking
         self._host, self._launch, self._codec = host, launch, codec
         self._agent_io = agent_io
@@ -73,7 +73,7 @@ class Terminals:
         for process in self._running.values():
             process.kill()
 
-    def end(self, terminal_id: str) -> None:
+    def kill_terminal(self, terminal_id: str) -> None:
         """End that one, at once; nothing if it does not run."""
         process = self._running.get(terminal_id)
         if process is not None:
@@ -84,17 +84,21 @@ class Terminals:
         if asked.cwd and (stray := outside("terminal/create: cwd", asked.cwd, self._launch.cwd)):
             self._begin(asked, tool_id, stray)
             return
-        turn_id = self._work.connection.turn_id if self._work.connection is not None else None
+        turn_id = self._session.connection.turn_id if self._session.connection is not None else None
         wish = Wish(title=_line(asked.argv), kind="execute", tool="terminal/create")
         detail = f"in {asked.cwd or self._launch.cwd}: {wish.title}"
-        why = self._asking.serve(wish, detail, turn_id, self._work.cause, lambda why: self._begin(asked, tool_id, why))
+        why = self._asking.decide_service(
+            wish, detail, turn_id, self._session.cause, lambda why: self._begin(asked, tool_id, why)
+        )
         if why is not None:
             self._begin(asked, tool_id, why)
 
     def _begin(self, asked: TerminalOpened, tool_id: str | None, why: str) -> None:
         """Run it, or tell the agent *why* not, as the output of a command that was not run."""
         if why:
-            self._registry.note_in_turn(self._work, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
+            self._registry.record_turn_fact(
+                self._session, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why}
+            )
             self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
@@ -103,20 +107,20 @@ class Terminals:
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
             return
         try:
-            self._work.start(ctx, self._run, asked, tool_id)
+            self._session.start(ctx, self._run, asked, tool_id)
         except ActorStopped:
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
 
     async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
         env = {**self._launch.env, **asked.env}
-        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env, session=self._work.session_id)
-        ladder = self._work.policy.ladder
+        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env, session=self._session.session_id)
+        ladder = self._session.policy.ladder
         status: int | None = NOT_STARTED
         self._serving[asked.terminal_id] = tool_id
         try:
             async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._running[asked.terminal_id] = process
-                self._registry.note_in_turn(self._work, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                self._registry.record_turn_fact(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
@@ -129,7 +133,7 @@ class Terminals:
             if started is not None:
                 with anyio.CancelScope(shield=True):
                     report = await started.wait_ended()
-                self._work.account(tool_id, report)
+                self._session.record_process(tool_id, report)
                 status = report.status
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, status))
 
@@ -138,9 +142,9 @@ class Terminals:
             data = await receive()
             if not data:
                 return
-            self._work.moved = True
+            self._session.progressed = True
             self._agent_io.put(self._codec.terminal_output(terminal_id, data))
-            self._registry.write(self._work, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            self._registry.write_transcript(self._session, tool_id.rpartition(":")[2], data.decode(errors="replace"))
 
 
 def _line(argv: Sequence[str]) -> str:

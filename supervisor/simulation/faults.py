@@ -121,7 +121,7 @@ _KINDS: Final = (
     FaultKind("host.impatient", 0.10, "whoever asks for something does not wait for the answer"),
     FaultKind("host.drains", 0.05, "the supervisor is told to drain, and perhaps to stop, in the middle of the work"),
     FaultKind("host.lies_in_wait", 0.60, "an operator waits for somebody to come into a state, and strikes right then"),
-    # Points in the runtime itself that take the rarer way: ``actors.fault.point``.
+    # Points in the runtime itself that take the rarer way: ``actors.failpoint.active``.
     FaultKind(
         "point", 0.20, "a point in the runtime takes its rarer way: a batch of one, a full mailbox, no fast lane"
     ),

@@ -30,7 +30,7 @@ from supervisor.simulation.request_log import WITHDRAWN, RequestLog
 from supervisor.simulation.scenario import AGENTS, HOUR_S
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner, run_plan
-from supervisor.work.previous_run import before
+from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult, TaskResult
 
 __all__ = ["Host", "LoadGenerator"]
@@ -249,7 +249,7 @@ class Host:
         return max(0.0, at_s - self.world.now())
 
     async def _start(self, customer: LoadGenerator) -> Session | None:
-        session, others = None, set(self.sup.registry.works)
+        session, others = None, set(self.sup.registry.sessions)
         with self._requests.record(f"start c{customer.number}") as said:
             policy, outage = self._policy(customer), self.sup.outage
             session = await self.sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
@@ -262,9 +262,9 @@ class Host:
 
     def _check_withdrawn_start(self, customer: LoadGenerator, others: Collection[str]) -> None:
         """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
-        for session_id, work in self.sup.registry.works.items():
+        for session_id, work in self.sup.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{customer.number}"
-            if its and session_id not in others and not work.told:
+            if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, customer: LoadGenerator) -> AbortPolicy:
@@ -371,7 +371,7 @@ class Host:
     async def _nothing_is_left(self, customer: LoadGenerator, plan: Plan) -> bool:
         """Of a plan that is to be resumed: whether the journal has nothing of it that was not closed."""
         with self._requests.record(f"what is left of customer {customer.number}'s plan") as said:
-            left = before(plan, self.world.drawn.settings, await self.sup.journal.entities())
+            left = find_previous_run(plan, self.world.drawn.settings, await self.sup.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
         return said[-1] != "something"
 
@@ -402,7 +402,7 @@ class Host:
             oracle.observe(Heartbeat(worker_id, world.now()))
 
         heartbeats = HeartbeatSender(heard, world.now, world.killed)
-        runner = PlanRunner(self.sup, heart=heartbeats.beat)
+        runner = PlanRunner(self.sup, heartbeat=heartbeats.beat)
 
         def reloaded(plan: Plan) -> None:
             customer.plan = plan

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from actors.parking import current_backend
+from actors.waiter import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
@@ -135,12 +135,12 @@ class Operators:
 
     async def _pause(self, seconds: float) -> None:
         """For so long, or until there is nobody left to disturb."""
-        parker = self._backend.parker()
-        self._going.then(parker.unpark)
+        waiter = self._backend.new_waiter()
+        self._going.then(waiter.wake)
         try:
-            await self._backend.wait_until(parker, self._backend.now() + seconds)
+            await self._backend.wait_until(waiter, self._backend.now() + seconds)
         finally:
-            self._going.forget(parker.unpark)
+            self._going.forget(waiter.wake)
 
     def _inspect(self, number: int) -> None:
         """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that
@@ -184,7 +184,7 @@ class Operators:
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
         """The ids of what is alive of that kind, and, for a *child*, has a parent: read off the ids, for a large host
         has many nodes, and most of them need not be made."""
-        nodes = self._sup.registry.nodes()
+        nodes = self._sup.registry.abort_tree()
         for one in nodes:
             is_session = session_of(one) == one
             if is_session != (kind == "session"):
@@ -221,7 +221,7 @@ class Operators:
 
     def _again(self, random: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
         """The same once more, or one of its calls, or what is beside it."""
-        calls = [one for one in self._sup.registry.nodes() if one.startswith(f"{target}:")]
+        calls = [one for one in self._sup.registry.abort_tree() if one.startswith(f"{target}:")]
         other = random.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
             return random.choice(sorted(calls), "call"), other
@@ -233,7 +233,7 @@ class Operators:
         asked = AbortRequested(target, scope, "an operator", world.now(), world.wall.time())
         oracle.observe(asked)
         with self._requests.record(f"abort {scope} {target}{' now' if now else ''}") as said:
-            there = target in self._sup.registry.nodes(hurry=now)
+            there = target in self._sup.registry.abort_tree(hurry=now)
             plan = self._sup.plan_abort(target, scope, now=now) if there else None
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)

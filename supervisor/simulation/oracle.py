@@ -17,7 +17,7 @@ from typing import Any
 from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.diagnostics.invariants import INVARIANTS, RecordChecker, Violation
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent, Rung
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent, Stage
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
@@ -378,7 +378,7 @@ class Oracle:
     def _check_recorded(self, record: LifecycleEvent) -> None:
         """Recorded within its bound; what the ladder gave up waits longer for what it left behind, and says so."""
         late_s = self.now() - self._record_due.pop(record.entity_id, self.now())
-        if late_s > 0 and record.metadata.get("rung") != Rung.ABANDON:
+        if late_s > 0 and record.metadata.get("rung") != Stage.ABANDON:
             self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
 
     # ------------------------------------------------------------------ processes

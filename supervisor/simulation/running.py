@@ -16,7 +16,7 @@ import anyio
 import msgspec
 import trio
 
-from actors.fault import deciding
+from actors.failpoint import controlled_by
 from actors.waiting import any_of
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor, supervise
@@ -174,7 +174,7 @@ class _Run:
             outside.start_soon(self._heal)
             with self.points:
                 if self.world.faults.may_strike("point"):
-                    self.points.enter_context(deciding(self.world.decide))
+                    self.points.enter_context(controlled_by(self.world.decide))
                 await self._run_supervisors(outside)
             self._check_work()
             if (

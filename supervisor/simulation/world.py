@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from supervisor.host.factories import NoTranscript
 from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch
-from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.simulation.agents import program_for
@@ -177,7 +177,7 @@ class World:
         self.oracle.started()
         return Dependencies(
             journal=self._journal,
-            processes=PatientHost(self._processes, self.wall),
+            processes=RetryingProcessHost(self._processes, self.wall),
             workspace=SimulatedWorkspace(
                 self.random.below("workspace"), self.faults, self.task_scripts, self.workspaces, self.killed
             ),

@@ -18,83 +18,83 @@ __all__ = ["admit", "allows", "count_success", "may_split", "refused_changes"]
 REFUSED = "AccessRefused"
 
 
-def admit(load: PlanRun, case: TaskExecution) -> None:
+def admit(plan_run: PlanRun, execution: TaskExecution) -> None:
     """Give the task to its agent, or to the first of those that it falls back on who may have it.
 
     Raises:
         Refused: none of them may.
     """
-    trust = load.sup.trust
+    trust = plan_run.sup.trust
     if trust.policy is None:
         return
     reasons: dict[str, str] = {}
-    for agent in dict.fromkeys((case.agent, *case.task.fallback_agents)):
-        why = _claim_refusal(load, case, agent)
+    for agent in dict.fromkeys((execution.agent, *execution.task.fallback_agents)):
+        why = _claim_refusal(plan_run, execution, agent)
         if not why:
-            case.agent = agent
+            execution.agent = agent
             return
         reasons[agent] = why
-        case.note(REFUSED, {"agent": agent, "transition": "claimed", "level": trust.level(agent).value}, why)
+        execution.note(REFUSED, {"agent": agent, "transition": "claimed", "level": trust.level(agent).value}, why)
     words = "; ".join(f"{agent}: {why}" for agent, why in reasons.items())
     raise Refused(f"nobody may have it: {words}")
 
 
-def _claim_refusal(load: PlanRun, case: TaskExecution, agent: str) -> str:
-    rights, config = load.sup.trust.rights(agent), load.plan.agents.get(agent)
+def _claim_refusal(plan_run: PlanRun, execution: TaskExecution, agent: str) -> str:
+    rights, config = plan_run.sup.trust.rights(agent), plan_run.plan.agents.get(agent)
     if rights is None:
         return ""
-    network = case.task.network or (config is not None and config.network)
-    return claim_refusal(load.sup.trust.level(agent), rights, files=case.task.files, network=network)
+    network = execution.task.network or (config is not None and config.network)
+    return claim_refusal(plan_run.sup.trust.level(agent), rights, files=execution.task.files, network=network)
 
 
-def allows(load: PlanRun, case: TaskExecution, transition: str) -> bool:
+def allows(plan_run: PlanRun, execution: TaskExecution, transition: str) -> bool:
     """Whether the agent of the task may cause that transition of it."""
-    agent = _worker(load, case)
-    rights, level = load.sup.trust.rights(agent), load.sup.trust.level(agent)
+    agent = _worker(plan_run, execution)
+    rights, level = plan_run.sup.trust.rights(agent), plan_run.sup.trust.level(agent)
     why = "" if rights is None else transition_refusal(level, rights, transition)
     if why:
-        case.note(REFUSED, {"agent": agent, "transition": transition, "level": level.value}, why)
+        execution.note(REFUSED, {"agent": agent, "transition": transition, "level": level.value}, why)
     return not why
 
 
-def may_split(load: PlanRun, case: TaskExecution) -> bool:
+def may_split(plan_run: PlanRun, execution: TaskExecution) -> bool:
     """Whether the agent of the task may split it: where its plan lets it, and its standing."""
-    return case.task.may_split and allows(load, case, "split")
+    return execution.task.may_split and allows(plan_run, execution, "split")
 
 
-async def refused_changes(load: PlanRun, case: TaskExecution, commit: str, *, on: str = "") -> str:
+async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: str, *, on: str = "") -> str:
     """Why the work on the task, up to *commit* or all of it, may not be merged: a violation, which counts; ``""`` where
     it may. *on*: whose facts these are, where the task was closed before."""
-    agent = _worker(load, case)
-    rights, level = load.sup.trust.rights(agent), load.sup.trust.level(agent)
+    agent = _worker(plan_run, execution)
+    rights, level = plan_run.sup.trust.rights(agent), plan_run.sup.trust.level(agent)
     if rights is None:
         return ""
     try:
-        message = f"{case.name}: the work of session {case.session_id}"
-        changes = await load.sup.janitor.changes(case.session_id, message, commit)
+        message = f"{execution.name}: the work of session {execution.session_id}"
+        changes = await plan_run.sup.janitor.changes(execution.session_id, message, commit)
     except Refused as refusal:
         return str(refusal)
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)
     if why:
         told = {"agent": agent, "transition": "closed", "level": level.value}
-        load.sup.registry.note(
-            on or case.id, REFUSED, case.cause, {**told, "task": case.id} if on else told, reason=why
+        plan_run.sup.registry.record_fact(
+            on or execution.id, REFUSED, execution.cause, {**told, "task": execution.id} if on else told, reason=why
         )
-        load.sup.trust.violation(agent, case.id, case.cause, why, on=on)
+        plan_run.sup.trust.violation(agent, execution.id, execution.cause, why, on=on)
     return why
 
 
-def count_success(load: PlanRun, case: TaskExecution, *, on: str = "") -> None:
+def count_success(plan_run: PlanRun, execution: TaskExecution, *, on: str = "") -> None:
     """The task is about to be closed, or was *on* another one's record: its agent has a success more. Of the subtasks'
     work they have it."""
-    if case.session_id:
-        load.sup.trust.success(_worker(load, case), case.id, case.cause, on=on)
+    if execution.session_id:
+        plan_run.sup.trust.success(_worker(plan_run, execution), execution.id, execution.cause, on=on)
 
 
-def _worker(load: PlanRun, case: TaskExecution) -> str:
+def _worker(plan_run: PlanRun, execution: TaskExecution) -> str:
     """The agent that did the work: its session knows, whoever is next."""
-    work = load.sup.registry.works.get(case.session_id)
+    work = plan_run.sup.registry.sessions.get(execution.session_id)
     if work is not None:
         return work.profile.name
-    row = load.sup.inherited.rows.get(case.session_id)
-    return case.agent if row is None else msgspec.json.decode(row.data, type=SessionData).agent
+    row = plan_run.sup.inherited.rows.get(execution.session_id)
+    return execution.agent if row is None else msgspec.json.decode(row.data, type=SessionData).agent

@@ -33,13 +33,13 @@ from supervisor.work.leases import Claim, Leases
 from supervisor.work.owned_paths import OwnedPaths, spelled
 from supervisor.work.ready_queue import Bucket, Partition, Rank
 
-__all__ = ["Backlog", "Gate", "Item", "Refusal", "Settled", "UnknownItem", "Why"]
+__all__ = ["Backlog", "BacklogItem", "DependantChanges", "Gate", "Refusal", "RefusalReason", "UnknownItem"]
 
 Gate = Callable[[str], bool]
 """Whether work for that provider may be begun now. It is asked, not told: it must change nothing."""
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class BacklogItem(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be done. ``needs`` are capabilities, a role is one of them (``role:backend``); ``files`` the paths
     that it owns, a directory with everything below it; ``provider`` whose gate must be open, ``""`` for none.
 
@@ -55,20 +55,23 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
 
 
-class Settled(NamedTuple):
-    """What follows for other items. ``ready``: they wait for no other item any more. ``doomed``: something that they
-    depend on was settled without being completed, and had not been before."""
+class DependantChanges(NamedTuple):
+    """Items whose state changed as another item was settled.
+
+    Items in ``ready`` wait for no other item any more. Items in ``dependency_failed`` depend on an item that was
+    settled without being completed, and depended on no such item before.
+    """
 
     ready: tuple[str, ...] = ()
-    doomed: tuple[str, ...] = ()
+    dependency_failed: tuple[str, ...] = ()
 
 
-class Why(StrEnum):
+class RefusalReason(StrEnum):
     """Why an item cannot be claimed; in this order, the first that holds is told."""
 
     SETTLED = "settled"
     HELD = "held"
-    DOOMED = "doomed"
+    DEPENDENCY_FAILED = "dependency_failed"
     WAITING = "waiting"
     ON_HOLD = "on_hold"
     CAPABILITIES = "capabilities"
@@ -77,14 +80,14 @@ class Why(StrEnum):
 
 
 _WORDS = {
-    Why.SETTLED: "it is settled",
-    Why.HELD: "it is held by",
-    Why.DOOMED: "it depends on what was not completed:",
-    Why.WAITING: "it waits for",
-    Why.ON_HOLD: "its own conditions do not allow it yet",
-    Why.CAPABILITIES: "the worker lacks",
-    Why.FILES: "its files overlap those of",
-    Why.PROVIDER: "no work is begun now for the provider",
+    RefusalReason.SETTLED: "it is settled",
+    RefusalReason.HELD: "it is held by",
+    RefusalReason.DEPENDENCY_FAILED: "it depends on what was not completed:",
+    RefusalReason.WAITING: "it waits for",
+    RefusalReason.ON_HOLD: "its own conditions do not allow it yet",
+    RefusalReason.CAPABILITIES: "the worker lacks",
+    RefusalReason.FILES: "its files overlap those of",
+    RefusalReason.PROVIDER: "no work is begun now for the provider",
 }
 
 
@@ -92,7 +95,7 @@ class Refusal(NamedTuple):
     """Why *item_id* cannot be claimed; ``named`` are the workers, items, capabilities or providers that it is about."""
 
     item_id: str
-    why: Why
+    why: RefusalReason
     named: tuple[str, ...] = ()
 
     @property
@@ -115,9 +118,19 @@ _ORDER_BITS = 48
 class _Entry:
     """An item, and what is known of it."""
 
-    __slots__ = ("claimed", "completed", "doomed_by", "item", "lane", "on_hold", "queued", "rank", "waits_for")
+    __slots__ = (
+        "claimed",
+        "completed",
+        "failed_dependencies",
+        "item",
+        "lane",
+        "on_hold",
+        "queued",
+        "rank",
+        "waits_for",
+    )
 
-    def __init__(self, item: Item, rank: Rank, lane: Partition, on_hold: bool) -> None:
+    def __init__(self, item: BacklogItem, rank: Rank, lane: Partition, on_hold: bool) -> None:
         self.item = item
         self.rank = rank
         self.lane = lane
@@ -128,7 +141,7 @@ class _Entry:
         """``None`` until it is settled."""
         self.waits_for = 0
         """How many items it waits for, those that doom it among them."""
-        self.doomed_by = 0
+        self.failed_dependencies = 0
 
     @property
     def claimable(self) -> bool:
@@ -159,7 +172,7 @@ class Backlog:
         return item_id in self._entries
 
     # ------------------------------------------------------------------ what is to be done
-    def add(self, item: Item, *, on_hold: bool = False) -> Settled:
+    def add(self, item: BacklogItem, *, on_hold: bool = False) -> DependantChanges:
         """One more item; what it depends on may be added later. It may be ready, or doomed, at once.
 
         Raises:
@@ -174,11 +187,11 @@ class Backlog:
         for needed in _waits_for(item):
             self._dependants.setdefault(needed, []).append(item.id)
             entry.waits_for += not self._is_met(item, needed)
-            entry.doomed_by += self._dooms(item, needed)
+            entry.failed_dependencies += self._is_failed_dependency(item, needed)
         self._offer(entry)
-        return Settled((item.id,) * (not entry.waits_for), (item.id,) * bool(entry.doomed_by))
+        return DependantChanges((item.id,) * (not entry.waits_for), (item.id,) * bool(entry.failed_dependencies))
 
-    def settle(self, item_id: str, *, completed: bool, token: int | None = None) -> Settled:
+    def settle(self, item_id: str, *, completed: bool, token: int | None = None) -> DependantChanges:
         """It has ended for good, and nobody holds it any more; what that means to its dependants.
 
         With a *token* only its holder can settle it. To settle it again in the same way changes nothing.
@@ -194,15 +207,15 @@ class Backlog:
         if entry.completed is not None:
             if entry.completed is not completed:
                 raise ValueError(f"{item_id!r} was settled as {_spelled(entry.completed)}; reopen it first")
-            return Settled()
+            return DependantChanges()
         self.revoke(item_id)
         entry.completed = completed
         dependants = [self._entries[one] for one in self._dependants.get(item_id, ())]
         ready = [one for one in dependants if self._meets(one, item_id)]
-        doomed = [one.item.id for one in dependants if self._has_doomed(one, item_id)]
+        dependency_failed = [one.item.id for one in dependants if self._note_failed_dependency(one, item_id)]
         for one in ready:
             self._offer(one)
-        return Settled(tuple(one.item.id for one in ready), tuple(doomed))
+        return DependantChanges(tuple(one.item.id for one in ready), tuple(dependency_failed))
 
     def reopen(self, item_id: str) -> tuple[str, ...]:
         """It is to be done again: the dependants, those that are settled aside, that wait for it again.
@@ -220,8 +233,8 @@ class Backlog:
             if self._is_met(one.item, item_id):
                 one.waits_for += 1
                 waiting.append(one)
-            elif self._dooms(one.item, item_id):
-                one.doomed_by -= 1
+            elif self._is_failed_dependency(one.item, item_id):
+                one.failed_dependencies -= 1
                 waiting.append(one)
         entry.completed = None
         self._offer(entry)
@@ -368,12 +381,12 @@ class Backlog:
         entry = self._entries.get(item_id)
         return None if entry is None else entry.completed
 
-    def _is_met(self, item: Item, needed: str) -> bool:
+    def _is_met(self, item: BacklogItem, needed: str) -> bool:
         """Whether *item* has not to wait for *needed* any more."""
         outcome = self._outcome(needed)
         return outcome is not None and (outcome or needed not in item.depends_on)
 
-    def _dooms(self, item: Item, needed: str) -> bool:
+    def _is_failed_dependency(self, item: BacklogItem, needed: str) -> bool:
         return self._outcome(needed) is False and needed in item.depends_on
 
     def _meets(self, entry: _Entry, needed: str) -> bool:
@@ -383,26 +396,26 @@ class Backlog:
         entry.waits_for -= 1
         return not entry.waits_for and entry.completed is None
 
-    def _has_doomed(self, entry: _Entry, needed: str) -> bool:
+    def _note_failed_dependency(self, entry: _Entry, needed: str) -> bool:
         """One that it depends on is settled; whether that dooms it, and nothing else had."""
-        if not self._dooms(entry.item, needed):
+        if not self._is_failed_dependency(entry.item, needed):
             return False
-        entry.doomed_by += 1
-        return entry.doomed_by == 1 and entry.completed is None
+        entry.failed_dependencies += 1
+        return entry.failed_dependencies == 1 and entry.completed is None
 
     # ------------------------------------------------------------------ where items stand
-    def _rank(self, item: Item) -> Rank:
+    def _rank(self, item: BacklogItem) -> Rank:
         """The higher priority first, then what was added first."""
         return len(self._entries) - (item.priority << _ORDER_BITS)
 
-    def _lane(self, item: Item) -> Partition:
+    def _lane(self, item: BacklogItem) -> Partition:
         key = (item.needs, item.provider, spelled(item.files))
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Partition(self._bucket(item), key[2])
         return lane
 
-    def _bucket(self, item: Item) -> Bucket:
+    def _bucket(self, item: BacklogItem) -> Bucket:
         key = (item.needs, item.provider)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -458,24 +471,30 @@ class Backlog:
         item = entry.item
         claim = self._leases.holder(item.id)
         if entry.completed is not None:
-            yield Refusal(item.id, Why.SETTLED)
+            yield Refusal(item.id, RefusalReason.SETTLED)
         if claim is not None:
-            yield Refusal(item.id, Why.HELD, (claim.worker_id,))
-        if entry.doomed_by:
-            yield Refusal(item.id, Why.DOOMED, tuple(one for one in item.depends_on if self._dooms(item, one)))
+            yield Refusal(item.id, RefusalReason.HELD, (claim.worker_id,))
+        if entry.failed_dependencies:
+            yield Refusal(
+                item.id,
+                RefusalReason.DEPENDENCY_FAILED,
+                tuple(one for one in item.depends_on if self._is_failed_dependency(item, one)),
+            )
         if entry.waits_for:
-            yield Refusal(item.id, Why.WAITING, tuple(one for one in _waits_for(item) if not self._is_met(item, one)))
+            yield Refusal(
+                item.id, RefusalReason.WAITING, tuple(one for one in _waits_for(item) if not self._is_met(item, one))
+            )
         if entry.on_hold:
-            yield Refusal(item.id, Why.ON_HOLD)
+            yield Refusal(item.id, RefusalReason.ON_HOLD)
         if capabilities is not None and not item.needs <= capabilities:
-            yield Refusal(item.id, Why.CAPABILITIES, tuple(sorted(item.needs - capabilities)))
+            yield Refusal(item.id, RefusalReason.CAPABILITIES, tuple(sorted(item.needs - capabilities)))
         if blockers := self._paths.blockers(entry.lane.files):
-            yield Refusal(item.id, Why.FILES, blockers)
+            yield Refusal(item.id, RefusalReason.FILES, blockers)
         if not gate(item.provider):
-            yield Refusal(item.id, Why.PROVIDER, (item.provider,))
+            yield Refusal(item.id, RefusalReason.PROVIDER, (item.provider,))
 
 
-def _waits_for(item: Item) -> tuple[str, ...]:
+def _waits_for(item: BacklogItem) -> tuple[str, ...]:
     """The items that it waits for, each once."""
     return tuple(dict.fromkeys((*item.depends_on, *item.after)))
 

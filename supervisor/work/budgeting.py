@@ -20,42 +20,52 @@ from supervisor.work.task_execution import TaskExecution
 __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"]
 
 
-def scope_of(load: PlanRun, case: TaskExecution) -> Scope | None:
+def scope_of(plan_run: PlanRun, execution: TaskExecution) -> Scope | None:
     """What the session of a task counts in; ``None`` where nothing bounds it."""
-    above = scope_of(load, case.part_of) if case.part_of is not None else _whole(load)
-    return load.sup.monitors.scope(case.id, f"task {case.name}", case.task.budget.value(), above)
+    above = scope_of(plan_run, execution.part_of) if execution.part_of is not None else _whole(plan_run)
+    return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", execution.task.budget.value(), above)
 
 
-def _whole(load: PlanRun) -> Scope | None:
-    return load.sup.monitors.scope(load.stream.id, f"workstream {load.plan.workstream}", load.plan.budget.value())
+def _whole(plan_run: PlanRun) -> Scope | None:
+    return plan_run.sup.monitors.scope(
+        plan_run.workstream.id, f"workstream {plan_run.plan.workstream}", plan_run.plan.budget.value()
+    )
 
 
-def patience_of(case: TaskExecution) -> Patience:
+def patience_of(execution: TaskExecution) -> Patience:
     """A large task may be silent for longer."""
-    return Patience.LARGE if case.task.scope in ("large", "xl") else Patience.DEFAULT
+    return Patience.LARGE if execution.task.scope in ("large", "xl") else Patience.DEFAULT
 
 
-async def recall_use(load: PlanRun) -> None:
+async def recall_use(plan_run: PlanRun) -> None:
     """Have every scope know what was used under an earlier supervisor.
 
     Raises:
         JournalError: the journal cannot be read.
     """
-    if not any(budget.value().limits for budget in (load.plan.budget, *(c.task.budget for c in load.cases.values()))):
+    if not any(
+        budget.value().limits
+        for budget in (plan_run.plan.budget, *(c.task.budget for c in plan_run.executions.values()))
+    ):
         return
-    _whole(load)
-    for case in load.cases.values():
-        if case.is_opened:
-            scope_of(load, case)  # the plan's limits are newer than those of a record
-    for row in load.sup.inherited.rows.values():
-        if row.kind == Kind.SESSION and row.born_seq > load.stream.born_seq:  # of an earlier try, or below one, too
-            load.sup.monitors.count(await used_in(load.sup.journal, row.id))
+    _whole(plan_run)
+    for execution in plan_run.executions.values():
+        if execution.is_opened:
+            scope_of(plan_run, execution)  # the plan's limits are newer than those of a record
+    for row in plan_run.sup.inherited.rows.values():
+        if (
+            row.kind == Kind.SESSION and row.born_seq > plan_run.workstream.born_seq
+        ):  # of an earlier try, or below one, too
+            plan_run.sup.monitors.count(await used_in(plan_run.sup.journal, row.id))
 
 
-def close_scopes(load: PlanRun) -> None:
+def close_scopes(plan_run: PlanRun) -> None:
     """The run is over."""
-    for entity_id in (load.stream.id, *(case.id for case in load.cases.values() if case.is_opened)):
-        load.sup.monitors.close(entity_id)
+    for entity_id in (
+        plan_run.workstream.id,
+        *(execution.id for execution in plan_run.executions.values() if execution.is_opened),
+    ):
+        plan_run.sup.monitors.close(entity_id)
 
 
 def narrowings(plan: Plan) -> Iterator[str]:

@@ -22,7 +22,17 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = ["COMMANDED", "EFFECTS", "ID_MAX", "KEPT_MAX", "Command", "CommandReused", "Commands", "Effect", "digest_of"]
+__all__ = [
+    "COMMANDED",
+    "EFFECTS",
+    "ID_MAX",
+    "KEPT_MAX",
+    "Command",
+    "CommandEffect",
+    "CommandLog",
+    "CommandReused",
+    "digest_of",
+]
 
 COMMANDED: Final = "Commanded"
 """The fact that somebody gave a command."""
@@ -49,14 +59,14 @@ Note = Callable[[str, str, Cause, dict[str, Any], str], LifecycleEvent]
 """Records a fact: the entity, its name, its cause, its metadata, its reason."""
 
 
-class Effect(NamedTuple):
+class CommandEffect(NamedTuple):
     """What a command came to: the state that its task (or the run of it) is in, and what that was split into."""
 
     state: str
     subtasks: tuple[str, ...] = ()
 
 
-Take = Callable[[Cause], Awaitable[Effect]]
+CommandAction = Callable[[Cause], Awaitable[CommandEffect]]
 """Does what was asked, by the given cause."""
 
 
@@ -93,7 +103,7 @@ class _Answered(NamedTuple):
     answer: Answer
 
 
-class Commands:
+class CommandLog:
     """The commands of one supervisor.
 
     Args:
@@ -106,7 +116,7 @@ class Commands:
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
-    async def once(self, command: Command, take: Take) -> Answer:
+    async def once(self, command: Command, take: CommandAction) -> Answer:
         """Have *command* take effect, unless it has: then its first answer. One that is under way is waited for.
 
         Raises:
@@ -125,7 +135,7 @@ class Commands:
             return msgspec.structs.replace(known.answer, repeated=True)
         return await self._first(command, command.id, take)
 
-    async def _first(self, command: Command, command_id: str, take: Take) -> Answer:
+    async def _first(self, command: Command, command_id: str, take: CommandAction) -> Answer:
         over = anyio.Event()
         self._under_way[command_id] = (command, over)
         try:
@@ -136,7 +146,7 @@ class Commands:
             del self._under_way[command_id]
             over.set()
 
-    async def _taken(self, command: Command, take: Take) -> Answer:
+    async def _taken(self, command: Command, take: CommandAction) -> Answer:
         told = {"command": command.verb.value, "command_id": command.id, "given": command.given}
         fact = self._note(command.entity_id, COMMANDED, Cause(actor=command.by), told, command.reason)
         cause = Cause(fact.seq, None, command.by)
@@ -184,7 +194,7 @@ class Commands:
             return
         del given[seq]
         if command.id is not None:
-            effect = Effect(record.to_status, tuple(record.metadata.get("subtasks", ())))
+            effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
             self._keep(command.id, command, _answer(command, seq, effect))
 
 
@@ -205,5 +215,5 @@ def _command(record: LifecycleEvent) -> Command:
     )
 
 
-def _answer(command: Command, seq: int, effect: Effect) -> Answer:
+def _answer(command: Command, seq: int, effect: CommandEffect) -> Answer:
     return Answer(verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks)

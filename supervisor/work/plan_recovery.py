@@ -24,12 +24,12 @@ from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.recovery.restore import WHY, end_work
-from supervisor.recovery.resumable import Interrupted, continued, grown
+from supervisor.recovery.resumable import InterruptedTask, continued, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
-from supervisor.work.attempt_runner import Execution, is_delayed, late
+from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, is_delayed
 from supervisor.work.checkpoints import owned, take_back
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import PlanRun
@@ -47,12 +47,12 @@ FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 class PlanRecovery:
     """Takes up what an earlier supervisor left of a plan."""
 
-    def __init__(self, load: PlanRun, closing: CompletionPipeline, execution: Execution) -> None:
-        self._load, self._closing, self._execution = load, closing, execution
-        self._sup = load.sup
-        self._left: Mapping[str, Interrupted] = {}
+    def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
+        self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
+        self._sup = plan_run.sup
+        self._left: Mapping[str, InterruptedTask] = {}
         self._taken: set[str] = set()
-        self._cases: list[TaskExecution] = []
+        self._executions: list[TaskExecution] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
         """The runs, and the jobs, that go on, by task."""
         self._strays: list[Entity] = []
@@ -92,7 +92,7 @@ class PlanRecovery:
         self._taken = ids
         self._left = tasks
         self._read()
-        self._load.stream.take_up(self._sup.registry.entity(workstream_id))
+        self._plan_run.workstream.take_up(self._sup.registry.entity(workstream_id))
         return True
 
     def _owned(self, owners: Collection[str]) -> set[str]:
@@ -100,10 +100,10 @@ class PlanRecovery:
         work = self._sup.inherited.work
         return {row.id for row in self._sup.inherited.rows.values() if row.parent_id in owners and row.id in work}
 
-    def untouched(self, cases: Iterable[TaskExecution]) -> list[Entity]:
-        """What was taken over and is not over, but for what belongs to *cases*, and for the workers that have been told
-        that they died."""
-        known = {one for case in cases for one in case.entity_ids} | self._load.pool.left
+    def untouched(self, executions: Iterable[TaskExecution]) -> list[Entity]:
+        """Return the entities that were taken over and have not ended, except those of *executions* and the workers
+        that were ended with the earlier supervisor."""
+        known = {one for execution in executions for one in execution.entity_ids} | self._plan_run.worker_pool.left
         alive = (self._sup.registry.entities.get(one) for one in sorted(self._taken - known))
         return [one for one in alive if one is not None and not one.ended]
 
@@ -128,10 +128,10 @@ class PlanRecovery:
             if row.kind == Kind.RUN and row.parent_id in ids
         ]
         spent = retries_spent((left.data for left in self._left.values()), runs)
-        self._load.budget = msgspec.structs.replace(self._load.budget, spent=spent)
+        self._plan_run.budget = msgspec.structs.replace(self._plan_run.budget, spent=spent)
 
     @property
-    def unmerged(self) -> Mapping[str, Interrupted]:
+    def unmerged(self) -> Mapping[str, InterruptedTask]:
         """What was closed with its work on its branch, as the whole was given up: nobody lived to end that."""
         return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.is_unmerged}
 
@@ -143,33 +143,33 @@ class PlanRecovery:
         """*plan*, and what it had grown to when its tasks were split."""
         return grown(plan, self._left)
 
-    def has(self, case: TaskExecution) -> bool:
+    def has(self, execution: TaskExecution) -> bool:
         """Whether that task was left."""
-        return case.name in self._left
+        return execution.name in self._left
 
-    def take_up(self, case: TaskExecution) -> bool:
+    def take_up(self, execution: TaskExecution) -> bool:
         """Have that task go on, if it was left."""
-        left = self._left.get(case.name)
+        left = self._left.get(execution.name)
         if left is None:
             return False
-        case.session_id = left.data.claimed_by
+        execution.session_id = left.data.claimed_by
         if left.state in FINAL:
             self._remains += [one for kind in (Kind.RUN, Kind.JOB) if (one := self._alive(kind, left)) is not None]
-            case.done_job = self._last_job(left.entity_id)
-            case.settled_id, case.result = left.entity_id, self._settled_before(left)
-            self._load.unsettled -= 1
+            execution.done_job = self._last_job(left.entity_id)
+            execution.settled_id, execution.result = left.entity_id, self._settled_before(left)
+            self._plan_run.unsettled -= 1
         else:
-            case.take_up(
+            execution.take_up(
                 self._sup.registry.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
             )
             if (Kind.RUN, left.entity_id) not in self._last:  # its supervisor did not live to open one
-                case.open_run(self._load.limits_of(case))
-            case.agent = self._load.agent_of(case)
-            case.checkpoint = None if case.has_run else self._last_checkpoint(case)
-            self._cases.append(case)
+                execution.open_run(self._plan_run.limits_of(execution))
+            execution.agent = self._plan_run.agent_of(execution)
+            execution.checkpoint = None if execution.has_run else self._last_checkpoint(execution)
+            self._executions.append(execution)
         return True
 
-    def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
+    def _alive(self, kind: Kind, left: InterruptedTask) -> Entity | None:
         """The newest of that kind that belongs to the task, unless that is over. Earlier runs, whose circuits are open,
         rest for good: they say nothing of the try that was under way."""
         row = self._last.get((kind, left.entity_id))
@@ -178,20 +178,20 @@ class PlanRecovery:
             if row is not None and one.id == row.id:
                 newest = one
             else:
-                self._sup.registry.bury(one.id)
+                self._sup.registry.remove(one.id)
         return newest
 
-    def _last_checkpoint(self, case: TaskExecution) -> Checkpoint | None:
+    def _last_checkpoint(self, execution: TaskExecution) -> Checkpoint | None:
         """What is gone on with after its last run, which is over."""
-        row = self._last.get((Kind.RUN, case.id))
+        row = self._last.get((Kind.RUN, execution.id))
         if row is None:
             return None
         data = msgspec.json.decode(row.data, type=RunData)
-        return checkpoint_after(row.id, Run(row.state), data, rollback=case.task.rollback)
+        return checkpoint_after(row.id, Run(row.state), data, rollback=execution.task.rollback)
 
-    def _last_error(self, case: TaskExecution) -> str:
+    def _last_error(self, execution: TaskExecution) -> str:
         """What its last run, which is over, had failed with; else why that was not gone on with."""
-        row = self._last.get((Kind.RUN, case.id))
+        row = self._last.get((Kind.RUN, execution.id))
         return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
@@ -199,36 +199,36 @@ class PlanRecovery:
         row = self._last.get((Kind.JOB, task_id))
         return row.id if row is not None and row.state == Job.COMPLETED.value else ""
 
-    def _is_rejected(self, case: TaskExecution) -> bool:
+    def _is_rejected(self, execution: TaskExecution) -> bool:
         """Its run is, by its tests, and its job or itself had not heard of that."""
-        if not case.has_run or case.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if not execution.has_run or execution.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
             return False
-        if case.state is not Task.WAITING_FOR_SUBTASKS:
-            return case.job is Job.VALIDATING
-        row = self._last.get((Kind.JOB, case.id))
+        if execution.state is not Task.WAITING_FOR_SUBTASKS:
+            return execution.job is Job.VALIDATING
+        row = self._last.get((Kind.JOB, execution.id))
         was_tested = row is not None and row.state in (Job.VALIDATING.value, Job.FAILED.value)
-        return was_tested and all(part.is_met for part in case.parts)  # else it failed itself, and was split then
+        return was_tested and all(part.is_met for part in execution.parts)  # else it failed itself, and was split then
 
-    def _is_completed(self, case: TaskExecution) -> bool:
+    def _is_completed(self, execution: TaskExecution) -> bool:
         """Its run is, and it had not heard of that."""
-        row = None if case.has_run else self._last.get((Kind.RUN, case.id))
+        row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
         return row is not None and row.state == Run.COMPLETED.value
 
-    def _skipped(self, case: TaskExecution) -> SkipCause | None:
+    def _skipped(self, execution: TaskExecution) -> SkipCause | None:
         """Why its run was skipped, if it was, and it had not heard of that."""
-        row = None if case.has_run else self._last.get((Kind.RUN, case.id))
+        row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
         return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
 
-    async def _accept(self, case: TaskExecution) -> None:
-        if case.job is Job.VALIDATING:
-            await case.post_job(job.ValidationPassed())
-        elif case.job is None:
-            case.done_job = self._last_job(case.id)
-        if (row := self._last.get((Kind.RUN, case.id))) is not None:
-            case.judged = msgspec.json.decode(row.data, type=RunData).judged
-        await self._closing.accept(case)
+    async def _accept(self, execution: TaskExecution) -> None:
+        if execution.job is Job.VALIDATING:
+            await execution.post_job(job.ValidationPassed())
+        elif execution.job is None:
+            execution.done_job = self._last_job(execution.id)
+        if (row := self._last.get((Kind.RUN, execution.id))) is not None:
+            execution.judged = msgspec.json.decode(row.data, type=RunData).judged
+        await self._pipeline.accept(execution)
 
-    def _settled_before(self, left: Interrupted) -> TaskResult:
+    def _settled_before(self, left: InterruptedTask) -> TaskResult:
         """What became of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:
@@ -245,38 +245,44 @@ class PlanRecovery:
     async def go_on(self) -> list[TaskExecution]:
         """Bring everything to where it goes on; those that only wait for others."""
         for session_id in await self.unclaimed():
-            self._load.start(self._end_session, session_id)
+            self._plan_run.start(self._end_session, session_id)
         await end_work(self._sup.registry, self._strays, ())
         for remains in self._remains:
             await self._end_remains(remains)
-        for case in self._load.cases.values():
-            if case.result is not None:
-                self._load.backlog.settle(case.name, completed=case.is_met)
-            if case.result is not None and not case.brought:
-                await self._end_place(case)
-        for case in self._cases:
-            if case.taken_back and case.has_run:  # its supervisor may not have lived to do so
-                await take_back(self._sup, case)
+        for execution in self._plan_run.executions.values():
+            if execution.result is not None:
+                self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if execution.result is not None and not execution.is_imported:
+                await self._end_place(execution)
+        for execution in self._executions:
+            if execution.taken_back and execution.has_run:  # its supervisor may not have lived to do so
+                await take_back(self._sup, execution)
         waiting = []
-        for case in self._cases:
-            if case.state is Task.OPEN and case.data.parts and any(part.result is None for part in case.parts):
-                await case.post(task.Split(subtasks=tuple(part.id for part in case.parts), reason=WAITS_AGAIN))
-            told = self._is_completed(case) or self._skipped(case) or self._is_rejected(case)
-            waits = case.state is Task.WAITING_FOR_SUBTASKS and not told
+        for execution in self._executions:
+            if (
+                execution.state is Task.OPEN
+                and execution.data.parts
+                and any(part.result is None for part in execution.parts)
+            ):
+                await execution.post(
+                    task.Split(subtasks=tuple(part.id for part in execution.parts), reason=WAITS_AGAIN)
+                )
+            told = self._is_completed(execution) or self._skipped(execution) or self._is_rejected(execution)
+            waits = execution.state is Task.WAITING_FOR_SUBTASKS and not told
             if waits:
-                await self._let_wait(case)
-            if waits or case.state is Task.PLANNED or self._is_untouched(case):
-                waiting.append(case)
+                await self._let_wait(execution)
+            if waits or execution.state is Task.PLANNED or self._is_untouched(execution):
+                waiting.append(execution)
             else:
-                await self._load.started(self._go_on, case)
+                await self._plan_run.started(self._go_on, execution)
         return waiting
 
-    async def _end_place(self, case: TaskExecution) -> None:
+    async def _end_place(self, execution: TaskExecution) -> None:
         """What was to be taken back, or dropped, when it was settled: its supervisor may not have lived to do it."""
-        if self._left[case.name].state is not Task.CLOSED:
-            await take_back(self._sup, case)
-        elif case.task.rollback:
-            await self._sup.janitor.forget(owned(self._sup, case))
+        if self._left[execution.name].state is not Task.CLOSED:
+            await take_back(self._sup, execution)
+        elif execution.task.rollback:
+            await self._sup.janitor.forget(owned(self._sup, execution))
 
     async def unclaimed(self) -> list[str]:
         """The sessions that were begun for a task, and do not hold it: their claim is not on record, or the task is
@@ -286,7 +292,7 @@ class PlanRecovery:
             return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
-        idle = [one for one in self._sup.registry.works if one in rows and one not in held]
+        idle = [one for one in self._sup.registry.sessions if one in rows and one not in held]
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _end_remains(self, entity: Entity) -> None:
@@ -294,7 +300,7 @@ class PlanRecovery:
         if cancelled in entity.lifecycle.machine.allowed(entity.state):
             cause = Cause(entity.born_seq, None, ACTOR)
             await self._sup.registry.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
-        self._sup.registry.bury(entity.id)
+        self._sup.registry.remove(entity.id)
 
     async def _begun_for(self, session_id: str) -> str:
         """Whose record a session was begun for."""
@@ -310,268 +316,286 @@ class PlanRecovery:
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
         await self._sup.janitor.put_away(session_id, f"what {session_id} left")
 
-    def _is_untouched(self, case: TaskExecution) -> bool:
+    def _is_untouched(self, execution: TaskExecution) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
-        fresh = case.has_run and case.run is Run.PENDING
-        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh and not self._is_tried(case)
+        fresh = execution.has_run and execution.run is Run.PENDING
+        return (
+            execution.state is Task.OPEN
+            and execution.job in (None, Job.PENDING)
+            and fresh
+            and not self._is_tried(execution)
+        )
 
     @staticmethod
-    def _is_tried(case: TaskExecution) -> bool:
+    def _is_tried(execution: TaskExecution) -> bool:
         """It was tried or turned down, and its subtasks, if it was split, are settled: it is tried as it is, and not
         split again, whatever became of its condition. (Of one that was neither the subtasks were settled before it
         came to them.)"""
-        data = case.data
+        data = execution.data
         if not (data.claims or data.retries or data.last_failure):
             return False
-        return all(part.result is not None and not part.brought for part in case.parts)
+        return all(part.result is not None and not part.is_imported for part in execution.parts)
 
-    async def _go_on(self, case: TaskExecution, *, task_status: TaskStatus[None]) -> None:
-        async with case.lock:
+    async def _go_on(self, execution: TaskExecution, *, task_status: TaskStatus[None]) -> None:
+        async with execution.lock:
             task_status.started()  # whoever commands it from now on waits for its lock
-            if not case.is_over:
-                await self._take_further(case)
+            if not execution.is_over:
+                await self._take_further(execution)
 
-    async def _take_further(self, case: TaskExecution) -> None:
-        match case.state:
-            case Task.OPEN | Task.WAITING_FOR_SUBTASKS if (skipped := self._skipped(case)) is not None:
-                await self._closing.skip(case, skipped, BEFORE)
+    async def _take_further(self, execution: TaskExecution) -> None:
+        match execution.state:
+            case Task.OPEN | Task.WAITING_FOR_SUBTASKS if (skipped := self._skipped(execution)) is not None:
+                await self._pipeline.skip(execution, skipped, BEFORE)
             case Task.OPEN:
-                await self._queue(case)
-            case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(case):
-                await self._accept(case)
-            case Task.CLAIMED | Task.IN_PROGRESS if not case.has_run:  # that was cancelled, and itself was to fail
-                await self._closing.failed(case, self._last_error(case))
-            case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_rejected(case):
-                await self._reject(case)
+                await self._queue(execution)
+            case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(execution):
+                await self._accept(execution)
+            case Task.CLAIMED | Task.IN_PROGRESS if not execution.has_run:  # that was cancelled, and itself was to fail
+                await self._pipeline.failed(execution, self._last_error(execution))
+            case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_rejected(execution):
+                await self._reject(execution)
             case Task.CLAIMED | Task.IN_PROGRESS:
-                await (self._with_session if self._load.lives(case.session_id) else self._without_session)(case)
+                await (self._with_session if self._plan_run.lives(execution.session_id) else self._without_session)(
+                    execution
+                )
             case Task.ORPHANED:
-                await self._adopt(case)
+                await self._adopt(execution)
             case Task.BLOCKED:
-                await self._blocked(case)
-            case Task.DONE if case.is_done:
-                await self._closing.deliver(case)
+                await self._blocked(execution)
+            case Task.DONE if execution.is_done:
+                await self._pipeline.deliver(execution)
             case Task.DONE:  # as a whole it was turned down
-                await self._closing.turn_down(case, case.run_data.last_error)
-            case Task.FAILED if case.data.last_failure == ORPHANED:  # nobody tries it again by himself
-                await self._closing.cancel_records(case, ORPHANED)
-                await self._closing.rest(case, ORPHANED)
+                await self._pipeline.turn_down(execution, execution.run_data.last_error)
+            case Task.FAILED if execution.data.last_failure == ORPHANED:  # nobody tries it again by himself
+                await self._pipeline.cancel_records(execution, ORPHANED)
+                await self._pipeline.rest(execution, ORPHANED)
             case Task.FAILED:
-                await self._closing.failed_before(case)
+                await self._pipeline.failed_before(execution)
 
-    async def _reject(self, case: TaskExecution) -> None:
-        error = case.run_data.last_error
-        await self._load.decide(case)
-        if case.job is Job.VALIDATING:
-            await case.post_job(job.ValidationFailed(failed_rules=(error,)))
-        is_split = case.state is Task.WAITING_FOR_SUBTASKS
-        await (self._closing.reject_whole if is_split else self._closing.failed)(case, error)
+    async def _reject(self, execution: TaskExecution) -> None:
+        error = execution.run_data.last_error
+        await self._plan_run.decide(execution)
+        if execution.job is Job.VALIDATING:
+            await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
+        is_split = execution.state is Task.WAITING_FOR_SUBTASKS
+        await (self._pipeline.reject_whole if is_split else self._pipeline.failed)(execution, error)
 
-    async def _blocked(self, case: TaskExecution) -> None:
+    async def _blocked(self, execution: TaskExecution) -> None:
         """It stays so; nobody works on it meanwhile. One whose subtask has failed was about to be cancelled."""
-        if (part := await self._failed_part(case)) is not None:
-            await self._closing.cancelled(case, f"its subtask {part.name} did not complete")
+        if (part := await self._failed_part(execution)) is not None:
+            await self._pipeline.cancelled(execution, f"its subtask {part.name} did not complete")
             return
-        if case.session_lives:
-            await self._sup.close_session(case.session_id, reason=ORPHANED, cause=case.cause)
-        await self._execution.put_back(case, ORPHANED)
-        self._load.on_let_go(case)
+        if execution.session_lives:
+            await self._sup.close_session(execution.session_id, reason=ORPHANED, cause=execution.cause)
+        await self._attempt_runner.put_back(execution, ORPHANED)
+        self._plan_run.on_let_go(execution)
 
-    async def _failed_part(self, case: TaskExecution) -> TaskExecution | None:
+    async def _failed_part(self, execution: TaskExecution) -> TaskExecution | None:
         """The subtask that it is blocked on for good: one that did not answer may still be tried anew."""
-        records = await self._sup.journal.events(entity_id=case.id)
+        records = await self._sup.journal.events(entity_id=execution.id)
         moved = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
         if moved != task.SubtaskFailed.spelled:
             return None
-        return next((part for part in case.parts if part.id in case.data.waiting_for), None)
+        return next((part for part in execution.parts if part.id in execution.data.waiting_for), None)
 
     # ------------------------------------------------------------------ it waits for a worker
-    async def _queue(self, case: TaskExecution) -> None:
+    async def _queue(self, execution: TaskExecution) -> None:
         """Have its run and job wait for another worker."""
-        if case.has_run and case.run is Run.PENDING and case.job in (None, Job.PENDING):
-            if case.job is None:
-                case.open_job()
-            await self._load.queue(case)
-        elif not case.has_run or case.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
-            case.bury_run()
-            await self._load.open_again(case)
-        elif case.job is Job.RETRYING:
-            self._load.start(self._execution.wait, case, self._delay_left_s(case))
+        if execution.has_run and execution.run is Run.PENDING and execution.job in (None, Job.PENDING):
+            if execution.job is None:
+                execution.open_job()
+            await self._plan_run.queue(execution)
+        elif not execution.has_run or execution.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
+            execution.bury_run()
+            await self._plan_run.open_again(execution)
+        elif execution.job is Job.RETRYING:
+            self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         else:  # also where its job waits: its run may be left as it was under way, or where it decides
-            await self._execution.put_back(case, ORPHANED)
-            left_s = self._delay_left_s(case)
-            case.delayed |= case.run is Run.RETRYING and case.job is Job.QUEUED and left_s > 0.0
-            if is_delayed(case):
-                self._load.start(self._execution.wait, case, left_s)
+            await self._attempt_runner.put_back(execution, ORPHANED)
+            left_s = self._delay_left_s(execution)
+            execution.delayed |= execution.run is Run.RETRYING and execution.job is Job.QUEUED and left_s > 0.0
+            if is_delayed(execution):
+                self._plan_run.start(self._attempt_runner.wait, execution, left_s)
             else:
-                self._load.offer(case)
+                self._plan_run.offer(execution)
 
-    def _delay_left_s(self, case: TaskExecution) -> float:
+    def _delay_left_s(self, execution: TaskExecution) -> float:
         """What is left of its delay, which is all of it at most: while nobody was there it went on, too."""
-        delay_s = case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
-        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - case.run_changed_at))
+        delay_s = execution.run_data.cooldown_s if execution.run is Run.CIRCUIT_OPEN else execution.run_data.delay_s
+        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
 
-    async def _let_wait(self, case: TaskExecution) -> None:
+    async def _let_wait(self, execution: TaskExecution) -> None:
         """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'. If
         it was to be tried again, its delay goes on."""
-        if case.job is Job.RUNNING:
-            await case.post_job(job.WorkerLost(error=ORPHANED))
-        await self._load.decide(case, charged=False)
-        if case.job is None and case.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
-            await self._execution.renew(case)
-        elif is_delayed(case) and case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
-            self._load.start(self._execution.wait, case, self._delay_left_s(case))
-        elif case.job is Job.RETRYING:
-            await case.post_job(job.RetryDelayElapsed())
-        case.followed = case.run is Run.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
-        if case.followed:
-            self._load.equip(case, may_split=authorization.may_split(self._load, case))
-            self._load.offer(case)
+        if execution.job is Job.RUNNING:
+            await execution.post_job(job.WorkerLost(error=ORPHANED))
+        await self._plan_run.decide(execution, charged=False)
+        if execution.job is None and execution.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
+            await self._attempt_runner.renew(execution)
+        elif is_delayed(execution) and execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+            self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
+        elif execution.job is Job.RETRYING:
+            await execution.post_job(job.RetryDelayElapsed())
+        execution.followed = (
+            execution.run is Run.IN_PROGRESS
+            and execution.job is Job.QUEUED
+            and self._plan_run.lives(execution.session_id)
+        )
+        if execution.followed:
+            self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
+            self._plan_run.offer(execution)
 
     # ------------------------------------------------------------------ its session goes on
-    async def _with_session(self, case: TaskExecution) -> None:
-        self._load.equip(case, may_split=authorization.may_split(self._load, case))
-        match case.run:
+    async def _with_session(self, execution: TaskExecution) -> None:
+        self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
+        match execution.run:
             case Run.IN_PROGRESS:
-                case.followed = True
-                await self._offer_again(case)
+                execution.followed = True
+                await self._offer_again(execution)
             case Run.VALIDATING:
-                if case.job is Job.RUNNING:
-                    await case.post_job(job.ExecutionCompleted())
-                await self._closing.judge(case)
+                if execution.job is Job.RUNNING:
+                    await execution.post_job(job.ExecutionCompleted())
+                await self._pipeline.judge(execution)
             case _:
-                await self._try_again(case)
+                await self._try_again(execution)
 
-    async def _try_again(self, case: TaskExecution) -> None:
+    async def _try_again(self, execution: TaskExecution) -> None:
         """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
         what its supervisor had charged, and did not live to say of its job, is given back first."""
-        decides = case.run in (Run.FAILED, Run.TIMEOUT)
-        unheard = case.run is Run.RETRYING and case.job is Job.RUNNING and case.job_changed_at <= case.run_changed_at
+        decides = execution.run in (Run.FAILED, Run.TIMEOUT)
+        unheard = (
+            execution.run is Run.RETRYING
+            and execution.job is Job.RUNNING
+            and execution.job_changed_at <= execution.run_changed_at
+        )
         if unheard:
-            self._load.budget = self._load.budget.given_back()
-        await self._load.decide(case, charged=decides or unheard)
-        if self._is_settled(case):
-            await self._end_failed(case)
+            self._plan_run.budget = self._plan_run.budget.given_back()
+        await self._plan_run.decide(execution, charged=decides or unheard)
+        if self._is_settled(execution):
+            await self._end_failed(execution)
             return
-        tells = case.job is Job.RUNNING and (decides or unheard)
-        if tells and case.job_data.retry_count < case.job_data.max_retries:
-            await case.post_job(job.ExecutionFailed(error=case.run_data.last_error))
-        await self._queue(case)
+        tells = execution.job is Job.RUNNING and (decides or unheard)
+        if tells and execution.job_data.retry_count < execution.job_data.max_retries:
+            await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error))
+        await self._queue(execution)
 
     @staticmethod
-    def _is_settled(case: TaskExecution) -> bool:
+    def _is_settled(execution: TaskExecution) -> bool:
         """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
         claimed any more.)"""
-        if case.run is not Run.CIRCUIT_OPEN:
+        if execution.run is not Run.CIRCUIT_OPEN:
             return False
-        return not probes_left(case.run_data, task_run.CooldownExpired()) or case.job in (None, Job.VALIDATING)
+        return not probes_left(execution.run_data, task_run.CooldownExpired()) or execution.job in (
+            None,
+            Job.VALIDATING,
+        )
 
-    async def _offer_again(self, case: TaskExecution) -> None:
+    async def _offer_again(self, execution: TaskExecution) -> None:
         """Have its job wait for another worker, at once; its supervisor may have got anywhere on the way there."""
-        if case.job is Job.RUNNING:
-            await case.post_job(job.WorkerLost(error=ORPHANED))
-        if case.job is Job.RETRYING:
-            await case.post_job(job.RetryDelayElapsed())
-        self._load.offer(case)
+        if execution.job is Job.RUNNING:
+            await execution.post_job(job.WorkerLost(error=ORPHANED))
+        if execution.job is Job.RETRYING:
+            await execution.post_job(job.RetryDelayElapsed())
+        self._plan_run.offer(execution)
 
-    async def _end_failed(self, case: TaskExecution) -> None:
+    async def _end_failed(self, execution: TaskExecution) -> None:
         """Its run had failed for good, and it had not heard of that."""
-        error = case.run_data.last_error
-        if case.job is Job.VALIDATING:
-            await case.post_job(job.ValidationFailed(failed_rules=(error,)))
-        elif case.job is Job.RUNNING:
-            await case.post_job(job.ExecutionFailed(error=error, final=True))
-        await self._closing.end_records(case, error)  # whose worker was lost before has a job that waits
-        await self._closing.failed(case, error)
+        error = execution.run_data.last_error
+        if execution.job is Job.VALIDATING:
+            await execution.post_job(job.ValidationFailed(failed_rules=(error,)))
+        elif execution.job is Job.RUNNING:
+            await execution.post_job(job.ExecutionFailed(error=error, final=True))
+        await self._pipeline.end_records(execution, error)  # whose worker was lost before has a job that waits
+        await self._pipeline.failed(execution, error)
 
     # ------------------------------------------------------------------ it is lost
-    async def _without_session(self, case: TaskExecution) -> None:
-        row = self._sup.inherited.rows.get(case.session_id)
+    async def _without_session(self, execution: TaskExecution) -> None:
+        row = self._sup.inherited.rows.get(execution.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
-        if how == "aborted" and await is_stalled(self._sup.journal, case.session_id):
+        if how == "aborted" and await is_stalled(self._sup.journal, execution.session_id):
             how = "stalled"
-        above = case.part_of
+        above = execution.part_of
         match how:
             case "aborted":
-                await self._closing.cancelled(case, error)
+                await self._pipeline.cancelled(execution, error)
             case "failed":
-                await self._fail(case, error)
+                await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # its supervisor was to cancel it
-                await self._closing.cancelled(case, f"{above.name} is {above.result.outcome}")
-            case "stalled" if case.run is not Run.VALIDATING:
-                if case.run is Run.IN_PROGRESS:  # else it had been judged before the kill
-                    await self._execution.charge(case, late(Outcome("aborted", error, "")))
-                await self._try_again(case)
-            case _ if case.state is Task.CLAIMED:
+                await self._pipeline.cancelled(execution, f"{above.name} is {above.result.outcome}")
+            case "stalled" if execution.run is not Run.VALIDATING:
+                if execution.run is Run.IN_PROGRESS:  # else it had been judged before the kill
+                    await self._attempt_runner.charge(execution, as_timed_out(Outcome("aborted", error, "")))
+                await self._try_again(execution)
+            case _ if execution.state is Task.CLAIMED:
                 recovered = TransitionReason.ORPHAN_RECOVERED
-                await case.post(task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
-                await self._queue(case)
+                await execution.post(task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
+                await self._queue(execution)
             case _:
-                await case.post(task.Orphaned(reason=ORPHANED))
-                await self._adopt(case)
+                await execution.post(task.Orphaned(reason=ORPHANED))
+                await self._adopt(execution)
 
-    async def _adopt(self, case: TaskExecution) -> None:
+    async def _adopt(self, execution: TaskExecution) -> None:
         """An orphan: what the policy says, within its retries."""
         match self._sup.settings.recovery.orphans:
-            case "done" if self._is_at_work(case) and authorization.allows(self._load, case, "recovered"):
-                await self._finish(case)
-            case "open" | "done" if case.data.claims <= case.data.max_retries:
-                await self._give_up_validation(case)
+            case "done" if self._is_at_work(execution) and authorization.allows(self._plan_run, execution, "recovered"):
+                await self._finish(execution)
+            case "open" | "done" if execution.data.claims <= execution.data.max_retries:
+                await self._give_up_validation(execution)
                 recovered = TransitionReason.ORPHAN_RECOVERED
-                await case.post(task.Requeued(reason=ORPHANED, transition_reason=recovered))
-                await self._queue(case)
+                await execution.post(task.Requeued(reason=ORPHANED, transition_reason=recovered))
+                await self._queue(execution)
             case _:
-                await case.post(task.RecoveryFailed(reason=ORPHANED))
-                await self._closing.cancel_records(case, ORPHANED)
-                await self._closing.rest(case, ORPHANED)
+                await execution.post(task.RecoveryFailed(reason=ORPHANED))
+                await self._pipeline.cancel_records(execution, ORPHANED)
+                await self._pipeline.rest(execution, ORPHANED)
 
-    def _is_at_work(self, case: TaskExecution) -> bool:
+    def _is_at_work(self, execution: TaskExecution) -> bool:
         """An attempt was under way, or had been counted as done already. One that had failed waits for another: what it
         has left is no work that a crash interrupted."""
-        if not case.has_run:
-            return self._is_completed(case)
-        return case.run in (Run.IN_PROGRESS, Run.VALIDATING)
+        if not execution.has_run:
+            return self._is_completed(execution)
+        return execution.run in (Run.IN_PROGRESS, Run.VALIDATING)
 
-    async def _finish(self, case: TaskExecution) -> None:
+    async def _finish(self, execution: TaskExecution) -> None:
         """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
-        if case.has_run and case.run is Run.IN_PROGRESS:
-            await case.post_run(task_run.ExecutionCompleted())
-        if case.job is Job.RUNNING:
-            await case.post_job(job.ExecutionCompleted())
-        if case.has_run and case.run is Run.VALIDATING:
-            await case.post_run(task_run.TestsPassed())
-        if case.job is Job.VALIDATING:
-            await case.post_job(job.ValidationPassed())
-        elif case.job in (Job.QUEUED, Job.RETRYING):  # its worker was lost to a supervisor before
-            await case.post_job(job.UserCancelled(reason="recovery.orphans is done"))
-        await case.post(task.Recovered(reason="recovery.orphans is done", summary=case.data.summary))
-        await self._closing.deliver(case)
+        if execution.has_run and execution.run is Run.IN_PROGRESS:
+            await execution.post_run(task_run.ExecutionCompleted())
+        if execution.job is Job.RUNNING:
+            await execution.post_job(job.ExecutionCompleted())
+        if execution.has_run and execution.run is Run.VALIDATING:
+            await execution.post_run(task_run.TestsPassed())
+        if execution.job is Job.VALIDATING:
+            await execution.post_job(job.ValidationPassed())
+        elif execution.job in (Job.QUEUED, Job.RETRYING):  # its worker was lost to a supervisor before
+            await execution.post_job(job.UserCancelled(reason="recovery.orphans is done"))
+        await execution.post(task.Recovered(reason="recovery.orphans is done", summary=execution.data.summary))
+        await self._pipeline.deliver(execution)
 
-    async def _give_up_validation(self, case: TaskExecution) -> None:
+    async def _give_up_validation(self, execution: TaskExecution) -> None:
         """What was being tested is not there any more."""
-        if case.has_run and case.run is Run.VALIDATING:
-            await case.post_run(task_run.TestsFailed(error=ORPHANED))
-            await self._load.decide(case)
-            if case.job is Job.RUNNING:
-                await case.post_job(job.ExecutionCompleted())
-        if case.job is Job.VALIDATING:
-            await case.post_job(job.ValidationFailed(failed_rules=(ORPHANED,)))
+        if execution.has_run and execution.run is Run.VALIDATING:
+            await execution.post_run(task_run.TestsFailed(error=ORPHANED))
+            await self._plan_run.decide(execution)
+            if execution.job is Job.RUNNING:
+                await execution.post_job(job.ExecutionCompleted())
+        if execution.job is Job.VALIDATING:
+            await execution.post_job(job.ValidationFailed(failed_rules=(ORPHANED,)))
 
-    async def _fail(self, case: TaskExecution, error: str) -> None:
+    async def _fail(self, execution: TaskExecution, error: str) -> None:
         """Its session had given up, and the task had not heard of that."""
-        if case.run is Run.IN_PROGRESS:
+        if execution.run is Run.IN_PROGRESS:
             failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
-            await case.post_run(failed)
-        if case.run in (Run.FAILED, Run.CIRCUIT_OPEN):
-            await self._load.decide(case)
-        if case.run is Run.RETRYING:  # a plug-in wanted another try
-            if case.job is Job.RUNNING:
-                await case.post_job(job.ExecutionFailed(error=error))
-            await self._queue(case)
+            await execution.post_run(failed)
+        if execution.run in (Run.FAILED, Run.CIRCUIT_OPEN):
+            await self._plan_run.decide(execution)
+        if execution.run is Run.RETRYING:  # a plug-in wanted another try
+            if execution.job is Job.RUNNING:
+                await execution.post_job(job.ExecutionFailed(error=error))
+            await self._queue(execution)
             return
-        await self._give_up_validation(case)
-        if case.job is Job.RUNNING:
-            await case.post_job(job.ExecutionFailed(error=error, final=True))
-        await self._closing.end_records(case, error)
-        await self._closing.failed(case, error)
+        await self._give_up_validation(execution)
+        if execution.job is Job.RUNNING:
+            await execution.post_job(job.ExecutionFailed(error=error, final=True))
+        await self._pipeline.end_records(execution, error)
+        await self._pipeline.failed(execution, error)

@@ -27,15 +27,15 @@ from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.live_session import OwnTask
+from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
-from supervisor.work.providers import BreakerTransition, Providers, provider_key
+from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import TaskExecution
-from supervisor.work.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
-from supervisor.work.workers import Pool
+from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
+from supervisor.work.workers import WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
 
 __all__ = ["PlanRun"]
@@ -53,14 +53,14 @@ class PlanRun:
         stream: what it is done for.
     """
 
-    def __init__(self, sup: Supervisor, plan: Plan, pool: Pool, stream: WorkstreamEntity) -> None:
-        self.sup, self.plan, self.pool, self.stream = sup, plan, pool, stream
-        self.cases: dict[str, TaskExecution] = {}
+    def __init__(self, sup: Supervisor, plan: Plan, worker_pool: WorkerPool, workstream: WorkstreamEntity) -> None:
+        self.sup, self.plan, self.worker_pool, self.workstream = sup, plan, worker_pool, workstream
+        self.executions: dict[str, TaskExecution] = {}
         self.unsettled = 0
         """How many of them have no result yet."""
         self.backlog = Backlog(last_token=_last_token(sup))
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
-        self.providers = Providers()
+        self.providers = ProviderBreakers()
         self._at_work: dict[str, TaskExecution] = {}
         """Whose each session is."""
         self.durations = Durations()
@@ -72,13 +72,13 @@ class PlanRun:
         """Every task is settled, and stays so: what is to be said of the whole is being said."""
         self.over = OneShotEvent()
         """When nothing is begun of it any more."""
-        self.on_settled: Callable[[TaskExecution], None] = lambda case: None
+        self.on_settled: Callable[[TaskExecution], None] = lambda execution: None
         """Called when a task is settled."""
         self.split: Callable[..., Awaitable[Answer]] | None = None
         """How a task is split."""
         self.block: Callable[..., Awaitable[Answer]] | None = None
         """How its own agent has a task blocked."""
-        self.on_let_go: Callable[[TaskExecution], None] = lambda case: None
+        self.on_let_go: Callable[[TaskExecution], None] = lambda execution: None
         """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""
 
     # ------------------------------------------------------------------ the run
@@ -107,7 +107,7 @@ class PlanRun:
     @property
     def results(self) -> list[TaskResult]:
         """Of the tasks that are settled."""
-        return [case.result for case in self.cases.values() if case.result is not None]
+        return [execution.result for execution in self.executions.values() if execution.result is not None]
 
     @property
     def running(self) -> bool:
@@ -135,82 +135,82 @@ class PlanRun:
             await self.sup.stopping.wait()
 
     # ------------------------------------------------------------------ claims
-    def offer(self, case: TaskExecution) -> None:
+    def offer(self, execution: TaskExecution) -> None:
         """It can be claimed, as far as it is concerned; what nobody wants any more cannot."""
-        if case.unwanted or case.is_over:
+        if execution.unwanted or execution.is_over:
             return
-        self.backlog.ready(case.name)
+        self.backlog.ready(execution.name)
         self.wake()
 
-    async def give_back(self, case: TaskExecution) -> None:
+    async def give_back(self, execution: TaskExecution) -> None:
         """Nobody works on it any more: its worker has a slot again."""
-        claim, case.claim = case.claim, None
-        self.backlog.hold(case.name)
+        claim, execution.claim = execution.claim, None
+        self.backlog.hold(execution.name)
         if claim is None:
             return
         try:
-            await self.pool.done(claim.worker_id, case.name, case.cause)
+            await self.worker_pool.done(claim.worker_id, execution.name, execution.cause)
         finally:
-            if self.backlog.holder(case.name) == claim:
-                self.backlog.release(case.name, claim.token)
+            if self.backlog.holder(execution.name) == claim:
+                self.backlog.release(execution.name, claim.token)
             self.wake()
 
-    async def open_again(self, case: TaskExecution) -> None:
+    async def open_again(self, execution: TaskExecution) -> None:
         """The task is open again: a new run and a new job, for its agent, who tries next."""
-        case.checkpoint = case.checkpoint or case.last_checkpoint
-        case.open_run(self.limits_of(case))
-        await self.queue_again(case)
+        execution.checkpoint = execution.checkpoint or execution.last_checkpoint
+        execution.open_run(self.limits_of(execution))
+        await self.queue_again(execution)
 
-    def limits_of(self, case: TaskExecution) -> RunData:
+    def limits_of(self, execution: TaskExecution) -> RunData:
         """The bounds of its next run, and what that begins with."""
-        return checkpoints.follow_up(case, self.plan.task_lifecycle.value())
+        return checkpoints.follow_up(execution, self.plan.task_lifecycle.value())
 
-    async def queue_again(self, case: TaskExecution) -> None:
+    async def queue_again(self, execution: TaskExecution) -> None:
         """Its run is to be tried: a new job, for whoever tries next."""
-        case.open_job()
-        await self.queue(case)
+        execution.open_job()
+        await self.queue(execution)
 
-    async def queue(self, case: TaskExecution) -> None:
+    async def queue(self, execution: TaskExecution) -> None:
         """Its job, which is new, waits for whoever tries next."""
-        needed = (self.cases[name] for name in case.task.depends_on)
+        needed = (self.executions[name] for name in execution.task.depends_on)
         depends_on = tuple(one.completed_job for one in needed if one.completed_job)
-        await case.post_job(SchedulerAssigned(depends_on=depends_on))
-        self.offer(case)
+        await execution.post_job(SchedulerAssigned(depends_on=depends_on))
+        self.offer(execution)
 
     def lives(self, session_id: str) -> bool:
         """Whether that session can be asked for something."""
-        work, entity = self.sup.registry.works.get(session_id), self.sup.registry.entities.get(session_id)
+        work, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
         return (
             work is not None
             and entity is not None
-            and not (work.told or work.ending)
+            and not work.is_stopping
             and entity.state is not SessionState.STOPPED
         )
 
     # ------------------------------------------------------------------ attempts
-    async def decide(self, case: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
+    async def decide(self, execution: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
         """Leave the states in which the run decides; a retry that nobody may spend opens its circuit, as does what is
         *spent* already."""
-        while case.run in (Run.FAILED, Run.TIMEOUT):
-            await self.keep(case, case.run)
-            await case.post_run(task_run.RetryDecided(jitter=self._jitter(case)))
-        if charged and case.run is Run.RETRYING and (why := spent or self.spend_retry()):
-            await case.post_run(task_run.CircuitOpened(reason=why))
-        if case.run is Run.CIRCUIT_OPEN:
-            await self.keep(case, Run.CIRCUIT_OPEN)
-        if case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):  # while nobody else can have what it owns
-            await checkpoints.take_back(self.sup, case)
+        while execution.run in (Run.FAILED, Run.TIMEOUT):
+            await self.keep(execution, execution.run)
+            await execution.post_run(task_run.RetryDecided(jitter=self._jitter(execution)))
+        if charged and execution.run is Run.RETRYING and (why := spent or self.spend_retry()):
+            await execution.post_run(task_run.CircuitOpened(reason=why))
+        if execution.run is Run.CIRCUIT_OPEN:
+            await self.keep(execution, Run.CIRCUIT_OPEN)
+        if execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):  # while nobody else can have what it owns
+            await checkpoints.take_back(self.sup, execution)
 
-    async def keep(self, case: TaskExecution, state: Run) -> None:
+    async def keep(self, execution: TaskExecution, state: Run) -> None:
         """Its run enters *state*: keep what the plan wants kept there."""
-        await checkpoints.keep(self.sup, self.plan.task_lifecycle, case, state)
+        await checkpoints.keep(self.sup, self.plan.task_lifecycle, execution, state)
 
-    async def kept(self, case: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
+    async def kept(self, execution: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
         """The same, but for the record of it."""
-        return await checkpoints.kept(self.sup, self.plan.task_lifecycle, case, state)
+        return await checkpoints.kept(self.sup, self.plan.task_lifecycle, execution, state)
 
-    def _jitter(self, case: TaskExecution) -> float:
-        return 1.0 + self._random.uniform(-case.run_data.jitter, case.run_data.jitter)
+    def _jitter(self, execution: TaskExecution) -> float:
+        return 1.0 + self._random.uniform(-execution.run_data.jitter, execution.run_data.jitter)
 
     def spend_retry(self) -> str:
         """Spend one of the workstream's retries; why there is none, if so."""
@@ -222,16 +222,16 @@ class PlanRun:
         self.budget = left
         return ""
 
-    def agent_of(self, case: TaskExecution) -> str:
+    def agent_of(self, execution: TaskExecution) -> str:
         """Who tries next: those that it falls back on have their turn after a failure each."""
-        return next_agent(case.task.agent, case.task.fallback_agents, case.data.retries)
+        return next_agent(execution.task.agent, execution.task.fallback_agents, execution.data.retries)
 
-    def time_limit(self, case: TaskExecution) -> TimeLimit:
+    def time_limit(self, execution: TaskExecution) -> TimeLimit:
         """What an attempt may take: what its task says, or its scope; else the plan, or the limits of its session."""
         lifecycle = self.plan.task_lifecycle
-        if case.task.timeout_s is not None:
-            return TimeLimit(case.task.timeout_s)
-        if (kind := _kind_of(case)) is not None:
+        if execution.task.timeout_s is not None:
+            return TimeLimit(execution.task.timeout_s)
+        if (kind := _kind_of(execution)) is not None:
             return TimeLimit(self._timeouts.of(kind, self.durations.of(kind)), self._timeouts.hard_cap_s)
         return TimeLimit(lifecycle.default_timeout if "default_timeout" in lifecycle.model_fields_set else None)
 
@@ -240,92 +240,94 @@ class PlanRun:
         config = self.plan.agents.get(agent)
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
-    def claimed(self, case: TaskExecution) -> None:
+    def claimed(self, execution: TaskExecution) -> None:
         """It is about to be launched: of those that wait for a provider that failed, nobody else is, until it has an
         answer. (A task that waits for its subtasks is not: what they made is only looked at.)"""
-        if case.state is not Task.WAITING_FOR_SUBTASKS:
-            self._ask(case)
+        if execution.state is not Task.WAITING_FOR_SUBTASKS:
+            self._ask(execution)
 
-    def launched(self, case: TaskExecution) -> None:
-        case.began_s = self.now()
-        if case.asks != self.provider_of(case.agent):  # another agent has it, or it is tried again in its slot
-            self.withdrawn(case)
-            self._ask(case)
+    def launched(self, execution: TaskExecution) -> None:
+        execution.began_s = self.now()
+        if execution.asks != self.provider_of(
+            execution.agent
+        ):  # another agent has it, or it is tried again in its slot
+            self.withdrawn(execution)
+            self._ask(execution)
 
-    def _ask(self, case: TaskExecution) -> None:
-        key, now_s = self.provider_of(case.agent), self.now()
+    def _ask(self, execution: TaskExecution) -> None:
+        key, now_s = self.provider_of(execution.agent), self.now()
         if self.providers.allows(key, now_s):
-            case.asks = key
-            self._tell(case, self.providers.launched(key, case.name, now_s))
+            execution.asks = key
+            self._record_transition(execution, self.providers.launched(key, execution.name, now_s))
 
-    def ended(self, case: TaskExecution, failure: Failure | None) -> None:
+    def ended(self, execution: TaskExecution, failure: Failure | None) -> None:
         """An attempt has ended, with *failure* or well."""
         now_s = self.now()
-        if failure is None and case.began_s is not None:
-            self.durations.note(_kind_of(case), now_s - case.began_s)
-        asked, case.asks = case.asks or self.provider_of(case.agent), ""
-        self._tell(case, self.providers.ended(asked, case.name, now_s, failure))
+        if failure is None and execution.began_s is not None:
+            self.durations.note(_kind_of(execution), now_s - execution.began_s)
+        asked, execution.asks = execution.asks or self.provider_of(execution.agent), ""
+        self._record_transition(execution, self.providers.ended(asked, execution.name, now_s, failure))
 
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """The model of somebody's agent failed once; the agent may try again by itself."""
-        case = self._at_work.get(session_id.partition("/")[0])
-        work = self.sup.registry.works.get(session_id)
+        execution = self._at_work.get(session_id.partition("/")[0])
+        work = self.sup.registry.sessions.get(session_id)
         _, provider, why = PROBLEMS[failure.problem]
-        if case is not None and work is not None and provider:
+        if execution is not None and work is not None and provider:
             key = self.provider_of(work.profile.name)
-            self._tell(case, self.providers.troubled(key, case.name, self.now(), why))
+            self._record_transition(execution, self.providers.troubled(key, execution.name, self.now(), why))
 
-    def withdrawn(self, case: TaskExecution) -> None:
+    def withdrawn(self, execution: TaskExecution) -> None:
         """An attempt was ended before it could say anything."""
-        asked, case.asks = case.asks, ""
+        asked, execution.asks = execution.asks, ""
         if asked:
-            self.providers.withdrawn(asked, case.name, self.now())
+            self.providers.withdrawn(asked, execution.name, self.now())
             self.wake()
 
-    def _tell(self, case: TaskExecution, turned: BreakerTransition | None) -> None:
+    def _record_transition(self, execution: TaskExecution, turned: BreakerTransition | None) -> None:
         if turned is not None:
             told = {"provider": turned.key, "circuit": turned.state.value, "free_at_s": turned.free_at_s}
-            case.note("ProviderBreaker", told, turned.why)
+            execution.note("ProviderBreaker", told, turned.why)
             _log.warning("the breaker of a provider has turned", **told)
             self.wake()
 
-    def directory_of(self, case: TaskExecution) -> str:
+    def directory_of(self, execution: TaskExecution) -> str:
         """Where the agent of that task is configured to work."""
-        profile = self.sup.profile(case.agent)
+        profile = self.sup.profile(execution.agent)
         return self.sup.workdir if profile is None else profile.directory
 
-    def equip(self, case: TaskExecution, *, may_split: bool) -> None:
+    def attach_session(self, execution: TaskExecution, *, may_split: bool) -> None:
         """Its session may say that it is blocked, and perhaps split it. What its model meets is its."""
-        self._at_work[case.session_id] = case
-        work = self.sup.registry.works.get(case.session_id)
+        self._at_work[execution.session_id] = execution
+        work = self.sup.registry.sessions.get(execution.session_id)
         if work is not None and self.block is not None:
             split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
-            work.own_task = OwnTask(case.name, split, self.block, state_dir)
+            work.assigned_task = AssignedTask(execution.name, split, self.block, state_dir)
 
     # ------------------------------------------------------------------ ends
-    def settle(self, case: TaskExecution, outcome: str, error: str) -> None:
+    def settle(self, execution: TaskExecution, outcome: str, error: str) -> None:
         """Nothing more becomes of it in this run. What it was settled as first stands."""
-        if case.result is not None:
+        if execution.result is not None:
             return
-        case.result = case.ended(outcome, error)
-        self._at_work.pop(case.session_id, None)
-        self._count(case)
-        self.on_settled(case)
+        execution.result = execution.ended(outcome, error)
+        self._at_work.pop(execution.session_id, None)
+        self._count(execution)
+        self.on_settled(execution)
 
-    def _count(self, case: TaskExecution) -> None:
+    def _count(self, execution: TaskExecution) -> None:
         self.unsettled -= 1
-        case.settled.set()
+        execution.settled.set()
 
-    def unsettle(self, case: TaskExecution) -> None:
+    def unsettle(self, execution: TaskExecution) -> None:
         """Something may become of it after all: the run does not end before that is known."""
-        case.result, case.settled = None, OneShotEvent()
-        case.ending, case.unwanted = False, ""
+        execution.result, execution.settled = None, OneShotEvent()
+        execution.ending, execution.unwanted = False, ""
         self.unsettled += 1
 
-    def resettle(self, case: TaskExecution, result: TaskResult) -> None:
+    def resettle(self, execution: TaskExecution, result: TaskResult) -> None:
         """Nothing became of it: it is settled as it was."""
-        case.result = result
-        self._count(case)
+        execution.result = result
+        self._count(execution)
         self.wake()
 
 
@@ -335,8 +337,8 @@ def _last_token(sup: Supervisor) -> int:
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 
 
-def _kind_of(case: TaskExecution) -> TaskKind | None:
-    task = case.task
+def _kind_of(execution: TaskExecution) -> TaskKind | None:
+    task = execution.task
     if task.scope is None:
         return None
-    return TaskKind(Scope(task.scope), Complexity(task.complexity), task.role or "")
+    return TaskKind(TaskSize(task.scope), Complexity(task.complexity), task.role or "")

@@ -11,49 +11,53 @@ from supervisor.policies.error_classification import Failure
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["judge", "next_agent", "rank"]
+__all__ = ["next_agent", "rank", "reclassify_failure"]
 
 
-async def rank(load: PlanRun, case: TaskExecution) -> None:
+async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
     """Order a task among what can be claimed as the plug-ins see it, before it is offered."""
-    task = case.task
+    task = execution.task
     item = WorkItem(
-        id=case.name, agent=case.agent, priority=task.priority, role=task.role or "", depends_on=task.depends_on
+        id=execution.name,
+        agent=execution.agent,
+        priority=task.priority,
+        role=task.role or "",
+        depends_on=task.depends_on,
     )
-    priority = await load.sup.plugins.priority(item)
+    priority = await plan_run.sup.plugins.priority(item)
     if priority != task.priority:
-        case.note("Ranked", {"priority": priority, "planned": task.priority}, "a plug-in says so")
-        load.backlog.rank(case.name, priority)
+        execution.note("Ranked", {"priority": priority, "planned": task.priority}, "a plug-in says so")
+        plan_run.backlog.rank(execution.name, priority)
 
 
-async def judge(load: PlanRun, case: TaskExecution, failure: Failure, error: str) -> Failure:
+async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
     """The failure of an attempt as the plug-ins see it: one that rules out another attempt, or one that does not."""
-    attempt = _failed(load, case, error, failure.category.value)
-    again = await load.sup.plugins.retry(attempt)
+    attempt = _failed(plan_run, execution, error, failure.category.value)
+    again = await plan_run.sup.plugins.retry(attempt)
     permanent = failure.category is ErrorCategory.PERMANENT
     if again is None or again is not permanent:
         return failure
     category = ErrorCategory.UNKNOWN if again else ErrorCategory.PERMANENT
-    case.note("RetryJudged", {"again": again, "category": category.value}, f"a plug-in says so: {error}")
+    execution.note("RetryJudged", {"again": again, "category": category.value}, f"a plug-in says so: {error}")
     return failure._replace(category=category)
 
 
-async def next_agent(load: PlanRun, case: TaskExecution, planned: str) -> str:
+async def next_agent(plan_run: PlanRun, execution: TaskExecution, planned: str) -> str:
     """Who tries a task that has failed: *planned*, or another agent of the plan that a plug-in prefers."""
-    chosen = await load.sup.plugins.escalation(_failed(load, case, case.data.last_failure, ""))
+    chosen = await plan_run.sup.plugins.escalation(_failed(plan_run, execution, execution.data.last_failure, ""))
     if chosen is None or chosen == planned:
         return planned
-    case.note("Escalated", {"agent": chosen, "planned": planned}, "a plug-in says so")
+    execution.note("Escalated", {"agent": chosen, "planned": planned}, "a plug-in says so")
     return chosen
 
 
-def _failed(load: PlanRun, case: TaskExecution, error: str, category: str) -> FailedAttempt:
-    review = load.plan.review_of(case.task)
+def _failed(plan_run: PlanRun, execution: TaskExecution, error: str, category: str) -> FailedAttempt:
+    review = plan_run.plan.review_of(execution.task)
     return FailedAttempt(
-        task_id=case.name,
-        agent=case.agent,
-        attempt=max(1, case.data.claims),
+        task_id=execution.name,
+        agent=execution.agent,
+        attempt=max(1, execution.data.claims),
         error=error,
         category=category,
-        agents=tuple(name for name in load.plan.agents if review is None or name != review.agent),
+        agents=tuple(name for name in plan_run.plan.agents if review is None or name != review.agent),
     )

@@ -23,10 +23,10 @@ from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans import Plan, Settings
 from supervisor.plans.tasks import Placed, every_task
 from supervisor.ports import EntityRow
-from supervisor.recovery.resumable import Interrupted, digest_of
+from supervisor.recovery.resumable import InterruptedTask, digest_of
 from supervisor.work.task_execution import Checkpoint, checkpoint_after
 
-__all__ = ["PreviousRun", "before"]
+__all__ = ["PreviousRun", "find_previous_run"]
 
 _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
@@ -37,7 +37,7 @@ class PreviousRun(NamedTuple):
 
     workstream: str
     closed: Mapping[str, EntityRow]
-    unmerged: Mapping[str, Interrupted]
+    unmerged: Mapping[str, InterruptedTask]
     jobs: Mapping[str, str]
     again: Mapping[str, Checkpoint | None]
 
@@ -53,7 +53,7 @@ def _words(found: Checkpoint | None) -> str:
     return f"from {checkpoint_name(found.saved_as)} of {found.run}"
 
 
-def before(
+def find_previous_run(
     plan: Plan,
     settings: Settings,
     rows: Collection[EntityRow],
@@ -126,7 +126,7 @@ def _closed(
 
 def _unmerged(
     closed: Mapping[str, EntityRow], rows: Sequence[EntityRow], chain: AbstractSet[str]
-) -> Mapping[str, Interrupted]:
+) -> Mapping[str, InterruptedTask]:
     """Those that nobody merged, neither when they were closed nor in a run that resumed theirs, and was completed."""
     merged_by = [
         row.born_seq
@@ -138,7 +138,7 @@ def _unmerged(
     last = max(merged_by, default=0)
     recent = {name: row for name, row in closed.items() if row.born_seq > last}
     found = {name: (row, msgspec.json.decode(row.data, type=TaskData)) for name, row in recent.items()}
-    left = {name: Interrupted(row.id, Task(row.state), data) for name, (row, data) in found.items()}
+    left = {name: InterruptedTask(row.id, Task(row.state), data) for name, (row, data) in found.items()}
     return {name: one for name, one in left.items() if one.is_unmerged}
 
 

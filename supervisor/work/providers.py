@@ -14,7 +14,7 @@ from typing import NamedTuple
 from actors.breaker import Answered, Breaker, BreakerLimits, Circuit, Failed, Launched, Withdrawn
 from supervisor.policies.error_classification import Failure
 
-__all__ = ["BreakerTransition", "Providers", "provider_key"]
+__all__ = ["BreakerTransition", "ProviderBreakers", "provider_key"]
 
 
 def provider_key(adapter: str, provider: str) -> str:
@@ -31,7 +31,7 @@ class BreakerTransition(NamedTuple):
     free_at_s: float
 
 
-class Providers:
+class ProviderBreakers:
     """The breakers of all providers that anything was launched against. An unknown one is closed; "" is none."""
 
     def __init__(self, limits: BreakerLimits | None = None) -> None:

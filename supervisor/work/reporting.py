@@ -26,7 +26,7 @@ from supervisor.recovery.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
 
-__all__ = ["REPORTED", "RESULT", "Unreported", "unreported"]
+__all__ = ["REPORTED", "RESULT", "UnreportedResult", "read_unreported_result"]
 
 RESULT: Final = "Result"
 """The fact that says how the tasks of a workstream ended."""
@@ -36,7 +36,7 @@ REPORTED: Final = "ResultReported"
 _OUTCOMES: Final[Mapping[Task, str]] = {Task.CLOSED: "completed", Task.FAILED: "failed"}
 
 
-class Unreported(NamedTuple):
+class UnreportedResult(NamedTuple):
     """A result that nobody was given: its workstream, as the journal has it, and the last record of that."""
 
     result: PlanResult
@@ -51,7 +51,7 @@ class Unreported(NamedTuple):
         return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
 
 
-async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
+async def read_unreported_result(journal: Journal, workstream_id: str) -> UnreportedResult | None:
     """Read the result of a workstream that has ended; ``None`` if it was reported, or the workstream has none.
 
     Raises:
@@ -78,7 +78,7 @@ async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
-    return Unreported(PlanResult(tasks, error, workstream_id), row, last_seq)
+    return UnreportedResult(PlanResult(tasks, error, workstream_id), row, last_seq)
 
 
 async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:

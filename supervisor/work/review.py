@@ -22,7 +22,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = ["TRIES", "ReviewVerdict", "read_verdict", "reviewed"]
+__all__ = ["TRIES", "ReviewVerdict", "read_verdict", "review_work"]
 
 TRIES: Final = 2
 """How often a verdict is asked for, where none comes that can be read."""
@@ -57,14 +57,14 @@ class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"not reviewed: {self.problem}" if self.problem else f"rejected by review: {'; '.join(self.findings)}"
 
 
-class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The line of JSON."""
 
     verdict: str
     findings: list[str] = []
 
 
-async def reviewed(
+async def review_work(
     sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
 ) -> ReviewVerdict:
     """Have the work that *session_id* did on *task* reviewed, up to the commit *judged*; what came of it is on record.
@@ -89,10 +89,10 @@ async def reviewed(
         verdict = ReviewVerdict(
             approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id
         )
-    if session_id not in sup.registry.works:
+    if session_id not in sup.registry.sessions:
         raise Refused(f"session {session_id!r} was ended before its work was reviewed")
     told = {"agent": review.agent, **msgspec.to_builtins(verdict)}
-    sup.registry.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
+    sup.registry.record_fact(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
     return verdict
 
 
@@ -105,7 +105,7 @@ async def _end_earlier(sup: Supervisor, session_id: str) -> None:
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
     """One try: a session of its own."""
-    work = sup.registry.works.get(session_id)
+    work = sup.registry.sessions.get(session_id)
     if work is None:
         raise NoSuchEntity(session_id)
     session = await sup.start_session(
@@ -126,7 +126,7 @@ def read_verdict(text: str, session_id: str = "") -> ReviewVerdict:
     """The verdict on the last line of an answer; one with a ``problem`` where there is none."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
     try:
-        said = msgspec.json.decode(line, type=_Said)
+        said = msgspec.json.decode(line, type=_VerdictLine)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         return ReviewVerdict(approved=False, problem=f"the last line is no verdict: {error}", session_id=session_id)
     findings = tuple(one.strip()[:FINDING_CHARS_MAX] for one in said.findings[:FINDINGS_MAX] if one.strip())

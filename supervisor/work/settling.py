@@ -21,10 +21,10 @@ from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.task_run import Run, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import Link, LiveSession
+from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["settle"]
+__all__ = ["settle_turn"]
 
 ANSWER_S: Final = 5.0
 """Seconds in which a shim says what runs below it; measured: a few ms."""
@@ -38,23 +38,23 @@ SETTLED: Final = "TurnSettled"
 UNKNOWN: Final = "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
 
 
-async def settle(sup: Supervisor, case: TaskExecution) -> None:
-    """Return when no process of the turn of *case* runs; what was ended, or is unknown, is among its remarks."""
-    work = sup.registry.works.get(case.session_id)
+async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
+    """Return when no process of the turn of *execution* runs; what was ended, or is unknown, is among its remarks."""
+    work = sup.registry.sessions.get(execution.session_id)
     if work is None or work.connection is None:
         return
     if work.connection.outlived:
-        _remark(case, f"ended when its program had exited: {_named(work.connection.outlived)}")
-    await _Settling(sup, case, work, work.connection).run()
+        _remark(execution, f"ended when its program had exited: {_named(work.connection.outlived)}")
+    await _TurnSettlement(sup, execution, work, work.connection).run()
 
 
-class _Settling:
+class _TurnSettlement:
     """The wait for the processes of one turn."""
 
-    def __init__(self, sup: Supervisor, case: TaskExecution, work: LiveSession, connection: Link) -> None:
-        self._sup, self._case, self._connection = sup, case, connection
+    def __init__(self, sup: Supervisor, execution: TaskExecution, work: LiveSession, connection: Connection) -> None:
+        self._sup, self._execution_of, self._connection = sup, execution, connection
         self._timers = sup.registry.system.timers
-        self._settle_s = sup.registry.entity(case.session_id).data.limits.settle_s
+        self._settle_s = sup.registry.entity(execution.session_id).data.limits.settle_s
         self._ladder = work.policy.ladder
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class _Settling:
         with self._timers.limit(ANSWER_S):
             found = await self._connection.processes_of_turn()
             if found and number:
-                self._connection.strike(found, number)
+                self._connection.signal_processes(found, number)
             return found
         return None
 
@@ -90,29 +90,31 @@ class _Settling:
         with self._timers.limit(within_s):
             while found := await self._look(number):
                 for one in found:
-                    await self._connection.wait_gone(one.pid)
+                    await self._connection.wait_process_exit(one.pid)
         return await self._look()
 
     async def _record(self, event: TurnSettling) -> None:
         """Only a run under way is shown as waiting; a task that was cancelled or split just now has none."""
-        if self._case.has_run and self._case.run is Run.IN_PROGRESS:
+        if self._execution_of.has_run and self._execution_of.run is Run.IN_PROGRESS:
             with suppress(Refused):
-                await self._case.post_run(event)
+                await self._execution_of.post_run(event)
 
     def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:
         for one in left or ():
             ended.pop(one.pid, None)
         if ended:
-            _remark(self._case, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
+            _remark(self._execution_of, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
         if left:
-            _remark(self._case, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}")
+            _remark(
+                self._execution_of, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}"
+            )
         if left is None:
-            _remark(self._case, UNKNOWN)
+            _remark(self._execution_of, UNKNOWN)
 
 
-def _remark(case: TaskExecution, words: str) -> None:
-    case.remarks.append(words)
-    case.note(SETTLED, {}, words)
+def _remark(execution: TaskExecution, words: str) -> None:
+    execution.remarks.append(words)
+    execution.note(SETTLED, {}, words)
 
 
 def _named(processes: Iterable[ProcessSeen]) -> str:

@@ -22,7 +22,7 @@ from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.work.backlog import Item
+from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import WELL, TaskResult, unmerged_of
 
@@ -115,7 +115,7 @@ class TaskExecution:
         """There is nothing of an attempt where it works that was to be taken back."""
         self.checkpoint: Checkpoint | None = None
         """What its next run begins with."""
-        self.brought = False
+        self.is_imported = False
         """It was closed in the run of the plan that this one resumes."""
         self.born_s = anyio.current_time()
         self.began_s: float | None = None
@@ -241,17 +241,17 @@ class TaskExecution:
 
     @property
     def session_lives(self) -> bool:
-        return bool(self.session_id) and self.session_id in self._sup.registry.works
+        return bool(self.session_id) and self.session_id in self._sup.registry.sessions
 
     @property
     def works(self) -> bool:
         """Its session is on an attempt."""
         return self.session_lives and self.has_run and self.run is Run.IN_PROGRESS
 
-    def item(self, provider: str) -> Item:
+    def item(self, provider: str) -> BacklogItem:
         """What the backlog is to know of it."""
         when = self.task.when.task if self.task.when is not None else None
-        return Item(
+        return BacklogItem(
             id=self.name,
             priority=self.task.priority,
             needs=self.task.needs,
@@ -296,7 +296,7 @@ class TaskExecution:
     def open_job(self) -> None:
         """The scheduler's view of that run; of an earlier job of it nothing more is said."""
         if self._job is not None:
-            self._sup.registry.bury(self._job.id)
+            self._sup.registry.remove(self._job.id)
         limits = self.run_data
         data = JobData(
             max_retries=limits.max_attempts - 1,
@@ -309,9 +309,9 @@ class TaskExecution:
         wanted = self._sup.new_id(f"job:{self.name}")
         self._job = self._born(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
 
-    def bring(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
+    def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
         """It is not opened: it was settled in the run that this one resumes."""
-        self.brought, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
+        self.is_imported, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
         self.result = TaskResult(self.name, by, outcome, "", 0.0, *unmerged_of(rest))
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
@@ -321,7 +321,7 @@ class TaskExecution:
         self.session_id = task.data.claimed_by
 
     def _born(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
-        return self._sup.registry.birth(
+        return self._sup.registry.create_entity(
             kind,
             entity_id,
             parent_id=parent_id,
@@ -361,11 +361,11 @@ class TaskExecution:
 
     def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about its run."""
-        self._sup.registry.note(self.run_id, name, self.cause, told, reason=reason)
+        self._sup.registry.record_fact(self.run_id, name, self.cause, told, reason=reason)
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about the task."""
-        self._sup.registry.note(self.id, name, self.cause, told, reason=reason)
+        self._sup.registry.record_fact(self.id, name, self.cause, told, reason=reason)
 
     @property
     def cause(self) -> Cause:
@@ -376,10 +376,10 @@ class TaskExecution:
         """The run is over, and its job: they leave memory. One whose circuit is open rests in the journal."""
         for entity in (self._run, self._job):
             if entity is not None:
-                self._sup.registry.bury(entity.id)
+                self._sup.registry.remove(entity.id)
 
     def bury(self) -> None:
         """Nothing more will be said of it here: it leaves memory. One that has failed rests in the journal."""
         for entity in (self._run, self._job, self._entity):
             if entity is not None:
-                self._sup.registry.bury(entity.id)
+                self._sup.registry.remove(entity.id)

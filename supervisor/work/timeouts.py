@@ -16,7 +16,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = ["BASES_S", "FACTORS", "KINDS_MAX", "SAMPLES_MAX", "Complexity", "Durations", "Scope", "TaskKind", "Timeouts"]
+__all__ = [
+    "BASES_S",
+    "FACTORS",
+    "KINDS_MAX",
+    "SAMPLES_MAX",
+    "Complexity",
+    "Durations",
+    "TaskKind",
+    "TaskSize",
+    "Timeouts",
+]
 
 KINDS_MAX: Final = 256
 """Kinds of task whose durations are remembered; the one that was heard of longest ago is forgotten first."""
@@ -24,7 +34,7 @@ SAMPLES_MAX: Final = 100
 """The latest durations of one kind: enough for a 95th percentile, and old habits fade."""
 
 
-class Scope(StrEnum):
+class TaskSize(StrEnum):
     """How much a task is."""
 
     SMALL = "small"
@@ -41,8 +51,8 @@ class Complexity(StrEnum):
     HIGH = "high"
 
 
-BASES_S: Final[Mapping[Scope, float]] = MappingProxyType(
-    {Scope.SMALL: 900.0, Scope.MEDIUM: 1800.0, Scope.LARGE: 3600.0, Scope.XL: 7200.0}
+BASES_S: Final[Mapping[TaskSize, float]] = MappingProxyType(
+    {TaskSize.SMALL: 900.0, TaskSize.MEDIUM: 1800.0, TaskSize.LARGE: 3600.0, TaskSize.XL: 7200.0}
 )
 """Seconds that a task of that scope may take at medium complexity (resolution of the seeds, 15 minutes to 2 hours)."""
 FACTORS: Final[Mapping[Complexity, float]] = MappingProxyType(
@@ -54,7 +64,7 @@ FACTORS: Final[Mapping[Complexity, float]] = MappingProxyType(
 class TaskKind(NamedTuple):
     """Tasks that take about as long as each other: the same role, scope and complexity."""
 
-    scope: Scope
+    scope: TaskSize
     complexity: Complexity = Complexity.MEDIUM
     role: str = ""
 

@@ -43,7 +43,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["LOCAL", "Heart", "Pool", "Slot"]
+__all__ = ["LOCAL", "FreeWorker", "Heartbeat", "WorkerPool"]
 
 ACTOR = "pool"
 LOCAL = "local"
@@ -52,18 +52,18 @@ LOCAL = "local"
 _log = get_logger()
 
 
-Heart: TypeAlias = "Callable[[Pool, str, float], Coroutine[Any, Any, None]]"
-"""Beats for the worker of that id (``Pool.beat``), every so many seconds."""
+Heartbeat: TypeAlias = "Callable[[WorkerPool, str, float], Coroutine[Any, Any, None]]"
+"""Beats for the worker of that id (``WorkerPool.beat``), every so many seconds."""
 
 
-class Slot(NamedTuple):
+class FreeWorker(NamedTuple):
     """A worker that can take one more task; ``capabilities`` ``None`` are all that there are."""
 
     id: str
     capabilities: frozenset[str] | None
 
 
-class _Post(NamedTuple):
+class _WorkerSpec(NamedTuple):
     """What a worker is registered for: whoever takes its place is registered for the same."""
 
     name: str
@@ -83,7 +83,7 @@ class _Post(NamedTuple):
 class _Worker:
     """A worker as the pool sees it; its own table follows."""
 
-    def __init__(self, post: _Post, entity: Entity, now_s: float) -> None:
+    def __init__(self, post: _WorkerSpec, entity: Entity, now_s: float) -> None:
         self.post, self.entity = post, entity
         self.config, self.slots = post.config, post.config.slots
         self.id = entity.id
@@ -111,7 +111,7 @@ class _Worker:
         return self.registered.is_set() and not gone and len(self.held) < self.slots
 
 
-class Pool:
+class WorkerPool:
     """The workers of one run.
 
     Args:
@@ -122,13 +122,13 @@ class Pool:
     """
 
     def __init__(
-        self, sup: Supervisor, workers: Mapping[str, WorkerConfig], slots: int, *, heart: Heart | None = None
+        self, sup: Supervisor, workers: Mapping[str, WorkerConfig], slots: int, *, heartbeat: Heartbeat | None = None
     ) -> None:
         self._sup, self._registry = sup, sup.registry
         self._timers = sup.registry.system.timers
         self._named = dict(workers)
         self._slots: float = inf if workers else slots
-        self._heart = heart or _beat_on
+        self._heartbeat = heartbeat or _beat_on
         self._parent_id = ""
         self._workers: dict[str, _Worker] = {}
         self._free: dict[str, None] = {}
@@ -153,7 +153,7 @@ class Pool:
         for entity in [one for one in self._registry.entities.values() if self._is_left(one)]:
             await self._end_most_of(entity)
         for name, config in self._named.items():
-            self._hire(_Post(name, config, everything=False), cause)
+            self._hire(_WorkerSpec(name, config, everything=False), cause)
         if not self._named:
             self._hire(_local(int(self._slots)), cause)
         workers = [*self._workers.values()]
@@ -206,7 +206,7 @@ class Pool:
 
     def _end_left(self, entity: Entity) -> OneShotEvent:
         over = self._bury_at_its_end(entity)
-        self._registry.tell(
+        self._registry.send(
             entity.id, end_of_worker(entity)[-1], cause=Cause(entity.born_seq, None, ACTOR), lane=Lane.NORMAL
         )
         return over
@@ -222,7 +222,7 @@ class Pool:
                 self._say(worker, TaskCompleted(task_id=name, active_tasks=worker.active))
 
     # ------------------------------------------------------------------ who there is
-    def _hire(self, post: _Post, cause: Cause) -> None:
+    def _hire(self, post: _WorkerSpec, cause: Cause) -> None:
         slots, config = post.config.slots, post.config
         data = WorkerData(
             max_concurrent_tasks=slots,
@@ -230,7 +230,7 @@ class Pool:
             shutdown_s=config.shutdown_s,
             workstream=self._parent_id or "",
         )
-        entity = self._registry.birth(
+        entity = self._registry.create_entity(
             WORKER_KIND,
             self._sup.new_id(f"worker:{post.name}"),
             parent_id=self._parent_id,
@@ -259,12 +259,12 @@ class Pool:
         self._offer(worker)
         self._shut_down(worker)
         self.on_free()
-        await self._heart(self, worker.id, post.config.heartbeat_s)
+        await self._heartbeat(self, worker.id, post.config.heartbeat_s)
 
     def _bury_at_its_end(self, entity: Entity) -> OneShotEvent:
         """When its last record is durable, or never will be."""
         over = OneShotEvent()
-        entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.bury, entity.id))
+        entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.remove, entity.id))
         entity.on_buried = over.set
         return over
 
@@ -278,7 +278,7 @@ class Pool:
         """These workers from now on, or so many tasks at once where there are none of a name. One that is new, or not
         as it was, is hired; one that is not wanted any more takes nothing new, and goes on with what it has."""
         self._named, self._slots = dict(workers), inf if workers else slots
-        wanted = {_Post(name, config, everything=False) for name, config in workers.items()}
+        wanted = {_WorkerSpec(name, config, everything=False) for name, config in workers.items()}
         staying = [one for one in self._workers.values() if not (one.draining or one.ending)]
         for worker in staying:
             if worker.post not in wanted and (workers or not worker.post.everything):
@@ -291,10 +291,10 @@ class Pool:
             self._hire(post, Cause(actor=ACTOR))
 
     # ------------------------------------------------------------------ slots
-    def free(self) -> list[Slot]:
+    def free(self) -> list[FreeWorker]:
         """The workers that can take one more task, each once; who was given something last comes last."""
         left = self._slots - sum(len(worker.held) for worker in self._workers.values()) if not self._named else inf
-        return [Slot(one, self._workers[one].post.capabilities) for one in self._free] if left > 0 else []
+        return [FreeWorker(one, self._workers[one].post.capabilities) for one in self._free] if left > 0 else []
 
     def reserve(self, worker_id: str, name: str) -> None:
         """One of its slots is for that task, from now on.
@@ -442,7 +442,7 @@ class Pool:
 
     # ------------------------------------------------------------------ saying
     def _say(self, worker: _Worker, event: Event) -> None:
-        self._registry.tell(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
+        self._registry.send(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
 
     async def _post(self, worker: _Worker, event: Event, cause: Cause) -> None:
         try:
@@ -452,10 +452,10 @@ class Pool:
             _log.error("a worker could not be told", worker=worker.id, error=str(error))
 
 
-async def _beat_on(pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+async def _beat_on(pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
     while pool.beat(worker_id):
         await pool.pause(heartbeat_s)
 
 
-def _local(slots: int) -> _Post:
-    return _Post(LOCAL, WorkerConfig(slots=slots), everything=True)
+def _local(slots: int) -> _WorkerSpec:
+    return _WorkerSpec(LOCAL, WorkerConfig(slots=slots), everything=True)

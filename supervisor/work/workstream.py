@@ -84,7 +84,7 @@ class WorkstreamEntity:
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
         """Its log begins."""
         wanted = self._sup.new_id(f"workstream:{name}")
-        self._entity = self._sup.registry.birth(
+        self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
             wanted,
             parent_id=None,
@@ -129,41 +129,43 @@ class WorkstreamEntity:
         """It has more tasks."""
         await self._post(workstream.TasksAdded(count=count))
 
-    async def begun(self, case: TaskExecution) -> None:
+    async def begun(self, execution: TaskExecution) -> None:
         """A job of it runs."""
         if self.state is Workstream.READY:
             with suppress(Refused):  # two of them begin at once
-                await self._post(workstream.FirstTaskStarted(task_id=case.id), case.seq)
+                await self._post(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
-    async def failed(self, case: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
+    async def failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
         """A task has failed for good; the workstream too, if it was critical: then the result of what is *settled* is
         on record first."""
-        if case.task.critical and self.state is Workstream.EXECUTING:
-            self.note_result([*settled, case.ended("failed", error)])
-            await self._post(workstream.CriticalTaskFailed(task_id=case.id, error=error), case.seq)
+        if execution.task.critical and self.state is Workstream.EXECUTING:
+            self.note_result([*settled, execution.ended("failed", error)])
+            await self._post(workstream.CriticalTaskFailed(task_id=execution.id, error=error), execution.seq)
 
-    def note_use(self, used: Amounts) -> None:
+    def record_usage(self, used: Amounts) -> None:
         """All that its tasks' agents have used, by their own word."""
-        self._sup.registry.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
+        self._sup.registry.record_fact(
+            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words
+        )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """How its tasks ended; on record before its own end is, so that this end is never there without its result."""
         told = {"tasks": [one._asdict() for one in results]}
-        self._the().note(RESULT, Cause(self._seq, None, ACTOR), told)
+        self._the().record_fact(RESULT, Cause(self._seq, None, ACTOR), told)
         self.owes_result = True
 
     def note_reported(self, how: str) -> None:
         """Somebody was given its result, or wants none of it; *how* says so. Await-free: the record is on its way when
         this returns, and no task of the event loop has come between."""
         if self.owes_result:
-            self._the().note(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
+            self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
-    async def settled(self, cases: Iterable[TaskExecution]) -> None:
+    async def settled(self, executions: Iterable[TaskExecution]) -> None:
         """All its tasks are settled: it is to be validated, or has ended."""
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
-        count = Counter(_how(case) for case in cases if not case.brought)
+        count = Counter(_how(execution) for execution in executions if not execution.is_imported)
         completed, failed, cancelled = count["completed"] + self._withdrawn, count["failed"], count["cancelled"]
         if self.state is Workstream.READY and self._merged and not (failed or cancelled):
             await self._post(workstream.FirstTaskStarted(task_id=self._merged))
@@ -194,12 +196,12 @@ class WorkstreamEntity:
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:
-            self._sup.registry.bury(self.id)
+            self._sup.registry.remove(self.id)
 
 
-def _how(case: TaskExecution) -> str:
-    assert case.result is not None, "it is settled"
-    match case.result.outcome:
+def _how(execution: TaskExecution) -> str:
+    assert execution.result is not None, "it is settled"
+    match execution.result.outcome:
         case "completed" | "skipped":
             return "completed"
         case "failed":

@@ -15,51 +15,55 @@ from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.work.plan_run import PlanRun
 
-__all__ = ["keep_dossier", "note_use"]
+__all__ = ["export_workstream", "record_usage"]
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
 """Where the birth of a task, a worker, a job or a run names what it is for."""
 _log = get_logger()
 
 
-async def note_use(load: PlanRun) -> None:
+async def record_usage(plan_run: PlanRun) -> None:
     """Put on record, before it ends, what the workstream has used in all, under however many supervisors."""
     books = UsageBooks()
     try:
-        async for record in _since(load):
+        async for record in _since(plan_run):
             books.take(record)
     except JournalError as error:
-        _log.warning("what a workstream has used could not be summed up", workstream=load.stream.id, why=str(error))
+        _log.warning(
+            "what a workstream has used could not be summed up", workstream=plan_run.workstream.id, why=str(error)
+        )
         return
-    used = books.sums().get(load.stream.id)
+    used = books.sums().get(plan_run.workstream.id)
     if used is not None:
-        load.stream.note_use(used)
+        plan_run.workstream.record_usage(used)
 
 
-async def keep_dossier(load: PlanRun) -> None:
+async def export_workstream(plan_run: PlanRun) -> None:
     """Put all that was recorded of the workstream into the archive, if there is one."""
-    upkeep = load.sup.upkeep
+    upkeep = plan_run.sup.upkeep
     if upkeep is None:
         return
-    name = load.stream.id.replace(":", "-")
+    name = plan_run.workstream.id.replace(":", "-")
     try:
-        await upkeep.preserve(name, await _records(load))
+        await upkeep.preserve(name, await _records(plan_run))
     except (JournalError, OSError) as error:
-        _log.warning("the dossier of a workstream could not be written", workstream=load.stream.id, why=str(error))
+        _log.warning(
+            "the dossier of a workstream could not be written", workstream=plan_run.workstream.id, why=str(error)
+        )
 
 
-async def _records(load: PlanRun) -> list[LifecycleEvent]:
+async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
     """In their order; they are all there: nothing of a workstream leaves the journal while it is under way."""
-    about: set[str] = {load.stream.id}
-    async for record in _since(load):
+    about: set[str] = {plan_run.workstream.id}
+    async for record in _since(plan_run):
         _follow(record, about)
-    return [record async for record in _since(load) if _is_about(record.entity_id, about)]
+    return [record async for record in _since(plan_run) if _is_about(record.entity_id, about)]
 
 
-async def _since(load: PlanRun) -> AsyncIterator[LifecycleEvent]:
+async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
     """What was recorded since it was born."""
-    after = load.stream.born_seq - 1
-    while page := await load.sup.journal.events(after_seq=after):
+    after = plan_run.workstream.born_seq - 1
+    while page := await plan_run.sup.journal.events(after_seq=after):
         for record in page:
             yield record
         after = page[-1].seq

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.views import as_json, markdown, mermaid, table
+from actors.machine_views import as_json, markdown, mermaid, table
 from supervisor.cli.machines import FORMATS, reference_page, render
 from supervisor.lifecycles import MACHINES
 

@@ -40,7 +40,7 @@ from supervisor.policies.abort_plan import (
     ProcessFate,
     Receipt,
     SparedNode,
-    rungs_due,
+    stage_deadlines,
 )
 from supervisor.policies.redaction import printable
 from supervisor.work.results import TaskResult
@@ -246,7 +246,7 @@ PLAN = AbortPlan(
             kind="session",
             scope=AbortScope.SESSION,
             edge=None,
-            due=rungs_due(Ladder()),
+            due=stage_deadlines(Ladder()),
             processes=(PlannedProcess(owner="lead/docs:a1", pid=7), PlannedProcess(owner="lead/docs:t1:c1", pid=8)),
         ),
         PlannedNode(id="lead", kind="session", scope=AbortScope.SIBLING, edge="tool_to_sibling"),

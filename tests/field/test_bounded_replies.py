@@ -78,13 +78,13 @@ def agents(tmp_path: Path) -> dict[str, AgentConfig]:
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The most bytes that have waited for an agent, as the only item."""
-    seen, sort = [0], AgentIO.sort
+    seen, sort = [0], AgentIO.enqueue
 
     def watched(wire: AgentIO, outs: list[Out]) -> None:
         sort(wire, outs)
         seen[0] = max(seen[0], wire.unread_bytes)
 
-    monkeypatch.setattr(AgentIO, "sort", watched)
+    monkeypatch.setattr(AgentIO, "enqueue", watched)
     return seen
 
 

@@ -94,16 +94,16 @@ def test_a_shim_that_gives_no_reply_leaves_survivors_unknown(monkeypatch: pytest
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:
     """A process that may belong to two calls is unknown in the receipt of either, until its agent has ended."""
     tree: Any = SimpleNamespace(
-        system=SimpleNamespace(timers=TIMERS), note_in_turn=lambda *_: None, note=lambda *_: None
+        system=SimpleNamespace(timers=TIMERS), record_turn_fact=lambda *_: None, record_fact=lambda *_: None
     )
     work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(servers=()), cause=None)
     wire: Any = SimpleNamespace(process=Shim((seen(AGENT, 1), seen(101, 510, session=AGENT))))
     calls = {"k1": "c1", "k2": "c2"}
-    ends = tool_calls.CallEnds(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
+    ends = tool_calls.ToolCallTerminations(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
     for call in calls:
         assert anyio.run(ends.before_result, call) is False
     assert [(one.owner, one.survivors) for one in work.fates] == [("c1", "unknown"), ("c2", "unknown")]
-    ends.all_ended()
+    ends.note_processes_gone()
     assert [one.survivors for one in work.fates] == [0, 0]
 
 

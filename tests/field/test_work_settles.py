@@ -57,7 +57,7 @@ def in_main(scratch: Scratch) -> list[str]:
 def test_a_program_whose_shim_was_lost_may_still_run_something() -> None:
     """What was below a lost shim is unknown, and not nothing, when the work is judged."""
     link = ProcessConnection.__new__(ProcessConnection)
-    link._wire = AgentIO()
+    link._agent_io = AgentIO()
     link._is_unknown = True
     assert anyio.run(link.processes_of_turn) is None
 

@@ -13,7 +13,7 @@ from supervisor.embedding.runtime import Refused
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownValue
 from supervisor.policies.abort_plan import NoSiblings, Receipt
-from supervisor.runtime.live_session import Outcome
+from supervisor.runtime.live_session import Outcome, SessionPhase
 from tests.support import FrozenJournal, Run, ask, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
             receipts.append(await session.abort(reason=reason))
 
         group.start_soon(abort, "first")
-        while not run.sup.registry.works["s"].told:
+        while not run.sup.registry.sessions["s"].is_stopping:
             await anyio.lowlevel.checkpoint()
         await abort("second")
     by_answer = {one.already_ended: one for one in receipts}
@@ -164,10 +164,10 @@ async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more
 
         group.start_soon(abort, "first", False)
         await disk.frozen.wait()
-        while not run.sup.registry.works["s"].over.is_set():
+        while not run.sup.registry.sessions["s"].reached(SessionPhase.FINISHED).is_set():
             await anyio.lowlevel.checkpoint()
         group.start_soon(abort, "second", True)
-        while not run.sup.registry.works["s"].asked.later:  # type: ignore[union-attr]
+        while not run.sup.registry.sessions["s"].stop_request.later:  # type: ignore[union-attr]
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
     by_answer = {one.already_ended: one for one in receipts}
@@ -275,11 +275,11 @@ async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
         assert kid.state == "Initializing"
         [adopted] = [one for one in run.events(kid.id) if one.event == "Adopted"]
         assert (adopted.metadata["left"], adopted.metadata["parent"]) == ("top/middle", "top")
-        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.registry.works[kid.id].policy
+        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.registry.sessions[kid.id].policy
         assert {one.id for one in run.sup.plan_abort("top", SESSION).nodes} == {"top"}
         await top.abort(reason="no")
         assert kid.state == "Initializing"
-        assert run.sup.registry.works[kid.id].parent_id is None
+        assert run.sup.registry.sessions[kid.id].parent_id is None
         assert [one.id for one in (await kid.abort(reason="now it")).nodes] == [kid.id]
 
 
@@ -303,7 +303,7 @@ async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: Can
         await begun.wait()
         receipt = await top.abort(reason="no")
         assert {one.id: one.outcome for one in receipt.nodes} == {"top/kid": "requested", "top": "ended"}
-        assert run.sup.registry.works["top/kid"].heard.is_set() or not heard
+        assert run.sup.registry.sessions["top/kid"].reached(SessionPhase.TERMINATING).is_set() or not heard
         let_go.set()
     [ended] = run.transitions("Ended", "top/kid")
     assert ended.seq > run.transitions("Ended", "top")[0].seq

@@ -20,6 +20,7 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
+from supervisor.runtime.live_session import SessionPhase
 from tests.support import (
     AGENTS,
     DEADLINE_S,
@@ -525,7 +526,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> 
         group.start_soon(abort)
         await roll.all_gone()
         await gone(*pids_of(run.events(), "lead"))
-        await run.sup.registry.works["lead"].over.wait()
+        await run.sup.registry.sessions["lead"].reached(SessionPhase.FINISHED).wait()
         assert (len(run.events()), receipts) == (durable, [])
         journal.thaw.set()
         assert (await run.asked.result()).outcome == "aborted"

@@ -31,7 +31,7 @@ async def carried_out(runner: PlanRunner, plan: Plan, scope: anyio.CancelScope) 
 async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
     """It is being given up; whatever its tasks would be told by now, they have been."""
     scope.cancel()
-    while runner.load.running:
+    while runner.plan_run.running:
         await checkpoint()
     for _ in range(20):
         await checkpoint()
@@ -62,8 +62,8 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
         runner = PlanRunner(run.sup)
         scope = anyio.CancelScope()
 
-        async def post_and_give_up(case: TaskExecution, event: Event) -> None:
-            await post(case, event)
+        async def post_and_give_up(execution: TaskExecution, event: Event) -> None:
+            await post(execution, event)
             if isinstance(event, Reopened):
                 await given_up(runner, scope)
 
@@ -72,7 +72,7 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
             group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
-                await runner.operating.reset("a", by=ME)
+                await runner.commands.reset("a", by=ME)
     assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
     assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
 
@@ -84,19 +84,19 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.registry.system
 
-        async def post_to_a_busy_one(case: TaskExecution, event: Event) -> None:
+        async def post_to_a_busy_one(execution: TaskExecution, event: Event) -> None:
             if isinstance(event, Reopened):
-                cell = system.cell(case.id)
+                cell = system.cell(execution.id)
                 assert cell is not None
                 cell.going = False  # its mailbox fills, and nothing is handled
-                group.start_soon(give_up, case)
-            await post(case, event)
+                group.start_soon(give_up, execution)
+            await post(execution, event)
 
-        async def give_up(case: TaskExecution) -> None:
+        async def give_up(execution: TaskExecution) -> None:
             await given_up(runner, scope)
-            cell = system.cell(case.id)
+            cell = system.cell(execution.id)
             assert cell is not None
-            cell.going = True
+            cell.running = True
             cell.dispatcher.make_runnable(cell)
 
         monkeypatch.setattr(TaskExecution, "post", post_to_a_busy_one)
@@ -104,7 +104,7 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
             group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
-                await runner.operating.reset("a", by=ME)
+                await runner.commands.reset("a", by=ME)
     assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
 
 
@@ -119,9 +119,9 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
         async def give() -> None:
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 if command == "split":
-                    await runner.operating.split("a", (task("a1", "true"),), by=ME)
+                    await runner.commands.split("a", (task("a1", "true"),), by=ME)
                 else:
-                    await runner.operating.approve("a", by=ME)
+                    await runner.commands.approve("a", by=ME)
 
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
@@ -129,7 +129,7 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
                 await until(run.sup, "started", "task:a")
             else:
                 await until(run.sup, "Born", "task:a", outcome="born")
-            lock = runner.load.cases["a"].lock
+            lock = runner.plan_run.executions["a"].lock
             async with lock:
                 group.start_soon(give)
                 await until(run.sup, "Commanded", "task:a", outcome="fact")
@@ -159,8 +159,8 @@ def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[any
     that is over."""
     post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
-    async def given_up_then(case: TaskExecution, event: Event) -> None:
-        await post(case, event)
+    async def given_up_then(execution: TaskExecution, event: Event) -> None:
+        await post(execution, event)
         if isinstance(event, kind):
             scope.cancel()
             await over.wait()
@@ -177,7 +177,7 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         runner, states = PlanRunner(run.sup), list[str]()
 
         async def approve() -> None:
-            states.append((await runner.operating.approve("a", by=ME)).state)
+            states.append((await runner.commands.approve("a", by=ME)).state)
 
         async with anyio.create_task_group() as group:
             group.start_soon(approve)
@@ -204,7 +204,7 @@ async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: p
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "approval_requested", "task:a")
-            states.append((await runner.operating.approve("a", by=ME)).state)
+            states.append((await runner.commands.approve("a", by=ME)).state)
         assert states == ["CLOSED"]
         assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
         assert path_of(run.events(), "task:b")[-1] == "CANCELLED"
@@ -219,7 +219,7 @@ async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monke
 
         async def deny() -> None:
             await until(run.sup, "approval_requested", "task:a")
-            states.append((await runner.operating.reject("a", by=ME, reason="no")).state)
+            states.append((await runner.commands.reject("a", by=ME, reason="no")).state)
 
         async with anyio.create_task_group() as group:
             group.start_soon(deny)
@@ -240,9 +240,9 @@ async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
             await until(run.sup, "execution_failed", "job:a")
-            runner.load.cases["a"].ending = True
+            runner.plan_run.executions["a"].ending = True
             with pytest.raises(Refused, match="about to end"):
-                await runner.operating.reset("a", by=ME)
+                await runner.commands.reset("a", by=ME)
             assert path_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
             group.cancel_scope.cancel()
 
@@ -253,8 +253,8 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
     """The plan is given up while that is decided: a reset that waits for it does not wait for ever."""
     post_run, failed, commanded = TaskExecution.post_run, anyio.Event(), anyio.Event()
 
-    async def held(case: TaskExecution, event: Event) -> None:
-        await post_run(case, event)
+    async def held(execution: TaskExecution, event: Event) -> None:
+        await post_run(execution, event)
         if isinstance(event, ExecutionFailed):
             failed.set()
             await commanded.wait()
@@ -274,5 +274,5 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
             await failed.wait()
             group.start_soon(give_up)
             with pytest.raises(Refused):  # for that, or since it has failed with its plan
-                await runner.operating.reset("a", by=ME)
+                await runner.commands.reset("a", by=ME)
     assert path_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come

@@ -18,7 +18,8 @@ import anyio.from_thread
 import pytest
 from trio.lowlevel import enable_ki_protection
 
-from actors import ActorSystem, nursery, open_system
+from actors import ActorSystem, open_system
+from actors import system as nursery
 from supervisor.__main__ import main
 from supervisor.cli import run as app
 from supervisor.control.error_messages import DONE, INTERRUPTED

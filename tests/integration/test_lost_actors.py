@@ -55,7 +55,7 @@ async def test_a_session_that_crashes_takes_those_below_along(tmp_path: Path) ->
             assert [one.outcome for one in results] == ["failed"] * 3
             assert "its parent was lost" in results[2].error
             assert (await other.run("still here")).text == "still here"
-            assert set(sup.registry.works) == {"other"}
+            assert set(sup.registry.sessions) == {"other"}
 
 
 async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> 
     assert sorted(ends) == sorted(ids)
     assert all(run.row(one).ended for one in ids)
     assert all(parent is None or ends[one] < ends[parent] for one, parent in parents.items())
-    assert (run.sup.registry.works, run.sup.registry.entities) == ({}, {})
+    assert (run.sup.registry.sessions, run.sup.registry.entities) == ({}, {})
 
 
 async def no_more_than(tasks: int, actors: int, run: Run) -> None:
@@ -126,7 +126,7 @@ class Count:
 
 async def check_abort(run: Run, before: Count) -> None:
     """Abort the root and check that everything is over: receipt, records, tasks, actors."""
-    parents = {work.session_id: work.parent_id for work in run.sup.registry.works.values()}
+    parents = {work.session_id: work.parent_id for work in run.sup.registry.sessions.values()}
     receipt = await abort_root(run)
     check_receipt(receipt, list(parents), parents)
     check_ends(run, list(parents), parents)
@@ -188,7 +188,7 @@ async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
         root = await run.sup.start_session("root", agent=crowd.delegating)
         group.start_soon(root.run, str(levels - 1))
         await crowd.all_hang()
-        assert len(run.sup.registry.works) == levels
+        assert len(run.sup.registry.sessions) == levels
         await check_abort(run, before)
 
 

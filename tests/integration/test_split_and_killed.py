@@ -21,7 +21,7 @@ from supervisor.host import factories
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.plugins.reading import load_plan
-from supervisor.recovery.resumable import heirs_of
+from supervisor.recovery.resumable import resumed_ids
 from supervisor.work.plan_runner import PlanRunner
 from tests.support import check_records, path_of
 
@@ -99,7 +99,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
             agents=plan.agents,
             settings=plan.settings,
             workdir=tmp_path,
-            choose=partial(heirs_of, plan),
+            choose=partial(resumed_ids, plan),
         ) as sup:
             async with anyio.create_task_group() as group, sup.subscribe(after_seq=0) as events:
                 group.start_soon(PlanRunner(sup).run, plan)

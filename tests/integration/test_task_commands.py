@@ -68,8 +68,8 @@ def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -
 class Going:
     """A plan that runs, and what came of it in the end."""
 
-    def __init__(self, run: Run, operating: TaskCommands) -> None:
-        self.run, self.operating = run, operating
+    def __init__(self, run: Run, commands: TaskCommands) -> None:
+        self.run, self.commands = run, commands
         self.results: list[PlanResult] = []
 
     @property
@@ -92,7 +92,7 @@ async def going(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIte
     """Run *plan*; in the block it is under way, and after it it has ended."""
     async with supervising(workdir, settings=plan.settings, agents=plan.agents, refused=refused) as run:
         runner = PlanRunner(run.sup)
-        under_way = Going(run, runner.operating)
+        under_way = Going(run, runner.commands)
 
         async def carry_out() -> None:
             under_way.results.append(await runner.run(plan))
@@ -123,8 +123,8 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     """It is born PLANNED and begun when it is approved, and the operator is the root of what follows."""
     async with going(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
-        assert await plan.operating.planned() == ("a",)
-        answer = await plan.operating.approve("a", by=ME, reason="go")
+        assert await plan.commands.planned() == ("a",)
+        answer = await plan.commands.approve("a", by=ME, reason="go")
         assert (answer.entity_id, answer.state) == ("task:a", "OPEN")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert plan.path("a") == ["PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
@@ -139,9 +139,9 @@ async def test_who_commands_may_have_any_name(tmp_path: Path) -> None:
     """What UTF-8 cannot hold of it is escaped on record."""
     async with going(tmp_path, plan_of(task("a", approval="before"), task("b", approval="after"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
-        await plan.operating.approve("a", by="caf\udce9")
+        await plan.commands.approve("a", by="caf\udce9")
         await plan.until("approval_requested", "task:b")
-        await plan.operating.approve("b", by="caf\udce9")
+        await plan.commands.approve("b", by="caf\udce9")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     commanded = [one.actor for one in plan.run.events() if one.event == "Commanded"]
     assert commanded == [r"caf\udce9", r"caf\udce9"]
@@ -152,10 +152,10 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
     tasks = (task("a"), task("b"), task("c", "true", "b"))
     async with going(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
-        assert await plan.operating.planned() == ("a", "b", "c")
-        assert (await plan.operating.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
+        assert await plan.commands.planned() == ("a", "b", "c")
+        assert (await plan.commands.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
         await plan.until("rejected", "task:c")
-        await plan.operating.approve("a", by=ME)
+        await plan.commands.approve("a", by=ME)
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "blocked"}
     assert "rejected by operator:me: not now" in plan.result.tasks["b"].error
 
@@ -165,7 +165,7 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
     async with going(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
         await plan.until("approval_requested", "task:a")
         await plan.until("closed", "task:b")
-        answer = await plan.operating.approve("a", by=ME)
+        answer = await plan.commands.approve("a", by=ME)
         assert answer.state == "CLOSED"
     assert plan.outcomes() == {"a": "completed", "b": "completed", "c": "completed"}
     (granted,) = plan.run.transitions("approval_granted", "task:a")
@@ -176,9 +176,9 @@ async def test_a_result_that_is_rejected_is_tried_again(tmp_path: Path) -> None:
     """The task has failed with the reason, and is claimed anew within its retries."""
     async with going(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
         await plan.until("approval_requested", "task:a")
-        assert (await plan.operating.reject("a", by=ME, reason="no tests")).state == "FAILED"
+        assert (await plan.commands.reject("a", by=ME, reason="no tests")).state == "FAILED"
         await plan.until("approval_requested", "task:a", number=2)
-        await plan.operating.approve("a", by=ME)
+        await plan.commands.approve("a", by=ME)
     assert plan.outcomes() == {"a": "completed"}
     states = plan.path("a")
     assert states[states.index("PENDING_APPROVAL") :][:3] == ["PENDING_APPROVAL", "FAILED", "OPEN"]
@@ -187,12 +187,12 @@ async def test_a_result_that_is_rejected_is_tried_again(tmp_path: Path) -> None:
 async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate) -> None:
     """Given again it has the same answer; without the id, the table refuses it."""
     async with going(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
-        first = await plan.operating.approve("a", by=ME, command_id="c")
+        first = await plan.commands.approve("a", by=ME, command_id="c")
         await plan.until("closed", "task:a")
-        again = await plan.operating.approve("a", by=ME, command_id="c")
+        again = await plan.commands.approve("a", by=ME, command_id="c")
         assert (again.repeated, again.seq, again.state) == (True, first.seq, first.state)
         with pytest.raises(Refused, match="task: approved in CLOSED"):
-            await plan.operating.approve("a", by=ME)
+            await plan.commands.approve("a", by=ME)
         await gate("one")
     assert len(plan.run.transitions("approved")) == 1
 
@@ -201,10 +201,10 @@ async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
     """Neither by its name nor by its id is it there."""
     async with going(tmp_path, plan_of(task("a", HELD))) as plan:
         with pytest.raises(NoSuchEntity, match="'z'"):
-            await plan.operating.approve("z", by=ME)
+            await plan.commands.approve("z", by=ME)
         await gate("one")
     with pytest.raises((Refused, NoSuchEntity)):
-        await plan.operating.cancel("a", by=ME)
+        await plan.commands.cancel("a", by=ME)
 
 
 # ------------------------------------------------------------------------------------------------------------ cancel
@@ -212,7 +212,7 @@ async def test_a_task_that_is_worked_on_is_cancelled(tmp_path: Path, gate: Gate)
     """Its session is ended, its run and job are cancelled, and what depends on it is not begun."""
     async with going(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
         await plan.until("started", "task:a")
-        assert (await plan.operating.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
+        assert (await plan.commands.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
     assert plan.outcomes() == {"a": "aborted", "b": "blocked", "c": "completed"}
     assert path_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
     assert path_of(plan.run.events(), "job:a")[-1] == "cancelled"
@@ -223,13 +223,13 @@ async def test_a_task_that_waits_is_cancelled(tmp_path: Path, gate: Gate) -> Non
     tasks = (task("a", HELD), task("b", "true", "a"), task("c", approval="after"), task("d", approval="before"))
     async with going(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("approval_requested", "task:c")
-        await plan.operating.cancel("b", by=ME)
-        await plan.operating.cancel("c", by=ME)
+        await plan.commands.cancel("b", by=ME)
+        await plan.commands.cancel("c", by=ME)
         with pytest.raises(Refused, match="task: cancelled in PLANNED; allowed here: approved, rejected"):
-            await plan.operating.cancel("d", by=ME)
-        await plan.operating.reject("d", by=ME, reason="x")
+            await plan.commands.cancel("d", by=ME)
+        await plan.commands.reject("d", by=ME, reason="x")
         with pytest.raises(Refused, match="task: cancelled in CANCELLED"):
-            await plan.operating.cancel("b", by=ME)
+            await plan.commands.cancel("b", by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "aborted"}
 
@@ -240,7 +240,7 @@ async def test_a_task_is_taken_from_its_session(tmp_path: Path, gate: Gate) -> N
     async with going(tmp_path, plan_of(task("a", f"echo x >> log; test -e done || {HELD}"))) as plan:
         await plan.until("started", "task:a")
         (tmp_path / "done").touch()
-        assert (await plan.operating.requeue("a", by=ME, reason="too slow")).state == "OPEN"
+        assert (await plan.commands.requeue("a", by=ME, reason="too slow")).state == "OPEN"
     assert plan.outcomes() == {"a": "completed"}
     assert plan.path("a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     (requeued,) = plan.run.transitions("requeued", "task:a")
@@ -254,9 +254,9 @@ async def test_what_is_not_worked_on_cannot_be_taken_away(tmp_path: Path, gate: 
     async with going(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="task: requeued in OPEN"):
-            await plan.operating.requeue("b", by=ME)
+            await plan.commands.requeue("b", by=ME)
         with pytest.raises(Refused, match="task: unclaimed in IN_PROGRESS"):
-            await plan.operating.unclaim("a", by=ME)
+            await plan.commands.unclaim("a", by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
@@ -267,7 +267,7 @@ async def test_a_task_that_was_given_up_is_tried_afresh(tmp_path: Path, gate: Ga
     async with going(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
         await plan.until("DeadLettered", "task:a", outcome="fact")
         (tmp_path / "done").touch()
-        assert (await plan.operating.reset("a", by=ME, reason="mended")).state == "OPEN"
+        assert (await plan.commands.reset("a", by=ME, reason="mended")).state == "OPEN"
         await plan.until("closed", "task:a")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
@@ -283,7 +283,7 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
         await plan.until("execution_failed", "job:a")
         (tmp_path / "done").touch()
-        assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
@@ -293,7 +293,7 @@ async def test_a_circuit_that_was_reset_is_not_tried_by_a_supervisor_that_ends(t
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with going(tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick().limits)) as plan:
         await plan.until("retry_decided", "run:a")
-        assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "failed"}
     assert plan.run.row("run:a").state == "CANCELLED"
@@ -312,7 +312,7 @@ async def test_a_run_that_was_reset_waits_as_it_decides(tmp_path: Path, gate: Ga
     tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
     async with going(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
-        assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
@@ -323,7 +323,7 @@ async def test_a_run_that_was_reset_does_not_wait_for_ever(tmp_path: Path, gate:
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
-        await plan.operating.reset("a", by=ME)
+        await plan.commands.reset("a", by=ME)
         await plan.until("retry_decided", "run:a", number=3)
         await anyio.wait_all_tasks_blocked()  # it waits in its slot
         await plan.run.sup.stop()
@@ -337,7 +337,7 @@ async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate)
     async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="run: manual_reset in IN_PROGRESS"):
-            await plan.operating.reset("a", by=ME)
+            await plan.commands.reset("a", by=ME)
         await gate("one")
 
 
@@ -347,7 +347,7 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
     async with going(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
         await plan.until("started", "task:a")
         parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
-        answer = await plan.operating.split("b", parts, by=ME)
+        answer = await plan.commands.split("b", parts, by=ME)
         assert (answer.state, answer.subtasks) == ("WAITING_FOR_SUBTASKS", ("task:b1", "task:b2"))
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed", "b2": "completed"}
@@ -363,8 +363,8 @@ async def test_a_part_of_what_is_not_begun_is_not_split(tmp_path: Path, gate: Ga
     async with going(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b1' is a part of 'b', which is not begun; split it after that"):
-            await plan.operating.split("b1", (task("b11", "true"),), by=ME)
-        await plan.operating.approve("b", by=ME)
+            await plan.commands.split("b1", (task("b11", "true"),), by=ME)
+        await plan.commands.approve("b", by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed"}
 
@@ -375,7 +375,7 @@ async def test_what_may_not_be_wanted_is_not_split(tmp_path: Path, gate: Gate) -
     async with going(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b' has a condition, and its moment is not there yet; split it after that"):
-            await plan.operating.split("b", (task("b1", "true"),), by=ME)
+            await plan.commands.split("b", (task("b1", "true"),), by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "skipped"}
 
@@ -386,7 +386,7 @@ async def test_what_the_plan_splits_is_not_split_before_its_turn(tmp_path: Path,
     async with going(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b' has subtasks, and waits for 'a'; split it after that"):
-            await plan.operating.split("b", (task("b2", "true"),), by=ME)
+            await plan.commands.split("b", (task("b2", "true"),), by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed"}
 
@@ -397,7 +397,7 @@ async def test_a_task_is_split_while_it_is_worked_on(tmp_path: Path, gate: Gate,
     """The turn under way may end before its subtasks or after them, well or not: the task is closed after both."""
     async with going(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
         await plan.until("started", "task:a")
-        await plan.operating.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
+        await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
         if last == "its turn":
             await gate("two")
             await plan.until("closed", "task:a1")
@@ -417,7 +417,7 @@ async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) 
     async with going(tmp_path, plan_of(tries, lifecycle=waits, limits=quick().limits)) as plan:
         await plan.until("retry_decided", "run:a")
         await plan.until("execution_failed", "job:a")
-        await plan.operating.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
+        await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
         await plan.until("retry_delay_elapsed", "job:a")
         await gate("two")
     assert plan.outcomes() == {"a": "completed", "a1": "completed"}
@@ -451,18 +451,18 @@ async def test_a_split_that_comes_too_late_leaves_nothing_to_do(
     """The task came to its end after its subtasks were born: they are skipped, and the run ends."""
     post = TaskExecution.post
 
-    async def late(case: TaskExecution, event: Event) -> None:
+    async def late(execution: TaskExecution, event: Event) -> None:
         if isinstance(event, Split):
             raise Refused("it is done")
-        await post(case, event)
+        await post(execution, event)
 
     monkeypatch.setattr(TaskExecution, "post", late)
     async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="it is done"):
-            await plan.operating.split("a", (TaskConfig(id="a1"),), by=ME)
+            await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
         with pytest.raises(Refused, match="a1 was in this run before; use other ids"):
-            await plan.operating.split("a", (TaskConfig(id="a1"),), by=ME)
+            await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "a1": "skipped"}
 
@@ -483,7 +483,7 @@ async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch
         async with anyio.create_task_group() as group:
 
             async def approve() -> None:
-                await plan.operating.approve("a", by=ME)
+                await plan.commands.approve("a", by=ME)
 
             group.start_soon(approve)
             await merging.wait()
@@ -514,7 +514,7 @@ async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
             return await merge(session_id, message, commit)
 
         async def approve() -> None:
-            order.append((await runner.operating.approve("a", by=ME)).state)
+            order.append((await runner.commands.approve("a", by=ME)).state)
 
         monkeypatch.setattr(janitor, "accept", accept_meanwhile)
         monkeypatch.setattr(janitor, "merge", merge_then)
@@ -532,7 +532,7 @@ async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monke
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
-                await runner.operating.cancel("a", by=ME)
+                await runner.commands.cancel("a", by=ME)
 
         async def check_meanwhile(session_id: str, tests: Sequence[AcceptanceTest]) -> str:
             group.start_soon(cancel)
@@ -552,13 +552,13 @@ async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, mon
     """Every task is settled, and what is to be said of the run is being said."""
     said: list[str] = []
 
-    async def concluding(load: PlanRun) -> None:
+    async def concluding(plan_run: PlanRun) -> None:
         try:
-            await plan.operating.reset("a", by=ME)
+            await plan.commands.reset("a", by=ME)
         except Refused as refusal:
             said.append(str(refusal))
 
-    monkeypatch.setattr(runner, "keep_dossier", concluding)
+    monkeypatch.setattr(runner, "export_workstream", concluding)
     async with going(tmp_path, plan_of(task("a", "exit 1")), refused=True) as plan:
         pass
     assert plan.outcomes() == {"a": "failed"}
@@ -582,14 +582,14 @@ async def test_a_plan_that_is_done_as_it_is_given_up_is_preserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has it run is cancelled just before its dossier is written: it is written all the same."""
-    keep_dossier, scope = runner.keep_dossier, anyio.CancelScope()
+    export_workstream, scope = runner.export_workstream, anyio.CancelScope()
 
-    async def given_up_first(load: PlanRun) -> None:
+    async def given_up_first(plan_run: PlanRun) -> None:
         scope.cancel()
         await checkpoint()
-        await keep_dossier(load)
+        await export_workstream(plan_run)
 
-    monkeypatch.setattr(runner, "keep_dossier", given_up_first)
+    monkeypatch.setattr(runner, "export_workstream", given_up_first)
     plan = plan_of(task("a"))
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         with scope:
@@ -606,10 +606,10 @@ async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate
         await plan.until("started", "task:a")
         await plan.until("closed", "task:z")
         with pytest.raises(Refused, match="'a' is not split: a was in this run before; use other ids"):
-            await plan.operating.split("a", (TaskConfig(id="a"),), by=ME, command_id="c")
+            await plan.commands.split("a", (TaskConfig(id="a"),), by=ME, command_id="c")
         with pytest.raises(Refused, match="task: split in CLOSED"):
-            await plan.operating.split("z", (TaskConfig(id="z1"),), by=ME)
-        await plan.operating.split("a", (TaskConfig(id="a1"),), by=ME, command_id="c")
+            await plan.commands.split("z", (TaskConfig(id="z1"),), by=ME)
+        await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME, command_id="c")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "z": "completed", "a1": "completed"}
 
@@ -619,7 +619,7 @@ async def test_the_parts_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate:
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")))
     async with going(tmp_path, plan_of(whole, task("b"))) as plan:
         await plan.until("started", "task:a1")
-        await plan.operating.cancel("a", by=ME)
+        await plan.commands.cancel("a", by=ME)
     assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "aborted", "b": "completed"}
 
 
@@ -629,7 +629,7 @@ async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) 
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
     async with going(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
-        assert (await plan.operating.block("a", ["b"], by=ME, reason="needs b")).state == "BLOCKED"
+        assert (await plan.commands.block("a", ["b"], by=ME, reason="needs b")).state == "BLOCKED"
         await plan.until("started", "task:b")
         await gate("two")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
@@ -647,16 +647,16 @@ async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate
     async with going(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b', which waits for it"):
-            await plan.operating.block("a", ["b"], by=ME)
+            await plan.commands.block("a", ["b"], by=ME)
         with pytest.raises(Refused, match="blocked on nothing"):
-            await plan.operating.block("a", [], by=ME)
+            await plan.commands.block("a", [], by=ME)
         with pytest.raises(Refused, match="task: unblocked in IN_PROGRESS"):
-            await plan.operating.unblock("a", by=ME)
-        await plan.operating.block("a", ["the key"], by=ME, command_id="c")
+            await plan.commands.unblock("a", by=ME)
+        await plan.commands.block("a", ["the key"], by=ME, command_id="c")
         await plan.until("WaitsForPerson", "task:a", outcome="fact")
-        assert (await plan.operating.block("a", ["the key"], by=ME, command_id="c")).repeated
+        assert (await plan.commands.block("a", ["the key"], by=ME, command_id="c")).repeated
         (tmp_path / "done").touch()
-        assert (await plan.operating.unblock("a", by=ME, reason="it is there")).state == "OPEN"
+        assert (await plan.commands.unblock("a", by=ME, reason="it is there")).state == "OPEN"
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert len([one for one in plan.run.events() if one.event == "WaitsForPerson"]) == 1
 
@@ -677,7 +677,7 @@ async def test_who_waits_twice_for_a_cool_down_shortens_no_later_one(tmp_path: P
     """A task that is blocked and let go on while it cools down is waited for twice; the next cool-down is as long."""
     async with going(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
         await plan.until("execution_failed", "job:a")
-        await plan.operating.block("a", ["b"], by=ME)
+        await plan.commands.block("a", ["b"], by=ME)
     opened = [one.monotonic_s for one in plan.run.events() if one.to_status == "CIRCUIT_OPEN" != one.from_status]
     cooled = [one.monotonic_s for one in plan.run.transitions("cooldown_expired", "run:a")]
     assert len(cooled) == 2
@@ -692,7 +692,7 @@ async def test_a_last_probe_that_is_taken_away_begins_anew(tmp_path: Path) -> No
     async with going(tmp_path, patient(task("a", tries), lifecycle=lifecycle)) as plan:
         await plan.until("probe_started", "run:a")
         (tmp_path / "done").touch()
-        await plan.operating.requeue("a", by=ME)
+        await plan.commands.requeue("a", by=ME)
     assert plan.outcomes() == {"a": "completed"}
     assert plan.run.transitions("tests_passed", "run:a-2")
 
@@ -702,7 +702,7 @@ async def test_what_is_blocked_for_ever_is_cancelled(tmp_path: Path, gate: Gate)
     tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
     async with going(tmp_path, plan_of(*tasks)) as plan:
         await plan.until("started", "task:a")
-        await plan.operating.block("a", ["b"], by=ME)
+        await plan.commands.block("a", ["b"], by=ME)
         await plan.until("started", "task:b")
         await gate("two")
     assert plan.outcomes() == {"a": "aborted", "b": "failed", "c": "blocked"}
@@ -714,8 +714,8 @@ async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path
     async with going(tmp_path, plan_of(task("a", HELD), task("b", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.until("started", "task:b")
-        await plan.operating.block("a", ["b"], by=ME)
-        await plan.operating.block("b", ["task:a"], by=ME)
+        await plan.commands.block("a", ["b"], by=ME)
+        await plan.commands.block("b", ["task:a"], by=ME)
     assert plan.outcomes() == {"a": "aborted", "b": "aborted"}
 
 
@@ -723,7 +723,7 @@ async def test_a_supervisor_that_ends_does_not_wait_for_what_is_blocked(tmp_path
     """The blocked task is cancelled."""
     async with going(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
-        await plan.operating.block("a", ["the key"], by=ME)
+        await plan.commands.block("a", ["the key"], by=ME)
         await plan.until("WaitsForPerson", "task:a", outcome="fact")
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "aborted"}
@@ -735,7 +735,7 @@ async def test_a_supervisor_that_ends_does_not_wait_for_what_came_meanwhile(tmp_
         await plan.until("started", "task:a")
         await plan.run.sup.stop()
         parts = (task("a1", approval="before"), task("a2", "true", "a1"))
-        assert (await plan.operating.split("a", parts, by=ME)).state == "WAITING_FOR_SUBTASKS"
+        assert (await plan.commands.split("a", parts, by=ME)).state == "WAITING_FOR_SUBTASKS"
         await gate("one")
     assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "blocked"}
 
@@ -809,7 +809,7 @@ async def test_a_task_does_not_wait_for_its_own_subtasks_while_it_is_worked_on(t
     async with going(tmp_path, plan_of(whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'a1', its own subtask"):
-            await plan.operating.block("a", ["a1"], by=ME)
+            await plan.commands.block("a", ["a1"], by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "a1": "completed"}
 
@@ -829,7 +829,7 @@ async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
             runner = PlanRunner(sup)
 
             async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                path, work = state.control_socket, runner.operating
+                path, work = state.control_socket, runner.commands
                 await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
 
             await group.start(serve)

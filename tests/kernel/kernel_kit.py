@@ -70,9 +70,9 @@ def held(system: ActorSystem, actor_id: str) -> Iterator[None]:
     """Have an actor handle nothing while the block lasts: its mailbox fills."""
     cell = system.cell(actor_id)
     assert cell is not None
-    cell.going = False
+    cell.running = False
     try:
         yield
     finally:
-        cell.going = True
+        cell.running = True
         cell.dispatcher.make_runnable(cell)

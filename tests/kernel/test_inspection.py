@@ -68,7 +68,7 @@ async def test_inspecting_a_thousand_changes_nothing() -> None:
         for n in range(1000):
             assert system.inspect(str(n)).stats.handled == 0
         cells = [system.cell(str(n)) for n in range(1000)]
-        assert all(cell is not None and cell.box is None and cell.rare_or_none is None for cell in cells)
+        assert all(cell is not None and cell.box is None and cell.lazy_or_none is None for cell in cells)
 
 
 @both

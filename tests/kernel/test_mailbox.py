@@ -14,7 +14,7 @@ from kernel_kit import both
 
 from actors.errors import MailboxFull
 from actors.mailbox import URGENT_RUN_MAX, Envelope, Lane, Limits, Mailbox
-from actors.parking import current_backend
+from actors.waiter import current_backend
 
 
 class Live:

@@ -474,7 +474,7 @@ async def test_settled_asks_do_not_pile_up() -> None:
         ref = system.spawn(Script(defer), "a")
         for n in range(200):
             assert await ref.ask(n, timeout_s=30) == n
-        kept = cast("list[Envelope]", cast(Any, system.context("a")).rare.asks)
+        kept = cast("list[Envelope]", cast(Any, system.context("a")).lazy.asks)
         assert len(kept) <= 2
 
 

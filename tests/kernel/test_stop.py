@@ -18,7 +18,6 @@ from actors import (
     ChildSpec,
     Context,
     Down,
-    GraceExceeded,
     InvalidOption,
     KernelEvent,
     Killed,
@@ -150,7 +149,7 @@ async def test_shutdown_s_bounds_a_childs_end(autojump_clock: trio.abc.Clock, cl
     async with supervised(worker("a", cleaning(clean_s), log, shutdown_s=2.0)) as house:
         events = hear(house)
         assert await stop(house) == pytest.approx(took_s, abs=0.01)
-        kinds = [CancelSwallowed] * (clean_s > 0.25) + [GraceExceeded, Abandoned] * (clean_s > 2)
+        kinds = [CancelSwallowed] * (clean_s > 0.25) + [Abandoned] * (clean_s > 2)
         assert [type(event) for event in events] == kinds
     assert log == ["a"]
 
@@ -163,7 +162,7 @@ async def test_nobody_else_pays_for_a_child_that_took_too_long(autojump_clock: t
     async with supervised(*specs) as house:
         events = hear(house)
         assert await stop(house) == pytest.approx(2.5)
-        assert [one for one in events if isinstance(one, GraceExceeded)] == [GraceExceeded("sup/b", "cancel", 1.0)]
+        assert [one for one in events if isinstance(one, Abandoned)] == [Abandoned("sup/b", ("work",), 1.0)]
 
 
 @virtual
@@ -178,7 +177,7 @@ async def test_a_nested_supervisors_shutdown_s_is_for_all_below_it(autojump_cloc
         events = hear(house)
         took_s = await stop(house)
         assert 3.0 <= took_s <= 3.0 + 2 * 0.25 + 0.01
-        assert [event.actor_id for event in events if isinstance(event, GraceExceeded)] == [
+        assert [event.actor_id for event in events if isinstance(event, Abandoned)] == [
             "sup/inner/y",
             "sup/inner/x",
         ]
@@ -317,9 +316,9 @@ async def test_who_does_not_end_is_abandoned_and_blocks_nobody(autojump_clock: t
     async with supervised(*specs) as house:
         events = hear(house)
         assert await stop(house) == pytest.approx(3)
-        kinds = [CancelSwallowed, GraceExceeded, Abandoned, CancelSwallowed]
+        kinds = [CancelSwallowed, Abandoned, CancelSwallowed]
         assert [type(event) for event in events] == kinds  # the last one is of z, which cleans up for a second
-        assert events[1:3] == [GraceExceeded("sup/a", "cancel", 2.0), Abandoned("sup/a", ("work",))]
+        assert events[1] == Abandoned("sup/a", ("work",), 2.0)
         assert (log, len(house.system)) == (["a", "z"], 0)
         left = house.system.group
         assert left is not None

@@ -122,9 +122,11 @@ class Intruder:
         self.host.start(bot.command, verb, name, self.world.random.below(name), f"{verb}.{name}")
 
     def is_taken_over(self, name: str = "w0t0") -> bool:
-        """Whether the second plan run has begun, and is at work on the task."""
+        """Whether the second plan run has begun, and works on the task."""
         bots = self.host.operator_bots
-        return len(bots) == 2 and bots[1].runner.begun.is_set() and bots[1].runner.load.cases[name].lock.locked()
+        return (
+            len(bots) == 2 and bots[1].runner.begun.is_set() and bots[1].runner.plan_run.executions[name].lock.locked()
+        )
 
 
 def race(

@@ -26,7 +26,7 @@ from supervisor.simulation.plan_workload.operator_bot import OperatorBot
 from supervisor.simulation.plan_workload.plans import CHECK, FILES, MISSING, ROLES, WORKER
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, Try, prompt_of
 from supervisor.simulation.running import Report
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 from tests.simulation.races import Intruder, RaceHost, lifecycle, plain_tasks, race, scenario
 from tests.verification.checkers import simulate
 from tests.verification.checkers.checkpoints import CheckpointChecker
@@ -141,7 +141,7 @@ class LoseWorker(SplitCooling):
         if self.is_split and not self.is_lost and self.states()[:2] == ("VALIDATING", "running"):
             self.is_lost = True
             runner = self.host.operator_bots[-1].runner
-            claim = runner.load.cases["w0t0"].claim
+            claim = runner.plan_run.executions["w0t0"].claim
             assert claim is not None
             runner._lost(claim.worker_id, ["w0t0"])  # as the health check of a worker does
 
@@ -255,16 +255,16 @@ class SplitAndKill(Intruder):
                 self.free_s = self.free_s or now_s + 1.0
                 if now_s > self.free_s:
                     self.is_busy = False
-                    runner.load.wake()
+                    runner.plan_run.wake()
 
 
 def test_a_task_that_is_blocked_at_a_take_over_has_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own turn, which no worker has taken up yet, is seen through before the subtask blocks the task."""
     monkeypatch.setattr(running, "RESTART_S", SplitAndKill.DOWN_S)
-    free, blocked = Pool.free, 0
+    free, blocked = WorkerPool.free, 0
     for seed in range(8):
         splitter = SplitAndKill()
-        monkeypatch.setattr(Pool, "free", lambda pool, at=splitter: [] if at.is_busy else free(pool))
+        monkeypatch.setattr(WorkerPool, "free", lambda pool, at=splitter: [] if at.is_busy else free(pool))
         edit = plain_tasks(timeout_s=splitter.TIMEOUT_S)
         drawn = scenario('[settings]\nrecovery = { sessions = "restart" }').draw(seed)
         blocked += race(drawn, splitter, edit, ways={"*": (Try.HANGS, Try.DONE)}).reached.get(TIMED_OUT, 0)
@@ -370,18 +370,18 @@ class TakeClaimed(Intruder):
 
     def step(self) -> None:
         is_known = "job:w0t0" in self.rows and not self.waits
-        if is_known and self.host.operator_bots[-1].runner.load.cases["w0t0"].lock.locked():
+        if is_known and self.host.operator_bots[-1].runner.plan_run.executions["w0t0"].lock.locked():
             self.waits = True
             self.host.start(self._take)
 
     async def _take(self) -> None:
         runner = self.host.operator_bots[-1].runner
-        execution, backlog = runner.load.cases["w0t0"], runner.load.backlog
+        execution, backlog = runner.plan_run.executions["w0t0"], runner.plan_run.backlog
         async with execution.lock:
             await anyio.sleep(1.0)
             if backlog.holder("w0t0") is not None and execution.scope is None:
                 self.has_taken = True
-                await runner._execution.take(execution, "somebody else is to have it")
+                await runner._attempt_runner.take(execution, "somebody else is to have it")
 
 
 def test_the_slot_of_a_task_that_is_taken_before_it_began_is_free() -> None:

@@ -57,7 +57,7 @@ class Host(claims._Host):
             if record.entity_type == "run" and record.from_status != record.to_status is not None:
                 self.tries.append(str(record.to_status))
             if record.event == "OperatorStop" and record.abort_id is not None and self.wanted is not None:
-                self._sup.registry.end(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
+                self._sup.registry.request_stop(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
             words = self.at.get(self._world.lives, "nothing").split()
             if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
@@ -134,8 +134,8 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
             super().__init__(*given, **more)
             runners.append(self)
 
-    async def judge(load: PlanRun, case: TaskExecution, failure: Failure, error: str) -> Failure:
-        load.start(partial(runners[0].operating.cancel, "t0", by="ann", reason="not wanted"))
+    async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
+        plan_run.start(partial(runners[0].commands.cancel, "t0", by="ann", reason="not wanted"))
         await anyio.sleep(20.0)
         return failure
 
@@ -143,7 +143,7 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
         raise ValueError("it cannot be done")
 
     monkeypatch.setattr(claims, "PlanRunner", Runner)
-    monkeypatch.setattr(plugin_policies, "judge", judge)
+    monkeypatch.setattr(plugin_policies, "reclassify_failure", reclassify_failure)
     found, tries = killed(monkeypatch, "retry_decided", worked=fails)
 
     assert found.closed == 0
@@ -153,10 +153,10 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """It wants no other attempt of the run; so there is none, and another run has its turn."""
 
-    async def judge(load: PlanRun, case: TaskExecution, failure: Failure, error: str) -> Failure:
+    async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
         return failure._replace(category=ErrorCategory.PERMANENT)
 
-    monkeypatch.setattr(plugin_policies, "judge", judge)
+    monkeypatch.setattr(plugin_policies, "reclassify_failure", reclassify_failure)
     _, tries = killed(monkeypatch, "Ended")
 
     assert tries[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "CIRCUIT_OPEN"]
@@ -164,13 +164,13 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended by the next supervisor, which is killed as well: it was ended for the same reason."""
-    end, heard = EntityRegistry.end, list[str]()
+    end, heard = EntityRegistry.request_stop, list[str]()
 
     def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> Joined:
         heard.append(str(stop.abort_reason))
         return Joined.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
 
-    monkeypatch.setattr(EntityRegistry, "end", unheard)
+    monkeypatch.setattr(EntityRegistry, "request_stop", unheard)
     found, tries = killed(monkeypatch, "AbortRecord", "Ended")
 
     assert heard[0] == "timeout"
@@ -188,18 +188,18 @@ class Busy:
         monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
         offer, lives = PlanRecovery._offer_again, list[PlanRecovery]()
 
-        async def later(continuing: PlanRecovery, case: TaskExecution) -> None:
+        async def later(recovery: PlanRecovery, execution: TaskExecution) -> None:
             await anyio.sleep(self.FREE_S)
-            continuing._load.offer(case)
+            recovery._plan_run.offer(execution)
 
-        async def offer_again(continuing: PlanRecovery, case: TaskExecution) -> None:
-            lives.append(continuing)
+        async def offer_again(recovery: PlanRecovery, execution: TaskExecution) -> None:
+            lives.append(recovery)
             if len(lives) > 1:
-                await offer(continuing, case)
+                await offer(recovery, execution)
                 return
-            await case.post_job(WorkerLost(error="its supervisor was killed"))
-            await case.post_job(RetryDelayElapsed())
-            continuing._load.start(later, continuing, case)
+            await execution.post_job(WorkerLost(error="its supervisor was killed"))
+            await execution.post_job(RetryDelayElapsed())
+            recovery._plan_run.start(later, recovery, execution)
 
         monkeypatch.setattr(PlanRecovery, "_offer_again", offer_again)
 

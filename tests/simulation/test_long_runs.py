@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from actors import fault
+from actors import failpoint
 from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
@@ -52,7 +52,7 @@ def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
     scenario = named("quiet").model_copy(update={"world": world, "faults": faults})
     played = simulate_main(stuck, scenario.draw(1))
     assert isinstance(played.error, Livelock)
-    assert not fault._deciders
+    assert not failpoint.deciders
 
 
 def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:

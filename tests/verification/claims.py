@@ -26,7 +26,7 @@ from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Drawn, FaultsConfig, Scenario, WorldConfig
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 from tests.verification.checkers import simulate
 
 __all__ = ["ClaimChecker", "Claims", "simulate_claims"]
@@ -160,7 +160,7 @@ class _Host:
         async with anyio.create_task_group() as group:
             if self._world.crashes < self._kills:
                 group.start_soon(self._kill)
-            result = await PlanRunner(sup, heart=self._heart).run(self._plan)
+            result = await PlanRunner(sup, heartbeat=self._heartbeat).run(self._plan)
             group.cancel_scope.cancel()
         self.done = self.done or not self._world.killed.is_set()
         if self.done and not result.ok:
@@ -181,7 +181,7 @@ class _Host:
         await anyio.sleep(self._random.between(*KILLED_S, "killed", self._world.lives))
         self._world.kill()
 
-    async def _heart(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+    async def _heartbeat(self, pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
         """Beats, is silent for a while and beats again, or is never heard again."""
         random, number = self._random.below(worker_id, self._world.lives), 0
         while pool.beat(worker_id):

@@ -12,7 +12,7 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports import EntityRow
-from supervisor.sessions.agent_connection import ToolCell
+from supervisor.sessions.agent_connection import ToolCallActor
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
 from tests.verification.checkers.consistency import check_memory
@@ -83,7 +83,7 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
             group.start_soon(session.run, "work")
             await going.wait()
             await sup.journal_writer.flush()
-            sup._system.spawn(ToolCell(), "s:t1:c1", parent="s:t1")
+            sup._system.spawn(ToolCallActor(), "s:t1:c1", parent="s:t1")
             rows = await sup.journal.entities()
             durable = {row.id: row for row in rows}
             args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)

@@ -9,8 +9,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors.machine import Step
-from actors.parking import current_backend
 from actors.timers import TimerService
+from actors.waiter import current_backend
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
 from supervisor.lifecycles.types import Exit, Ladder, LifecycleEvent, Verdict

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import anyio
 
 from actors import ActorStopped
-from actors.parking import RAISED, as_error, is_cancellation
+from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.lifecycles.types import CancelMode, ToolOutcome, Verdict
 from supervisor.policies.budgets import COUNT_MAX, Amounts
@@ -92,7 +92,7 @@ class AgentTurn:
 
     @property
     def session_id(self) -> str:
-        return self._connection.work.session_id
+        return self._connection.session.session_id
 
     def say(self, text: str) -> None:
         """Add to the answer, and to the transcript."""
@@ -113,7 +113,7 @@ class AgentTurn:
 
     def heartbeat(self) -> None:
         """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
-        self._connection.work.moved = True
+        self._connection.session.progressed = True
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
@@ -151,7 +151,7 @@ class AgentTurn:
             Refused: the plan does not let this session split a task, or its task cannot be split now.
             BadPlan: the subtasks cannot be.
         """
-        own = self._connection.work.own_task
+        own = self._connection.session.assigned_task
         if own is None or own.split is None:
             known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
             raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
@@ -165,7 +165,7 @@ class AgentTurn:
         Raises:
             Refused: this session works on no task, or its task cannot wait for that.
         """
-        own = self._connection.work.own_task
+        own = self._connection.session.assigned_task
         if own is None:
             raise Refused(f"session {self.session_id!r} works on no task of a plan that could be blocked")
         await own.block(own.name, on, by=f"agent of {own.name}", reason=reason)
@@ -179,14 +179,14 @@ class FunctionLink(AgentConnection):
     def __init__(
         self,
         registry: EntityRegistry,
-        work: LiveSession,
+        session: LiveSession,
         agent_id: str,
         incarnation: int,
         *,
         function: AgentFunction,
         delegate: Delegate,
     ) -> None:
-        super().__init__(registry, work, agent_id, incarnation)
+        super().__init__(registry, session, agent_id, incarnation)
         self._function = function
         self._delegate = delegate
         self._stop = OneShotEvent()
@@ -198,25 +198,25 @@ class FunctionLink(AgentConnection):
         exited = AgentExited(ended_by="kill", reason="it was cancelled")
         try:
             launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
-            await self._report(self.work.session_id, launched)
+            await self._report(self.session.session_id, launched)
             self._report_ready("in-process")
             await self._stop.wait()
             # A function may clean up after its cancellation, but one that swallows it is abandoned.
-            with self.registry.system.timers.limit(self.work.policy.ladder.cancel_s):
-                await self.free()
+            with self.registry.system.timers.limit(self.session.policy.ladder.cancel_s):
+                await self.wait_turn_over()
             exited = AgentExited(status=0, ended_by="exit")
         finally:
             self._report_end(exited)
 
     # ------------------------------------------------------------------ commands
-    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+    def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
         if not self._begin(turn_id, incarnation):
             return
         ctx = self.registry.system.context(turn_id)
         try:
             if ctx is None:
                 raise ActorStopped(turn_id)
-            self.work.start(ctx, self._run_turn, AgentTurn(self, turn_id, prompt))
+            self.session.start(ctx, self._run_turn, AgentTurn(self, turn_id, prompt))
         except ActorStopped as error:
             self._conclude("error", str(error))
 
@@ -224,7 +224,7 @@ class FunctionLink(AgentConnection):
         if self._note_intent(turn_id, intent, abort_id) and self._scope is not None:
             self._scope.cancel()
 
-    def finish(self) -> None:
+    def close_when_idle(self) -> None:
         self._finishing = True
         if self.turn_id is None:
             self._stop.set()
@@ -236,7 +236,7 @@ class FunctionLink(AgentConnection):
         if self._scope is not None:
             self._scope.cancel()
 
-    def runs(self, call_id: str) -> bool:
+    def runs_call(self, call_id: str) -> bool:
         return True
 
     def has_returned(self, turn_id: str, call_id: str) -> bool:
@@ -269,17 +269,17 @@ class FunctionLink(AgentConnection):
                 self._stop.set()
 
     def use(self, turn_id: str, amounts: Amounts) -> None:
-        self.work.moved = True
-        if self.work.watch is not None:
-            self.work.watch.reported(amounts, {"turn": turn_id, **amounts.told})
+        self.session.progressed = True
+        if self.session.monitor is not None:
+            self.session.monitor.record_usage(amounts, {"turn": turn_id, **amounts.told})
 
     def speak(self, text: str) -> None:
-        self.work.moved = True
-        self.work.say(text)
-        self.registry.write(self.work, "message", text)
+        self.session.progressed = True
+        self.session.append_text(text)
+        self.registry.write_transcript(self.session, "message", text)
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-        self.work.moved = True
+        self.session.progressed = True
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, title, "other")
@@ -288,7 +288,7 @@ class FunctionLink(AgentConnection):
             raise ToolAborted(title)
         call = self._results[call_id] = _Call()
         try:
-            self.work.start(ctx, self._run_call, call, fn, args)
+            self.session.start(ctx, self._run_call, call, fn, args)
             await self._returned(call)
         except ActorStopped:
             raise ToolAborted(title) from None
@@ -319,7 +319,7 @@ class FunctionLink(AgentConnection):
         await call.settled.wait()
         if call.done.is_set():
             return
-        with self.registry.system.timers.limit(self.work.policy.ladder.cancel_s):
+        with self.registry.system.timers.limit(self.session.policy.ladder.cancel_s):
             await call.done.wait()
 
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
@@ -347,9 +347,9 @@ class FunctionLink(AgentConnection):
             call.finish(outcome, None)
             call.done.set()
 
-        cause = Cause(self._causes.get(tool_id), None, self.work.session_id)
+        cause = Cause(self._causes.get(tool_id), None, self.session.session_id)
         once = self._delegated(call_id, answer)
-        self._delegate(self.work, name, prompt, agent, tool_id, once, cause, mode)
+        self._delegate(self.session, name, prompt, agent, tool_id, once, cause, mode)
         try:
             await call.done.wait()
         except anyio.get_cancelled_exc_class():

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.diagnostics.invariants.catalogue import Say
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY, Book, SessionBook, TurnBook
-from supervisor.lifecycles.types import LifecycleEvent, Rung
+from supervisor.lifecycles.types import LifecycleEvent, Stage
 
 __all__ = ["Containment"]
 
@@ -85,7 +85,7 @@ class Containment:
             book.parent.live.pop(book.id, None)
         if not book.live:
             return
-        given_up = record.metadata.get("rung") == Rung.ABANDON and record.actor != RECOVERY
+        given_up = record.metadata.get("rung") == Stage.ABANDON and record.actor != RECOVERY
         for one in book.live.values():
             if not given_up or (isinstance(one, SessionBook) and not one.stopping):
                 self._say("containment", book.id, f"ended before {one.id}, which is below it and in {one.status}")

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 from supervisor.simulation.machine.kernel import OsProcess
 
 __all__ = ["Output", "dribble"]
@@ -41,22 +41,22 @@ class Output:
 
     def put(self, data: bytes) -> None:
         self._held.append(data)
-        self._put.ring()
+        self._put.set()
 
     async def run(self) -> None:
         """Write whatever is put, for ever."""
         while True:
-            await self._put.heard()
+            await self._put.wait()
             while self._held:
                 await self._write(self._batch())
-            self._put.silence()
-            self._empty.ring()
+            self._put.clear()
+            self._empty.set()
 
     async def drained(self) -> None:
         """Wait until all that has been put is written."""
-        while self._put.rung:
-            self._empty.silence()
-            await self._empty.heard()
+        while self._put.is_set():
+            self._empty.clear()
+            await self._empty.wait()
 
     def _batch(self) -> bytes:
         parts, size = [self._held.popleft()], 0

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.parking import current_backend
+from actors.waiter import current_backend
 from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch

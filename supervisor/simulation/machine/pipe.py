@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 
 __all__ = ["CAPACITY_BYTES", "Pipe"]
 
@@ -60,7 +60,7 @@ class Pipe:
         size = len(self._data) if self._piece is None else self._piece(len(self._data))
         data = bytes(self._data[:size])
         del self._data[:size]
-        self._changed.ring()
+        self._changed.set()
         return data
 
     def put(self, data: memoryview) -> int:
@@ -68,22 +68,22 @@ class Pipe:
         size = min(len(data), CAPACITY_BYTES - len(self._data))
         if size:
             self._data += data[:size]
-            self._changed.ring()
+            self._changed.set()
         return size
 
     def close_reading(self) -> None:
         """Nobody reads any more; what was there is lost."""
         self.has_reader = False
         self._data.clear()
-        self._changed.ring()
+        self._changed.set()
 
     def close_writing(self) -> None:
         """One writer less; without the last one the reader sees the end."""
         self.writers -= 1
         if not self.writers:
-            self._changed.ring()
+            self._changed.set()
 
     async def change(self) -> None:
         """Until something was written or read, or an end was closed."""
-        self._changed.silence()
-        await self._changed.heard()
+        self._changed.clear()
+        await self._changed.wait()

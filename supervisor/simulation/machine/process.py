@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
@@ -33,7 +33,7 @@ class Machine(Protocol):
     """Where it runs."""
 
     kernel: Kernel
-    give_way: Callable[[], Awaitable[None]]
+    checkpoint: Callable[[], Awaitable[None]]
 
     def forget(self, process: SimulatedProcess) -> None:
         """Its warden is gone."""
@@ -105,14 +105,14 @@ class SimulatedProcess:
     async def _receive(self, pipe: Pipe) -> bytes:
         """Whoever need not wait for it lets others go on first."""
         if not pipe.waits:
-            await self._machine.give_way()
+            await self._machine.checkpoint()
         return await pipe.read()
 
     async def send(self, data: bytes) -> None:
         """Write all of *data* to its standard input; a closed input drops it silently."""
         while self._sending:
-            self._sent.silence()
-            await self._sent.heard()
+            self._sent.clear()
+            await self._sent.wait()
         self._sending = True
         left = memoryview(self._unsent + data)
         try:
@@ -123,7 +123,7 @@ class SimulatedProcess:
         finally:
             self._unsent = unsent(left, data)
             self._sending = False
-            self._sent.ring()
+            self._sent.set()
 
     def close_input(self) -> None:
         """End of its standard input."""

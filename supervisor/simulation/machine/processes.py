@@ -17,7 +17,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.parking import current_backend
+from actors.waiter import current_backend
 from supervisor.ports import Launch
 from supervisor.processes.spawn_errors import check
 from supervisor.simulation.faults import FaultPlan
@@ -70,7 +70,7 @@ class SimulatedProcesses:
         pieces: float = PIECES,
     ) -> None:
         self.kernel = Kernel(group, self._note)
-        self.give_way = current_backend().give_way
+        self.checkpoint = current_backend().checkpoint
         self._group = group
         self._program_for = program_for
         self._faults = faults

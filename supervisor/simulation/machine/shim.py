@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
@@ -80,7 +80,7 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:
-        self._wakeup.ring()
+        self._wakeup.set()
 
     def adopter(self) -> Parent:
         return self
@@ -117,7 +117,7 @@ class SimulatedShim:
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
-        self._wakeup.ring()
+        self._wakeup.set()
 
     # ------------------------------------------------------------------------------------------ its life
     async def run(self, listener: StatusReceiver) -> None:
@@ -135,9 +135,9 @@ class SimulatedShim:
         await anyio.sleep(self._random.between(START_MIN_S, START_MAX_S, "start"))
         self._start(listener)
         while not self._over:
-            await self._wakeup.heard()
+            await self._wakeup.wait()
             await self._delay()
-            self._wakeup.silence()
+            self._wakeup.clear()
             self._serve_orders(listener)
         outlived = await self._kill_tree(listener)
         now_s = self._kernel.now()

@@ -27,7 +27,7 @@ from supervisor.simulation.plan_workload.task_scripts import TaskScript, prompt_
 from supervisor.simulation.request_log import RequestLog
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 
 __all__ = ["HeartbeatSender", "OperatorBot", "StateTriggers"]
 
@@ -41,7 +41,7 @@ MORE: Final = 100
 
 
 class HeartbeatSender:
-    """Beats for the workers of a plan (``supervisor.work.workers.Heart``), for as long as anybody expects it.
+    """Beats for the workers of a plan (``supervisor.work.workers.Heartbeat``), for as long as anybody expects it.
     *heard* is told of each; once their supervisor was *killed*, nobody hears what its tasks still do."""
 
     def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
@@ -52,17 +52,17 @@ class HeartbeatSender:
         """For so long its signs of life do not come through."""
         self._silent_until_s[worker_id] = self._now() + seconds
 
-    async def beat(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+    async def beat(self, worker_pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
         """Of one worker, every so many seconds."""
-        while self._comes_through(pool, worker_id):
-            await pool.pause(heartbeat_s)
+        while self._comes_through(worker_pool, worker_id):
+            await worker_pool.pause(heartbeat_s)
 
-    def _comes_through(self, pool: Pool, worker_id: str) -> bool:
+    def _comes_through(self, worker_pool: WorkerPool, worker_id: str) -> bool:
         if self._now() < self._silent_until_s.get(worker_id, 0.0):
             return True
         if not self._killed.is_set():
             self._heard(worker_id)
-        return pool.beat(worker_id)
+        return worker_pool.beat(worker_id)
 
 
 class OperatorBot:
@@ -84,7 +84,7 @@ class OperatorBot:
         reloaded: Callable[[Plan], None],
         heartbeats: HeartbeatSender,
     ) -> None:
-        self.runner, self.control = runner, runner.operating
+        self.runner, self.control = runner, runner.commands
         self._reloaded, self._heartbeats = reloaded, heartbeats
         self._names = [one.task.id for one in every_task(plan.tasks)]
         self._plan, self._board, self._task_scripts, self._oracle = plan, world.board, world.task_scripts, world.oracle
@@ -122,8 +122,8 @@ class OperatorBot:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
         was lost on it."""
         planned = await self.control.planned()
-        journal_writer = self.runner.load.sup.journal_writer
-        if self.runner.load.running and journal_writer.clean and journal_writer.error is None:
+        journal_writer = self.runner.plan_run.sup.journal_writer
+        if self.runner.plan_run.running and journal_writer.clean and journal_writer.error is None:
             self._oracle.observe(PlannedTasksListed(planned, self._tasks_in("PLANNED")))
 
     def task_script(self, name: str) -> TaskScript:
@@ -178,7 +178,7 @@ class OperatorBot:
 
     def _silence(self, random: KeyedRandom) -> None:
         """For a while the signs of life of one worker do not come through."""
-        workers = sorted(self.runner.load.pool._workers) if self.runner.begun.is_set() else []
+        workers = sorted(self.runner.plan_run.worker_pool._workers) if self.runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
         worker_id = random.choice(workers, "whose")

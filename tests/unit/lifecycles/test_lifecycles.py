@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actors.machine import Event, IllegalTransition, Machine, Step
-from actors.views import as_json, faults
+from actors.machine_views import as_json, faults
 from supervisor.lifecycles import MACHINES, job, session, task, task_run, turn, worker, workstream
 from supervisor.lifecycles.types import TransitionReason
 

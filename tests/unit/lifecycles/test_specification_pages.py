@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.views import as_json
+from actors.machine_views import as_json
 from supervisor.lifecycles import MACHINES
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec"

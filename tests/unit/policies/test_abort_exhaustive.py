@@ -392,7 +392,7 @@ class Stage:
     def _asked_by(self, call: str) -> Cause:
         """The record of the call that asks for a child session, as an agent's own wish would name it."""
         session_id = call.partition(":")[0]
-        connection = self.sup.registry.works[session_id].connection
+        connection = self.sup.registry.sessions[session_id].connection
         assert isinstance(connection, AgentConnection)
         return Cause(connection._causes[call], None, session_id)
 
@@ -440,7 +440,7 @@ class Stage:
             await self.sup.close_session(session, reason="no more work")
         if self.case.phase == "ending":
             group.start_soon(self._first, session)
-            while not self.sup.registry.works[session].told:
+            while not self.sup.registry.sessions[session].is_stopping:
                 await anyio.lowlevel.checkpoint()
 
     async def _first(self, session: str) -> None:
@@ -534,7 +534,7 @@ class Stage:
                 results = [one for one in own if one.event == "tool_completed" and one.outcome == "transition"]
                 calls = [one for one in expected.reached if self.case.world[one].up == name]
                 assert len(results) == len([one for one in calls if self.case.world[one].kind == "c"])
-                assert entity_id in self.sup.registry.works
+                assert entity_id in self.sup.registry.sessions
 
 
 BATCH = 24

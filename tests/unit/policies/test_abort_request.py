@@ -7,13 +7,13 @@ import itertools
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownValue
-from supervisor.policies.abort_deadline import RungsDue, rungs_due
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Stage, UnknownValue
+from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
 from supervisor.policies.abort_request import CAUSES_MAX, AbortState, Joined, merged, same_abort
 
 
-def asked(name: str, severity: Rung = Rung.REQUEST, deadline: float = 10.0) -> AbortState:
+def asked(name: str, severity: Stage = Stage.REQUEST, deadline: float = 10.0) -> AbortState:
     return AbortState(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
 
 
@@ -28,7 +28,7 @@ def test_the_first_request_begins() -> None:
         (asked("b"), Joined.JOINED),
         (asked("b", deadline=12.0), Joined.JOINED),
         (asked("b", deadline=9.0), Joined.RAISED),
-        (asked("b", severity=Rung.KILL, deadline=12.0), Joined.RAISED),
+        (asked("b", severity=Stage.KILL, deadline=12.0), Joined.RAISED),
     ],
 )
 def test_a_later_request_only_tightens(later: AbortState, joined: Joined) -> None:
@@ -42,7 +42,7 @@ def test_a_later_request_only_tightens(later: AbortState, joined: Joined) -> Non
 
 def test_any_order_is_as_hard_and_as_soon() -> None:
     """Whatever the order of the requests: severity and deadline are those of the hardest and the soonest."""
-    wishes = [asked("a"), asked("b", Rung.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
+    wishes = [asked("a"), asked("b", Stage.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
     found = set()
     for order in itertools.permutations(wishes):
         state = None
@@ -51,7 +51,7 @@ def test_any_order_is_as_hard_and_as_soon() -> None:
         assert state is not None
         assert (state.abort_id, len(state.later)) == (order[0].abort_id, 3)
         found.add((state.severity, state.deadline))
-    assert found == {(Rung.KILL, 3.0)}
+    assert found == {(Stage.KILL, 3.0)}
 
 
 def test_an_abort_is_heard_once() -> None:
@@ -81,8 +81,8 @@ def test_an_abort_is_heard_once() -> None:
 def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: tuple[float, ...]) -> None:
     """Less time than the ladder takes costs the request rung first, and the kill rung last."""
     request_s, cancel_s, terminate_s, kill_s = due
-    expected = RungsDue(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
-    assert rungs_due(Ladder(), within_s, now=now) == expected
+    expected = StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
+    assert stage_deadlines(Ladder(), within_s, now=now) == expected
 
 
 def test_unknown_words_name_those_that_are_known() -> None:

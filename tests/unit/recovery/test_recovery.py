@@ -27,7 +27,7 @@ from supervisor.ports import EntityRow
 from supervisor.recovery.journal_state import SessionHistory, at_rest, due_of, left_over
 from supervisor.recovery.journal_state import past_of as read_past
 from supervisor.recovery.restore import LOSS, loses_nothing
-from supervisor.recovery.resumable import continued, digest_of, grown, heirs_of
+from supervisor.recovery.resumable import continued, digest_of, grown, resumed_ids
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.runtime.live_session import AgentProfile
@@ -149,7 +149,7 @@ def past_of(*records: Mapping[str, Any]) -> SessionHistory:
             "entity_type": "session",
             "entity_id": "s",
         }
-        past.take(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
+        past.apply(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
     return past
 
 
@@ -276,7 +276,7 @@ def test_a_plan_continues_its_interrupted_run() -> None:
         "two": "IN_PROGRESS",
         "three": "OPEN",
     }
-    assert heirs_of(plan, rows) == {"task:one", "task:two", "task:three", "one", "two", "1.1"}
+    assert resumed_ids(plan, rows) == {"task:one", "task:two", "task:three", "one", "two", "1.1"}
 
 
 def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
@@ -318,7 +318,7 @@ def test_a_run_goes_on_where_its_work_is(then: dict[str, str], now: dict[str, st
     plan = plan_of(one="1")
     rows = rows_of(plan.model_copy(update=then), "1.1", "DONE")
     assert bool(continued(plan, plan.model_copy(update=now), rows)) is (then == now)
-    assert bool(heirs_of(plan.model_copy(update=now), rows)) is (then == now)
+    assert bool(resumed_ids(plan.model_copy(update=now), rows)) is (then == now)
 
 
 @pytest.mark.anyio

@@ -76,7 +76,7 @@ async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
         await settle()
         assert heard == ["Ready begins"]
         busy.set()
-        await wire.hear_all()
+        await wire.process_received()
         wire.close()
     assert heard == ["Ready begins", "Ready ends", "Heard begins", "Heard ends"]
 

@@ -40,10 +40,11 @@ from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, W
 from supervisor.runtime import availability
 from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
+from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import plan_runner as runner
 from supervisor.work.plan_runner import PlanRunner, run_plan
-from supervisor.work.workers import Pool
+from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, ask, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +108,7 @@ def disk_of(run: Run) -> FailingJournal:
 async def fail(run: Run) -> None:
     """The disk fails with the next commit."""
     disk_of(run).broken = True
-    run.sup.registry.note("s", "Noted", supervision.HOST, {})
+    run.sup.registry.record_fact("s", "Noted", supervision.HOST, {})
     await run.sup.degraded()
 
 
@@ -250,7 +251,7 @@ async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None
         ):
             with pytest.raises(Degraded, match=r"is not taken: degraded since .*the disk is (still )?full.*ask again"):
                 await wish
-        assert set(run.sup.registry.works) == {"s"}
+        assert set(run.sup.registry.sessions) == {"s"}
 
 
 async def test_what_cannot_be_is_still_refused_as_such(tmp_path: Path) -> None:
@@ -331,9 +332,9 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
             await run.sup.start_session("s", agent=answers)
             await fail(run)
             monkeypatch.setattr(availability, "HELD_BYTES_MAX", 0)
-            run.sup.registry.note("s", "Noted", supervision.HOST, {})
+            run.sup.registry.record_fact("s", "Noted", supervision.HOST, {})
             await run.sup.stopping.wait()
-    assert run.sup.registry.works["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].phase is SessionPhase.FINISHED
 
 
 async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -343,7 +344,7 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
         async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
-    assert run.sup.registry.works["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].phase is SessionPhase.FINISHED
 
 
 class DeafJournal(FailingJournal):
@@ -404,7 +405,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
             disk_of(run).broken = True
             if left_by is not None:
                 raise left_by
-    assert run.sup.registry.works["s"].over.is_set()
+    assert run.sup.registry.sessions["s"].phase is SessionPhase.FINISHED
 
 
 async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
@@ -426,7 +427,7 @@ async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
                 group.start_soon(ends_with, runner.run(plan))
                 await until(run.sup, "all_tasks_created", "workstream:plan")
                 disk_of(run).broken = True
-                group.start_soon(ends_with, runner.operating.approve("a", by="operator:me"))
+                group.start_soon(ends_with, runner.commands.approve("a", by="operator:me"))
                 await run.sup.degraded()
                 await run.sup.stop(now=True)
     assert len(ends) == 2
@@ -492,7 +493,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
             await fail(run)
-            pool = Pool(run.sup, {}, 1)
+            pool = WorkerPool(run.sup, {}, 1)
             async with anyio.create_task_group() as group:
                 group.start_soon(pool.start, "workstream:w", supervision.HOST)
                 await anyio.wait_all_tasks_blocked()

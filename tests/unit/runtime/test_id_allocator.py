@@ -42,5 +42,5 @@ def test_what_was_below_a_session_is_forgotten_with_it() -> None:
     assert names.new("lead/docs", below="lead") == "lead/docs-2"
     assert names.new("lead/docs", below="lead") == "lead/docs-3"
     kept = len(names)
-    names.forget("lead")
+    names.drop_below("lead")
     assert len(names) == kept - 1

@@ -21,7 +21,7 @@ async def test_who_waits_for_a_turn_does_not_wait_for_the_next_one() -> None:
     woken: list[str] = []
 
     async def wait(name: str, *turn_id: Any) -> None:
-        await connection.free(*turn_id)
+        await connection.wait_turn_over(*turn_id)
         woken.append(name)
 
     async with anyio.create_task_group() as group:

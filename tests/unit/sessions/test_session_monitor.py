@@ -17,14 +17,16 @@ def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> SessionMon
         return SimpleNamespace(seq=len(notes))
 
     tree: Any = SimpleNamespace(
-        entities={"s": SimpleNamespace(ended=False, note=note)},
+        entities={"s": SimpleNamespace(ended=False, record_fact=note)},
         journal_writer=SimpleNamespace(last_seq=0),
         system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
-        tell=lambda *told, **how: None,
+        send=lambda *told, **how: None,
     )
-    work: Any = SimpleNamespace(session_id="s", because=0, moved=False, profile=SimpleNamespace(adapter="acp"))
+    session: Any = SimpleNamespace(
+        session_id="s", cause_seq=0, progressed=False, profile=SimpleNamespace(adapter="acp")
+    )
     monitors: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
-    return SessionMonitor(tree, work, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
+    return SessionMonitor(tree, session, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
 
 
 def test_the_next_turn_has_its_own() -> None:
@@ -33,13 +35,13 @@ def test_the_next_turn_has_its_own() -> None:
     watch.turn_opened("s:t1")
     watch.turn_began()
     watch.turn_opened("s:t2")
-    watch.reported(Amounts(input_tokens=90), {})
+    watch.record_usage(Amounts(input_tokens=90), {})
     assert [told["turn"] for _, told in notes] == ["s:t1", "s:t1"]
     watch.turn_ended()
     assert notes[-1][1]["turn"] == "s:t2"
     assert scope.used.turns == 2
     watch.turn_began()
-    watch.reported(Amounts(input_tokens=90), {})
+    watch.record_usage(Amounts(input_tokens=90), {})
     assert "BudgetSpent" not in [name for name, _ in notes]
-    watch.reported(Amounts(input_tokens=11), {})
+    watch.record_usage(Amounts(input_tokens=11), {})
     assert "BudgetSpent" in [name for name, _ in notes]

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor.work.backlog import Backlog, Gate, Item, Refusal, Settled, UnknownItem, Why
+from supervisor.work.backlog import Backlog, BacklogItem, DependantChanges, Gate, Refusal, RefusalReason, UnknownItem
 from supervisor.work.leases import Claim, Leases, StaleClaim
 from supervisor.work.owned_paths import OwnedPaths, spelled
 
@@ -18,7 +18,7 @@ EVERY = None
 LEASE_S = 60.0
 
 
-def backlog_of(*items: Item) -> Backlog:
+def backlog_of(*items: BacklogItem) -> Backlog:
     backlog = Backlog()
     for item in items:
         backlog.add(item)
@@ -45,17 +45,21 @@ def closed(*providers: str) -> Gate:
 # ------------------------------------------------------------------------------------------------------------ order
 def test_highest_priority_first_then_oldest() -> None:
     """Priority decides, then the order of adding."""
-    backlog = backlog_of(Item(id="a"), Item(id="b", priority=5), Item(id="c"), Item(id="d", priority=5))
+    backlog = backlog_of(
+        BacklogItem(id="a"), BacklogItem(id="b", priority=5), BacklogItem(id="c"), BacklogItem(id="d", priority=5)
+    )
 
     assert order_of(backlog) == ["b", "d", "a", "c"]
 
 
 def test_another_priority_is_as_good_as_its_own() -> None:
     """Between those of one priority the order of adding decides, whichever way they came to it."""
-    backlog = backlog_of(*(Item(id=name, priority=number, depends_on=("x",)) for number, name in enumerate("abcd")))
+    backlog = backlog_of(
+        *(BacklogItem(id=name, priority=number, depends_on=("x",)) for number, name in enumerate("abcd"))
+    )
     for name, priority in (("a", 2), ("b", 7), ("d", -1)):
         backlog.rank(name, priority)
-    backlog.add(Item(id="x"))
+    backlog.add(BacklogItem(id="x"))
     assert order_of(backlog) == ["x"]
     backlog.settle("x", completed=True)
     assert order_of(backlog) == ["b", "a", "c", "d"]
@@ -63,7 +67,7 @@ def test_another_priority_is_as_good_as_its_own() -> None:
 
 def test_released_one_keeps_its_place() -> None:
     """Giving an item back does not send it to the end of the queue."""
-    backlog = backlog_of(Item(id="a"), Item(id="b"))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"))
     first = claim(backlog)
     backlog.release("a", first.token)
 
@@ -72,7 +76,7 @@ def test_released_one_keeps_its_place() -> None:
 
 def test_one_winner() -> None:
     """Of two workers that ask, one has the item and the other one nothing."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
 
     assert [claim(backlog, one) for one in ("w1", "w2")] == [Claim("a", "w1", 1, LEASE_S), None]
 
@@ -80,7 +84,8 @@ def test_one_winner() -> None:
 def test_capabilities() -> None:
     """A worker is given only what it can do; one without limits is given everything."""
     backlog = backlog_of(
-        Item(id="a", needs=frozenset({"role:backend", "gpu"}), priority=1), Item(id="b", needs=frozenset({"gpu"}))
+        BacklogItem(id="a", needs=frozenset({"role:backend", "gpu"}), priority=1),
+        BacklogItem(id="b", needs=frozenset({"gpu"})),
     )
 
     assert claim(backlog, capabilities=frozenset({"role:backend"})) is None
@@ -90,18 +95,18 @@ def test_capabilities() -> None:
 
 def test_capabilities_of_items_added_later() -> None:
     """A worker that has asked before is given what is new to it."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     able = frozenset({"gpu"})
     claim(backlog, capabilities=able)
-    backlog.add(Item(id="b", needs=frozenset({"tpu"})))
-    backlog.add(Item(id="c", needs=able))
+    backlog.add(BacklogItem(id="b", needs=frozenset({"tpu"})))
+    backlog.add(BacklogItem(id="c", needs=able))
 
     assert order_of(backlog, able) == ["c"]
 
 
 def test_provider_gate() -> None:
     """While a provider's gate is closed its items wait, and others are claimed."""
-    backlog = backlog_of(Item(id="a", provider="anthropic", priority=9), Item(id="b", provider="other"))
+    backlog = backlog_of(BacklogItem(id="a", provider="anthropic", priority=9), BacklogItem(id="b", provider="other"))
 
     assert claim(backlog, gate=closed("anthropic")).item_id == "b"
     assert claim(backlog, gate=closed("anthropic")) is None
@@ -111,7 +116,7 @@ def test_provider_gate() -> None:
 def test_held_back_until_ready() -> None:
     """An item whose own conditions are not met is not claimed before they are."""
     backlog = Backlog()
-    backlog.add(Item(id="a"), on_hold=True)
+    backlog.add(BacklogItem(id="a"), on_hold=True)
 
     assert claim(backlog) is None
     backlog.ready("a")
@@ -120,7 +125,7 @@ def test_held_back_until_ready() -> None:
 
 def test_hold_and_ready_any_number_of_times() -> None:
     """An item that was held back and let go many times is claimed once."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     for _ in range(3):
         backlog.hold("a")
         backlog.ready("a")
@@ -131,78 +136,83 @@ def test_hold_and_ready_any_number_of_times() -> None:
 # ------------------------------------------------------------------------------------------------------------ waiting
 def test_waits_for_every_dependency() -> None:
     """An item is ready with the last one that it depends on, and is told of once."""
-    backlog = backlog_of(Item(id="a"), Item(id="b"), Item(id="c", depends_on=("a", "b"), priority=9))
+    backlog = backlog_of(
+        BacklogItem(id="a"), BacklogItem(id="b"), BacklogItem(id="c", depends_on=("a", "b"), priority=9)
+    )
 
-    assert backlog.settle("a", completed=True) == Settled()
-    assert backlog.settle("b", completed=True) == Settled(ready=("c",))
+    assert backlog.settle("a", completed=True) == DependantChanges()
+    assert backlog.settle("b", completed=True) == DependantChanges(ready=("c",))
     assert order_of(backlog) == ["c"]
 
 
 def test_dependency_added_later() -> None:
     """An item may depend on one that is not there yet: it waits for its name."""
-    backlog = backlog_of(Item(id="b", depends_on=("a",)))
+    backlog = backlog_of(BacklogItem(id="b", depends_on=("a",)))
 
-    assert backlog.refusal("b") == Refusal("b", Why.WAITING, ("a",))
-    assert backlog.add(Item(id="a")) == Settled(ready=("a",))
-    assert backlog.settle("a", completed=True) == Settled(ready=("b",))
+    assert backlog.refusal("b") == Refusal("b", RefusalReason.WAITING, ("a",))
+    assert backlog.add(BacklogItem(id="a")) == DependantChanges(ready=("a",))
+    assert backlog.settle("a", completed=True) == DependantChanges(ready=("b",))
 
 
 def test_dependency_settled_before() -> None:
     """An item that is added after the end of what it depends on is ready, or doomed, at once."""
-    backlog = backlog_of(Item(id="good"), Item(id="bad"))
+    backlog = backlog_of(BacklogItem(id="good"), BacklogItem(id="bad"))
     backlog.settle("good", completed=True)
     backlog.settle("bad", completed=False)
 
-    assert backlog.add(Item(id="a", depends_on=("good",))) == Settled(ready=("a",))
-    assert backlog.add(Item(id="b", depends_on=("good", "bad"))) == Settled(doomed=("b",))
+    assert backlog.add(BacklogItem(id="a", depends_on=("good",))) == DependantChanges(ready=("a",))
+    assert backlog.add(BacklogItem(id="b", depends_on=("good", "bad"))) == DependantChanges(dependency_failed=("b",))
 
 
 def test_doomed_are_direct_dependants_told_once() -> None:
     """Who depends on a failure is told of at the first one; who depends on the doomed one, when that is settled."""
     backlog = backlog_of(
-        Item(id="a"), Item(id="b"), Item(id="c", depends_on=("a", "b")), Item(id="d", depends_on=("c",))
+        BacklogItem(id="a"),
+        BacklogItem(id="b"),
+        BacklogItem(id="c", depends_on=("a", "b")),
+        BacklogItem(id="d", depends_on=("c",)),
     )
 
-    assert backlog.settle("a", completed=False) == Settled(doomed=("c",))
-    assert backlog.settle("b", completed=False) == Settled()
-    assert backlog.refusal("c") == Refusal("c", Why.DOOMED, ("a", "b"))
-    assert backlog.settle("c", completed=False) == Settled(doomed=("d",))
+    assert backlog.settle("a", completed=False) == DependantChanges(dependency_failed=("c",))
+    assert backlog.settle("b", completed=False) == DependantChanges()
+    assert backlog.refusal("c") == Refusal("c", RefusalReason.DEPENDENCY_FAILED, ("a", "b"))
+    assert backlog.settle("c", completed=False) == DependantChanges(dependency_failed=("d",))
 
 
 def test_comes_after_in_whatever_way() -> None:
     """What comes after an item, and does not depend on it, is ready when that has failed."""
-    backlog = backlog_of(Item(id="a"), Item(id="b", after=("a",)))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", after=("a",)))
 
-    assert backlog.settle("a", completed=False) == Settled(ready=("b",))
+    assert backlog.settle("a", completed=False) == DependantChanges(ready=("b",))
     assert order_of(backlog) == ["b"]
 
 
 def test_reopened_dependency_is_waited_for_again() -> None:
     """What is to be done again holds its dependants back, the doomed ones included, until it is settled anew."""
-    backlog = backlog_of(Item(id="a"), Item(id="b", depends_on=("a",)))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
     backlog.settle("a", completed=False)
 
     assert backlog.reopen("a") == ("b",)
-    assert backlog.refusal("b") == Refusal("b", Why.WAITING, ("a",))
-    assert backlog.settle("a", completed=True) == Settled(ready=("b",))
+    assert backlog.refusal("b") == Refusal("b", RefusalReason.WAITING, ("a",))
+    assert backlog.settle("a", completed=True) == DependantChanges(ready=("b",))
     assert backlog.reopen("a") == ("b",)
     assert order_of(backlog) == ["a"]
 
 
 def test_reopening_what_is_open_changes_nothing() -> None:
     """An item that is not settled cannot be opened twice."""
-    backlog = backlog_of(Item(id="a"), Item(id="b", depends_on=("a",)))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
 
     assert backlog.reopen("a") == ()
-    assert backlog.settle("a", completed=True) == Settled(ready=("b",))
+    assert backlog.settle("a", completed=True) == DependantChanges(ready=("b",))
 
 
 def test_settling_twice() -> None:
     """The same end twice is one end; another end needs the item to be reopened."""
-    backlog = backlog_of(Item(id="a"), Item(id="b", depends_on=("a",)))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
     backlog.settle("a", completed=True)
 
-    assert backlog.settle("a", completed=True) == Settled()
+    assert backlog.settle("a", completed=True) == DependantChanges()
     with pytest.raises(ValueError, match="'a' was settled as completed; reopen it first"):
         backlog.settle("a", completed=False)
 
@@ -210,7 +220,7 @@ def test_settling_twice() -> None:
 # ------------------------------------------------------------------------------------------------------------ claims
 def test_tokens_grow_over_release_fence_revocation_and_reopening() -> None:
     """Whatever ends a claim, the next one on the same item has a larger token."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     tokens = []
     for end in (
         lambda token: backlog.release("a", token),
@@ -228,7 +238,7 @@ def test_tokens_grow_over_release_fence_revocation_and_reopening() -> None:
 def test_tokens_go_on_after_an_earlier_backlog() -> None:
     """A backlog that takes over the work of another one grants larger tokens."""
     backlog = Backlog(last_token=41)
-    backlog.add(Item(id="a"))
+    backlog.add(BacklogItem(id="a"))
 
     assert claim(backlog).token == 42
 
@@ -236,7 +246,7 @@ def test_tokens_go_on_after_an_earlier_backlog() -> None:
 @pytest.mark.parametrize("act", ["renew", "release", "settle", "check"])
 def test_stale_token_changes_nothing(act: str) -> None:
     """Who lost a claim can neither renew nor release it, nor settle the item: he is told of both tokens."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     old = claim(backlog, "w1")
     backlog.fence("w1")
     new = claim(backlog, "w2")
@@ -254,7 +264,7 @@ def test_stale_token_changes_nothing(act: str) -> None:
 
 def test_stale_token_where_nobody_holds_it() -> None:
     """Where the item is free, the words name its last token."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     backlog.release("a", claim(backlog).token)
 
     with pytest.raises(StaleClaim, match=r"the claim with token 7 is stale, its last token was 1;"):
@@ -263,7 +273,7 @@ def test_stale_token_where_nobody_holds_it() -> None:
 
 def test_lease_runs_out_at_its_end() -> None:
     """A lease stands before its end, and is taken away at it: once, and the item can be claimed again."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     held = claim(backlog)
 
     assert backlog.expired(LEASE_S - 0.001) == []
@@ -274,7 +284,7 @@ def test_lease_runs_out_at_its_end() -> None:
 
 def test_renewed_lease_lasts() -> None:
     """A renewed lease ends as long after its renewal as one that is granted then, never earlier than it had."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     held = claim(backlog)
 
     assert backlog.renew("a", held.token, 50.0) == held._replace(expires_s=110.0)
@@ -285,7 +295,7 @@ def test_renewed_lease_lasts() -> None:
 
 def test_lease_without_end() -> None:
     """An infinite lease never runs out."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
     claim(backlog, lease_s=math.inf)
 
     assert backlog.expired(1e300) == []
@@ -293,7 +303,7 @@ def test_lease_without_end() -> None:
 
 def test_leases_run_out_in_the_order_of_their_ends() -> None:
     """Several leases that have run out are told of as they did."""
-    backlog = backlog_of(Item(id="a"), Item(id="b"), Item(id="c"))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"), BacklogItem(id="c"))
     for lease_s in (30.0, 10.0, 20.0):
         claim(backlog, lease_s=lease_s)
 
@@ -303,7 +313,7 @@ def test_leases_run_out_in_the_order_of_their_ends() -> None:
 @pytest.mark.parametrize("lease_s", [0.0, -1.0, math.nan])
 def test_lease_without_length_is_refused(lease_s: float) -> None:
     """A lease that is over when it begins is a mistake; nothing is claimed by it."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
 
     with pytest.raises(ValueError, match=r"lease_s: .* is not above 0"):
         claim(backlog, lease_s=lease_s)
@@ -321,7 +331,7 @@ def test_nothing_is_granted_twice() -> None:
 
 def test_fence_takes_everything_of_one_worker() -> None:
     """A lost worker loses all that it holds, in the order of its claims, and nobody else loses anything."""
-    backlog = backlog_of(Item(id="a"), Item(id="b"), Item(id="c"))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"), BacklogItem(id="c"))
     held = [claim(backlog, one) for one in ("w1", "w2", "w1")]
 
     assert backlog.fence("w1") == [held[0], held[2]]
@@ -332,7 +342,7 @@ def test_fence_takes_everything_of_one_worker() -> None:
 
 def test_revoked_one_can_be_given_to_another() -> None:
     """An item is taken from one worker and claimed, by its id, for another one."""
-    backlog = backlog_of(Item(id="a"), Item(id="b"))
+    backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"))
     held = claim(backlog, "w1")
 
     assert backlog.revoke("a") == held
@@ -343,7 +353,7 @@ def test_revoked_one_can_be_given_to_another() -> None:
 
 def test_settling_ends_the_claim() -> None:
     """What is settled is held by nobody, and its files are free."""
-    backlog = backlog_of(Item(id="a", files=("src",)), Item(id="b", files=("src/b.py",)))
+    backlog = backlog_of(BacklogItem(id="a", files=("src",)), BacklogItem(id="b", files=("src/b.py",)))
     backlog.settle("a", completed=True, token=claim(backlog).token)
 
     assert backlog.holder("a") is None
@@ -367,7 +377,7 @@ def test_settling_ends_the_claim() -> None:
 )
 def test_overlapping_files_are_never_held_at_once(one: str, other: str, overlap: bool) -> None:
     """A directory owns what is below it, whichever of the two is claimed first; names that only begin alike do not."""
-    backlog = backlog_of(Item(id="a", files=(one,)), Item(id="b", files=(other,)))
+    backlog = backlog_of(BacklogItem(id="a", files=(one,)), BacklogItem(id="b", files=(other,)))
 
     assert order_of(backlog) == (["a"] if overlap else ["a", "b"])
 
@@ -375,7 +385,9 @@ def test_overlapping_files_are_never_held_at_once(one: str, other: str, overlap:
 def test_next_one_of_the_same_file_is_claimed_when_it_is_given_back() -> None:
     """Items that own the same file are claimed one after the other, by priority."""
     files = ("pyproject.toml",)
-    backlog = backlog_of(Item(id="a", files=files), Item(id="b", files=files), Item(id="c", files=files, priority=1))
+    backlog = backlog_of(
+        BacklogItem(id="a", files=files), BacklogItem(id="b", files=files), BacklogItem(id="c", files=files, priority=1)
+    )
     done = []
     while (held := claim(backlog)) is not None:
         assert claim(backlog) is None
@@ -388,10 +400,10 @@ def test_next_one_of_the_same_file_is_claimed_when_it_is_given_back() -> None:
 def test_waits_for_each_of_its_files() -> None:
     """An item whose files are held by two waits until both have let go."""
     backlog = backlog_of(
-        Item(id="a", files=("x",), priority=3),
-        Item(id="b", files=("y",), priority=2),
-        Item(id="both", files=("y/1", "x/1"), priority=1),
-        Item(id="other"),
+        BacklogItem(id="a", files=("x",), priority=3),
+        BacklogItem(id="b", files=("y",), priority=2),
+        BacklogItem(id="both", files=("y/1", "x/1"), priority=1),
+        BacklogItem(id="other"),
     )
     first, second = claim(backlog), claim(backlog)
 
@@ -406,10 +418,12 @@ def test_waits_for_each_of_its_files() -> None:
 
 def test_files_are_named_by_whom_they_wait_for() -> None:
     """A refusal for files names everyone who holds one."""
-    backlog = backlog_of(Item(id="a", files=("x",)), Item(id="b", files=("y",)), Item(id="c", files=("x/1", "y/1")))
+    backlog = backlog_of(
+        BacklogItem(id="a", files=("x",)), BacklogItem(id="b", files=("y",)), BacklogItem(id="c", files=("x/1", "y/1"))
+    )
     claim(backlog), claim(backlog)
 
-    assert claim_by_id(backlog, "c") == Refusal("c", Why.FILES, ("a", "b"))
+    assert claim_by_id(backlog, "c") == Refusal("c", RefusalReason.FILES, ("a", "b"))
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other", "src/../../other"])
@@ -418,7 +432,7 @@ def test_path_out_of_the_workspace(path: str) -> None:
     backlog = Backlog()
 
     with pytest.raises(ValueError, match=r"files: .* leads out of the workspace; give a path relative to it"):
-        backlog.add(Item(id="a", files=(path,)))
+        backlog.add(BacklogItem(id="a", files=(path,)))
     assert "a" not in backlog
 
 
@@ -441,15 +455,15 @@ def test_nothing_is_left_of_paths_that_were_given_back() -> None:
 def test_every_reason_has_its_words() -> None:
     """What cannot be claimed says why, and names what it is about."""
     backlog = backlog_of(
-        Item(id="done"),
-        Item(id="mine", files=("src",)),
-        Item(id="waits", depends_on=("mine",)),
-        Item(id="late"),
-        Item(id="able", needs=frozenset({"gpu", "tpu"})),
-        Item(id="src", files=("src/a",)),
-        Item(id="closed", provider="p"),
-        Item(id="bad"),
-        Item(id="doomed", depends_on=("bad",)),
+        BacklogItem(id="done"),
+        BacklogItem(id="mine", files=("src",)),
+        BacklogItem(id="waits", depends_on=("mine",)),
+        BacklogItem(id="late"),
+        BacklogItem(id="able", needs=frozenset({"gpu", "tpu"})),
+        BacklogItem(id="src", files=("src/a",)),
+        BacklogItem(id="closed", provider="p"),
+        BacklogItem(id="bad"),
+        BacklogItem(id="doomed", depends_on=("bad",)),
     )
     backlog.settle("done", completed=True)
     backlog.settle("bad", completed=False)
@@ -480,23 +494,23 @@ def test_unknown_item() -> None:
 
 def test_added_once() -> None:
     """An id stands for one item."""
-    backlog = backlog_of(Item(id="a"))
+    backlog = backlog_of(BacklogItem(id="a"))
 
     with pytest.raises(ValueError, match="'a' is in the backlog already; use another id, or reopen it"):
-        backlog.add(Item(id="a"))
+        backlog.add(BacklogItem(id="a"))
     assert len(backlog) == 1
 
 
 def test_waiting_for_itself() -> None:
     """An item that waits for itself would wait for ever."""
     with pytest.raises(ValueError, match="'a' cannot wait for itself"):
-        Backlog().add(Item(id="a", after=("a",)))
+        Backlog().add(BacklogItem(id="a", after=("a",)))
 
 
 # ------------------------------------------------------------------------------------------------------------ the cost
 def test_one_file_wanted_by_many_costs_one_look() -> None:
     """However many items want a file that is held, whoever asks for work looks at it once."""
-    backlog = backlog_of(*(Item(id=str(number), files=("pyproject.toml",)) for number in range(500)))
+    backlog = backlog_of(*(BacklogItem(id=str(number), files=("pyproject.toml",)) for number in range(500)))
     looked: list[tuple[str, ...]] = []
     blocker = backlog._paths.blocker
     backlog._paths.blocker = lambda paths: looked.append(tuple(paths)) or blocker(paths)  # type: ignore[method-assign]
@@ -523,27 +537,27 @@ class Model:
     """Everything in lists; every question is answered by looking at all of it."""
 
     def __init__(self) -> None:
-        self.items: list[Item] = []
+        self.items: list[BacklogItem] = []
         self.on_hold: set[str] = set()
         self.outcomes: dict[str, bool] = {}
         self.claims: dict[str, Claim] = {}
 
-    def waits(self, item: Item) -> bool:
+    def waits(self, item: BacklogItem) -> bool:
         strict = any(self.outcomes.get(one) is not True for one in item.depends_on)
         return strict or any(one not in self.outcomes for one in item.after)
 
-    def doomed(self, item: Item) -> bool:
+    def dependency_failed(self, item: BacklogItem) -> bool:
         return any(self.outcomes.get(one) is False for one in item.depends_on)
 
-    def blocked(self, item: Item) -> bool:
+    def blocked(self, item: BacklogItem) -> bool:
         held = [path for one in self.items if one.id in self.claims for path in one.files]
         return any(overlap(one, other) for one in item.files for other in held)
 
-    def fits(self, item: Item, capabilities: frozenset[str] | None, shut: str) -> bool:
+    def fits(self, item: BacklogItem, capabilities: frozenset[str] | None, shut: str) -> bool:
         able = capabilities is None or item.needs <= capabilities
         return able and item.provider != shut and self.free(item) and not self.blocked(item)
 
-    def free(self, item: Item) -> bool:
+    def free(self, item: BacklogItem) -> bool:
         taken = item.id in self.claims or item.id in self.outcomes or item.id in self.on_hold
         return not taken and not self.waits(item)
 
@@ -558,8 +572,8 @@ SOME_NAMES = st.one_of(st.just([]), st.just([]), st.lists(st.sampled_from(NAMES)
 
 
 @st.composite
-def items(draw: st.DrawFn, item_id: str) -> Item:
-    return Item(
+def items(draw: st.DrawFn, item_id: str) -> BacklogItem:
+    return BacklogItem(
         id=item_id,
         priority=draw(st.integers(0, 2)),
         needs=draw(NEEDS),
@@ -586,21 +600,21 @@ class BacklogMachine(RuleBasedStateMachine):
         for item_id in data.draw(st.permutations(NAMES))[:count]:
             self.add(data.draw(items(item_id)), False)
 
-    def known(self, item_id: str) -> Item | None:
+    def known(self, item_id: str) -> BacklogItem | None:
         return next((one for one in self.model.items if one.id == item_id), None)
 
     # ---------------------------------------------------------------- what is to be done
     @rule(item=item_id.flatmap(items), on_hold=st.booleans())
-    def add_another(self, item: Item, on_hold: bool) -> None:
+    def add_another(self, item: BacklogItem, on_hold: bool) -> None:
         if self.known(item.id) is None:
             self.add(item, on_hold)
 
-    def add(self, item: Item, on_hold: bool) -> None:
+    def add(self, item: BacklogItem, on_hold: bool) -> None:
         self.model.items.append(item)
         self.model.on_hold |= {item.id} if on_hold else set()
         said = self.backlog.add(item, on_hold=on_hold)
         assert said.ready == ((item.id,) if not self.model.waits(item) else ())
-        assert said.doomed == ((item.id,) if self.model.doomed(item) else ())
+        assert said.dependency_failed == ((item.id,) if self.model.dependency_failed(item) else ())
 
     @rule(item_id=item_id, completed=st.booleans())
     def settle(self, item_id: str, completed: bool) -> None:
@@ -608,12 +622,14 @@ class BacklogMachine(RuleBasedStateMachine):
             return
         open_items = [one for one in self.model.items if one.id not in self.model.outcomes and one.id != item_id]
         waiting = {one.id for one in open_items if self.model.waits(one)}
-        doomed = {one.id for one in open_items if self.model.doomed(one)}
+        dependency_failed = {one.id for one in open_items if self.model.dependency_failed(one)}
         said = self.backlog.settle(item_id, completed=completed)
         self.model.outcomes[item_id] = completed
         self.end(item_id)
         assert set(said.ready) == {one.id for one in open_items if one.id in waiting and not self.model.waits(one)}
-        assert set(said.doomed) == {one.id for one in open_items if one.id not in doomed and self.model.doomed(one)}
+        assert set(said.dependency_failed) == {
+            one.id for one in open_items if one.id not in dependency_failed and self.model.dependency_failed(one)
+        }
 
     @rule(item_id=item_id)
     def reopen(self, item_id: str) -> None:
@@ -623,7 +639,7 @@ class BacklogMachine(RuleBasedStateMachine):
         again = [one.id for one in self.model.items if one.id not in self.model.outcomes and self.renewed(one, item_id)]
         assert set(self.backlog.reopen(item_id)) == (set(again) if was is not None else set())
 
-    def renewed(self, one: Item, item_id: str) -> bool:
+    def renewed(self, one: BacklogItem, item_id: str) -> bool:
         return item_id in one.depends_on or item_id in one.after
 
     @rule(item_id=item_id, on_hold=st.booleans())
@@ -733,7 +749,7 @@ class BacklogMachine(RuleBasedStateMachine):
             refusal = self.backlog.refusal(item.id)
             claimable = self.model.fits(item, None, "none")
             assert (refusal is None) is claimable
-            assert refusal is None or refusal.named or refusal.why in (Why.SETTLED, Why.ON_HOLD)
+            assert refusal is None or refusal.named or refusal.why in (RefusalReason.SETTLED, RefusalReason.ON_HOLD)
 
     def teardown(self) -> None:
         """Invariant 20: what dead workers held is free within its lease, and everything that can be claimed is."""

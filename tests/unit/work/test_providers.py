@@ -7,15 +7,15 @@ import pytest
 from actors.breaker import BreakerLimits, Circuit
 from actors.machine import IllegalTransition
 from supervisor.policies.error_classification import classify
-from supervisor.work.providers import BreakerTransition, Providers, provider_key
+from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
 
 A, B = provider_key("acp", "anthropic"), provider_key("acp", "openai")
 OVERLOADED = classify("overloaded")
 BAD_TASK = classify("syntax error")
 
 
-def failing(times: int = 2) -> Providers:
-    providers = Providers(BreakerLimits(failures_max=2, window_s=10.0, cooldown_s=30.0))
+def failing(times: int = 2) -> ProviderBreakers:
+    providers = ProviderBreakers(BreakerLimits(failures_max=2, window_s=10.0, cooldown_s=30.0))
     for number in range(times):
         providers.launched(A, f"run{number}", 0.0)
         providers.ended(A, f"run{number}", 1.0, OVERLOADED)
@@ -112,7 +112,7 @@ def test_when_to_ask_again() -> None:
 
 def test_no_provider_has_no_breaker() -> None:
     """What names none is never counted, and an end of what was never launched changes nothing."""
-    providers = Providers()
+    providers = ProviderBreakers()
     assert providers.launched("", "x", 0.0) is None
     assert [providers.ended("", "x", 0.0, OVERLOADED) for _ in range(9)] == [None] * 9
     assert [providers.ended(A, "x", 0.0, OVERLOADED) for _ in range(9)] == [None] * 9

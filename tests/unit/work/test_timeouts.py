@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, Scope, TaskKind, Timeouts
+from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, TaskKind, TaskSize, Timeouts
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Duratio
 )
 def test_scope_times_complexity(scope: str, complexity: str, limit_s: float) -> None:
     """Without experience the scope's seconds times the complexity's factor count, two hours at most."""
-    kind = TaskKind(Scope(scope), Complexity(complexity))
+    kind = TaskKind(TaskSize(scope), Complexity(complexity))
     assert Timeouts().of(kind) == pytest.approx(limit_s)
 
 
@@ -38,12 +38,12 @@ def test_without_a_scope_it_is_flat() -> None:
 
 def test_medium_is_meant_where_nothing_is_said() -> None:
     """A scope alone is of medium complexity and of no role."""
-    assert TaskKind(Scope.LARGE) == TaskKind(Scope.LARGE, Complexity.MEDIUM, "")
+    assert TaskKind(TaskSize.LARGE) == TaskKind(TaskSize.LARGE, Complexity.MEDIUM, "")
 
 
 def test_experience_needs_five() -> None:
     """Four finished tasks change nothing; with the fifth, what they took decides."""
-    small = TaskKind(Scope.SMALL)
+    small = TaskKind(TaskSize.SMALL)
     assert Timeouts().of(small, [400.0] * 4) == 900.0
     assert Timeouts().of(small, [400.0] * 5) == 600.0
 
@@ -59,12 +59,12 @@ def test_experience_needs_five() -> None:
 )
 def test_the_95th_percentile_by_nearest_rank(finished: list[float], limit_s: float) -> None:
     """A duration that was observed, whatever the order, times one and a half."""
-    assert Timeouts().of(TaskKind(Scope.SMALL), finished) == limit_s
+    assert Timeouts().of(TaskKind(TaskSize.SMALL), finished) == limit_s
 
 
 def test_the_limits_are_clamped() -> None:
     """Experience makes a limit neither shorter than five minutes nor longer than two hours."""
-    small = TaskKind(Scope.SMALL)
+    small = TaskKind(TaskSize.SMALL)
     assert Timeouts().of(small, [1.0] * 5) == 300.0
     assert Timeouts().of(small, [6000.0] * 5) == 7200.0
     assert Timeouts(min_s=1.0, max_s=2.0).of(small) == 2.0
@@ -73,26 +73,28 @@ def test_the_limits_are_clamped() -> None:
 def test_the_policy_is_the_callers() -> None:
     """How many are needed, which percentile and what margin are fields of the policy."""
     policy = Timeouts(samples_min=2, percentile=50.0, margin=2.0, min_s=1.0)
-    assert policy.of(TaskKind(Scope.SMALL), [5.0, 3.0, 100.0]) == 10.0
-    assert Timeouts(percentile=0.0, margin=1.0, min_s=1.0).of(TaskKind(Scope.SMALL), [3.0, 2.0, 9.0, 9.0, 9.0]) == 2.0
+    assert policy.of(TaskKind(TaskSize.SMALL), [5.0, 3.0, 100.0]) == 10.0
+    assert (
+        Timeouts(percentile=0.0, margin=1.0, min_s=1.0).of(TaskKind(TaskSize.SMALL), [3.0, 2.0, 9.0, 9.0, 9.0]) == 2.0
+    )
 
 
 def test_durations_of_a_kind() -> None:
     """What one kind took says nothing about another; what has no kind is not kept."""
-    durations, small, docs = Durations(), TaskKind(Scope.SMALL), TaskKind(Scope.SMALL, role="docs")
+    durations, small, docs = Durations(), TaskKind(TaskSize.SMALL), TaskKind(TaskSize.SMALL, role="docs")
     for took_s in (3.0, 1.0):
         durations.note(small, took_s)
     durations.note(docs, 9.0)
     durations.note(None, 7.0)
     assert durations.of(small) == (3.0, 1.0)
     assert durations.of(docs) == (9.0,)
-    assert durations.of(TaskKind(Scope.XL)) == ()
+    assert durations.of(TaskKind(TaskSize.XL)) == ()
     assert durations.of(None) == ()
 
 
 def test_the_memory_of_one_kind_is_bounded() -> None:
     """The latest hundred count; what was usual long ago is forgotten."""
-    durations, small = Durations(), TaskKind(Scope.SMALL)
+    durations, small = Durations(), TaskKind(TaskSize.SMALL)
     for number in range(SAMPLES_MAX + 3):
         durations.note(small, float(number))
     assert durations.of(small) == tuple(float(number) for number in range(3, SAMPLES_MAX + 3))
@@ -101,11 +103,11 @@ def test_the_memory_of_one_kind_is_bounded() -> None:
 def test_the_memory_of_kinds_is_bounded() -> None:
     """With one kind too many, the one heard of longest ago goes."""
     durations = Durations()
-    kinds = [TaskKind(Scope.SMALL, role=str(number)) for number in range(KINDS_MAX)]
+    kinds = [TaskKind(TaskSize.SMALL, role=str(number)) for number in range(KINDS_MAX)]
     assert (KINDS_MAX, SAMPLES_MAX) == (256, 100)
-    for kind in [*kinds, kinds[0], TaskKind(Scope.XL)]:
+    for kind in [*kinds, kinds[0], TaskKind(TaskSize.XL)]:
         durations.note(kind, 1.0)
     assert durations.of(kinds[0]) == (1.0, 1.0)
     assert durations.of(kinds[1]) == ()
     assert durations.of(kinds[2]) == (1.0,)
-    assert durations.of(TaskKind(Scope.XL)) == (1.0,)
+    assert durations.of(TaskKind(TaskSize.XL)) == (1.0,)

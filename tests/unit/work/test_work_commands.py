@@ -14,7 +14,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans.task_control import Answer, Verb
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.commands import EFFECTS, ID_MAX, Command, CommandReused, Commands, Effect, digest_of
+from supervisor.work.commands import EFFECTS, ID_MAX, Command, CommandEffect, CommandLog, CommandReused, digest_of
 
 pytestmark = pytest.mark.anyio
 
@@ -29,13 +29,13 @@ class Log:
     def note(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], reason: str) -> LifecycleEvent:
         return self._record(entity_id, name, "fact", cause, metadata, reason=reason)
 
-    async def move(self, entity_id: str, cause: Cause, event: str = "approved", **metadata: Any) -> Effect:
+    async def move(self, entity_id: str, cause: Cause, event: str = "approved", **metadata: Any) -> CommandEffect:
         if entity_id in self.moved:
             self._record(entity_id, event, "refused", cause, {})
             raise Refused(f"{entity_id}: approved in OPEN")
         self.moved.add(entity_id)
         self._record(entity_id, event, "transition", cause, metadata, to_status="OPEN")
-        return Effect("OPEN", tuple(metadata.get("subtasks", ())))
+        return CommandEffect("OPEN", tuple(metadata.get("subtasks", ())))
 
     def _record(
         self, entity_id: str, event: str, outcome: str, cause: Cause, metadata: dict[str, Any], **more: Any
@@ -66,14 +66,14 @@ def command(task: str = "t", *, id: str | None = "c1", verb: Verb = Verb.APPROVE
     return Command(verb=verb, entity_id=f"task:{task}", by="operator:me", id=id, **more)
 
 
-async def given(commands: Commands, log: Log, asked: Command, **metadata: Any) -> Answer:
+async def given(commands: CommandLog, log: Log, asked: Command, **metadata: Any) -> Answer:
     return await commands.once(asked, lambda cause: log.move(asked.entity_id, cause, **metadata))
 
 
 async def test_a_command_is_the_root_of_what_it_does() -> None:
     """Who gave it, what and why is a fact without a cause, and the transition is caused by that."""
     log = Log()
-    answer = await given(Commands(log.note), log, command(reason="looks good"))
+    answer = await given(CommandLog(log.note), log, command(reason="looks good"))
     fact, moved = log.records
     assert (fact.event, fact.actor, fact.cause_id, fact.reason) == ("Commanded", "operator:me", None, "looks good")
     assert fact.metadata == {"command": "approve", "command_id": "c1", "given": ""}
@@ -84,7 +84,7 @@ async def test_a_command_is_the_root_of_what_it_does() -> None:
 async def test_a_repetition_gets_the_first_answer() -> None:
     """The second time nothing is done and nothing is recorded; the answer says that it was given before."""
     log = Log()
-    commands = Commands(log.note)
+    commands = CommandLog(log.note)
     first = await given(commands, log, command())
     again = await given(commands, log, command(reason="once more"))
     assert (again.seq, again.state, again.repeated, first.repeated) == (first.seq, first.state, True, False)
@@ -94,7 +94,7 @@ async def test_a_repetition_gets_the_first_answer() -> None:
 async def test_without_an_id_every_command_counts() -> None:
     """A command without an id is taken each time it comes."""
     log = Log()
-    commands = Commands(log.note)
+    commands = CommandLog(log.note)
     await given(commands, log, command(id=None))
     with pytest.raises(Refused):
         await given(commands, log, command(id=None))
@@ -104,7 +104,7 @@ async def test_without_an_id_every_command_counts() -> None:
 async def test_a_refused_command_is_not_burned() -> None:
     """What was refused may come again with its id, and takes effect then."""
     log = Log()
-    commands = Commands(log.note)
+    commands = CommandLog(log.note)
     log.moved.add("task:t")
     with pytest.raises(Refused):
         await given(commands, log, command())
@@ -124,7 +124,7 @@ async def test_a_refused_command_is_not_burned() -> None:
 async def test_an_id_belongs_to_one_command(other: Command, words: str) -> None:
     """Another verb, task or set of subtasks under a known id is an error that names the first, and has no effect."""
     log = Log()
-    commands = Commands(log.note)
+    commands = CommandLog(log.note)
     await given(commands, log, command())
     with pytest.raises(CommandReused, match=words):
         await given(commands, log, other)
@@ -136,17 +136,17 @@ async def test_an_id_has_a_length(command_id: str) -> None:
     """An empty id and one that is too long are refused, and nothing is recorded."""
     log = Log()
     with pytest.raises(ValueError, match=f"has {len(command_id)} characters; give 1 to 200"):
-        await given(Commands(log.note), log, command(id=command_id))
+        await given(CommandLog(log.note), log, command(id=command_id))
     assert log.records == []
-    assert await given(Commands(log.note), log, command(id="x" * ID_MAX))
+    assert await given(CommandLog(log.note), log, command(id="x" * ID_MAX))
 
 
 async def test_two_at_once_are_one() -> None:
     """A repetition that comes while the first is under way waits for it, and has its answer."""
     log = Log()
-    commands, may, answers = Commands(log.note), anyio.Event(), list[Answer]()
+    commands, may, answers = CommandLog(log.note), anyio.Event(), list[Answer]()
 
-    async def slowly(cause: Cause) -> Effect:
+    async def slowly(cause: Cause) -> CommandEffect:
         await may.wait()
         return await log.move("task:t", cause)
 
@@ -167,9 +167,9 @@ async def test_two_at_once_are_one() -> None:
 async def test_when_the_first_of_two_is_refused_the_second_is_tried() -> None:
     """Who waited for a command that was refused gives it by itself."""
     log = Log()
-    commands, may, ends = Commands(log.note), anyio.Event(), list[str]()
+    commands, may, ends = CommandLog(log.note), anyio.Event(), list[str]()
 
-    async def refused_first(cause: Cause) -> Effect:
+    async def refused_first(cause: Cause) -> CommandEffect:
         if len(list(log.facts())) == 1:
             await may.wait()
             raise Refused("not yet")
@@ -194,8 +194,8 @@ async def test_what_took_effect_is_known_after_a_restart() -> None:
     """Folded from the records, a repetition gets the same answer, subtasks included, and does nothing."""
     log = Log()
     split = command(verb=Verb.SPLIT, given=digest_of([{"id": "a"}]))
-    first = await given(Commands(log.note), log, split, event="split", subtasks=["task:a", "task:b"])
-    later = Commands(log.note)
+    first = await given(CommandLog(log.note), log, split, event="split", subtasks=["task:a", "task:b"])
+    later = CommandLog(log.note)
     later.fold(log.records)
     again = await given(later, log, split)
     assert (again.subtasks, again.seq, again.state, again.verb) == (
@@ -214,11 +214,11 @@ async def test_what_was_refused_or_cut_off_is_not_known_after_a_restart() -> Non
     log = Log()
     log.moved.add("task:t")
     with pytest.raises(Refused):
-        await given(Commands(log.note), log, command())
+        await given(CommandLog(log.note), log, command())
     log.note("task:u", "Commanded", Cause(actor="operator:me"), {"command": "approve", "command_id": "c2"}, "")
     log._record("task:t", "approved", "transition", Cause(), {}, to_status="OPEN")
     log.moved.clear()
-    later = Commands(log.note)
+    later = CommandLog(log.note)
     later.fold(log.records)
     assert not (await given(later, log, command())).repeated
     assert not (await given(later, log, command("u", id="c2"))).repeated
@@ -227,10 +227,10 @@ async def test_what_was_refused_or_cut_off_is_not_known_after_a_restart() -> Non
 async def test_records_that_follow_are_no_second_answer() -> None:
     """Of what a command caused, the first transition is its answer."""
     log = Log()
-    first = await given(Commands(log.note), log, command())
+    first = await given(CommandLog(log.note), log, command())
     fact = next(log.facts())
     log._record("task:t", "approval_granted", "transition", Cause(fact.seq), {}, to_status="CLOSED")
-    later = Commands(log.note)
+    later = CommandLog(log.note)
     later.fold(log.records)
     assert (await given(later, log, command())).state == first.state
 
@@ -242,7 +242,7 @@ async def test_what_comes_of_a_task_by_another_way_is_the_effect_too() -> None:
     log.note("task:t", "Commanded", Cause(actor="operator:me"), {"command": "cancel", "command_id": "c1"}, "")
     log._record("task:t", "started", "transition", Cause(99), {}, to_status="IN_PROGRESS")
     log._record("task:u", "cancelled", "transition", Cause(99), {}, to_status="CANCELLED")
-    early, later = Commands(log.note), Commands(log.note)
+    early, later = CommandLog(log.note), CommandLog(log.note)
     early.fold(log.records)
     log._record("task:t", "cancelled", "transition", Cause(99), {}, to_status="CANCELLED")
     later.fold(log.records)
@@ -255,7 +255,7 @@ async def test_a_refusal_is_on_record() -> None:
     log = Log()
     log.moved.add("task:t")
     with pytest.raises(Refused):
-        await given(Commands(log.note), log, command())
+        await given(CommandLog(log.note), log, command())
     fact, _, refused = log.records
     assert (refused.event, refused.cause_id, refused.reason) == (
         "CommandRefused",
@@ -274,10 +274,10 @@ def test_each_verb_has_events_that_are_its_effect() -> None:
 async def test_commands_without_an_id_leave_nothing_behind() -> None:
     """A fold over them remembers none, and goes on to those that have one."""
     log = Log()
-    commands = Commands(log.note)
+    commands = CommandLog(log.note)
     await given(commands, log, command(id=None))
     await given(commands, log, command("u"))
-    later = Commands(log.note)
+    later = CommandLog(log.note)
     later.fold(log.records)
     assert (await given(later, log, command("u"))).repeated
 
@@ -285,7 +285,7 @@ async def test_commands_without_an_id_leave_nothing_behind() -> None:
 async def test_the_oldest_answers_are_forgotten_first() -> None:
     """What is remembered is bounded: beyond that the oldest is forgotten, and the newest are known."""
     log = Log()
-    commands = Commands(log.note, kept_max=2)
+    commands = CommandLog(log.note, kept_max=2)
     for number in range(3):
         await given(commands, log, command(f"t{number}", id=f"c{number}"))
     assert (await given(commands, log, command("t1", id="c1"))).repeated

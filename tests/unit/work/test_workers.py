@@ -20,7 +20,7 @@ from supervisor.lifecycles.worker import Worker
 from supervisor.plans import WorkerConfig
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.work.workers import Pool, Slot
+from supervisor.work.workers import FreeWorker, WorkerPool
 from tests.simulated import VirtualLoop
 from tests.support import FrozenJournal, Run, path_of, supervising
 
@@ -51,22 +51,22 @@ def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play]
     return run
 
 
-async def pool_of(run: Run, workers: dict[str, WorkerConfig], slots: int = 6, **given: Any) -> Pool:
-    pool = Pool(run.sup, workers, slots, **given)
+async def pool_of(run: Run, workers: dict[str, WorkerConfig], slots: int = 6, **given: Any) -> WorkerPool:
+    pool = WorkerPool(run.sup, workers, slots, **given)
     await pool.start(STREAM, SAYS)
     return pool
 
 
-async def give(pool: Pool, worker_id: str, name: str) -> None:
+async def give(pool: WorkerPool, worker_id: str, name: str) -> None:
     pool.reserve(worker_id, name)
     await pool.assign(worker_id, name, SAYS)
 
 
-async def nobody(pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+async def nobody(pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
     """It is silent, unless a test lets it speak."""
 
 
-def free(pool: Pool) -> list[str]:
+def free(pool: WorkerPool) -> list[str]:
     return [slot.id for slot in pool.free()]
 
 
@@ -82,7 +82,7 @@ def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Call
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {}, slots=2)
-        assert pool.free() == [Slot("worker:local", None)]
+        assert pool.free() == [FreeWorker("worker:local", None)]
         await give(pool, "worker:local", "a")
         await give(pool, "worker:local", "b")
         assert pool.free() == []
@@ -105,8 +105,8 @@ def test_named_workers_have_what_the_plan_says(virtually: Callable[[Play], Run])
         workers = {"a": WorkerConfig(slots=2, roles=("qa",)), "b": WorkerConfig(capabilities=("gpu",))}
         pool = await pool_of(run, workers)
         assert pool.free() == [
-            Slot("worker:a", frozenset({"role:qa"})),
-            Slot("worker:b", frozenset({"gpu"})),
+            FreeWorker("worker:a", frozenset({"role:qa"})),
+            FreeWorker("worker:b", frozenset({"gpu"})),
         ]
         await give(pool, "worker:a", "1")
         assert free(pool) == ["worker:b", "worker:a"]
@@ -213,7 +213,7 @@ def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]
     before that."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         looks, look = list[bool](), pool._look
 
         def look_and_hear(worker: Any) -> None:
@@ -235,7 +235,7 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
     """It answers again: it is taken back when all that it held was let go of, not before, and has all its slots."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heart=nobody)
+        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heartbeat=nobody)
         freed: list[int] = []
         pool.on_free = lambda: freed.append(1)
         await give(pool, "worker:w", "a")
@@ -263,7 +263,7 @@ def test_what_it_said_before_its_loss_does_not_bring_it_back(virtually: Callable
     """A worker that is silent when its last task is let go of stays lost."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await give(pool, "worker:w", "a")
         await anyio.sleep(91.0)
         await pool.done("worker:w", "a", SAYS)
@@ -277,7 +277,7 @@ def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], 
     """After three minutes of silence another worker takes its place; the old one is told that nobody expects it."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await anyio.sleep(179.0)
         assert pool.beat("nobody") is False
         assert free(pool) == []
@@ -297,7 +297,7 @@ def test_what_is_not_let_go_of_keeps_a_lost_worker_on_record(virtually: Callable
     """A worker is not shut down while somebody still works on what it held."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await give(pool, "worker:w", "a")
         await anyio.sleep(1_000.0)
         assert run.transitions("max_timeout_exceeded") == []
@@ -401,7 +401,7 @@ def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Call
     """Who was told to drain is not given anything after its return."""
 
     async def play(run: Run) -> None:
-        pool = await pool_of(run, ONE, heart=nobody)
+        pool = await pool_of(run, ONE, heartbeat=nobody)
         await give(pool, "worker:w", "a")
         pool.drain("worker:w")
         await anyio.sleep(91.0)
@@ -421,7 +421,7 @@ def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
 
     async def play(run: Run) -> None:
         workers = {name: WorkerConfig(slots=2) for name in ("lost", "back", "drained", "idle", "unused")}
-        pool = await pool_of(run, workers, heart=nobody)
+        pool = await pool_of(run, workers, heartbeat=nobody)
         pool.drain("worker:unused")
         for name in ("a", "b"):
             await give(pool, "worker:drained", name)

@@ -77,7 +77,7 @@ def check_memory(
         if kept is None or _seen(row) != _seen(kept):
             _say_row(say, row, kept)
     _check_order(say, rows)
-    nodes = dict(sup.registry.nodes(hurry=True))
+    nodes = dict(sup.registry.abort_tree(hurry=True))
     _check_nodes(say, nodes, living)
     _check_processes(say, nodes, durable)
     _check_calls(say, sup, nodes, living, begun)
@@ -149,7 +149,7 @@ def _check_rule(
 ) -> None:
     """Each session is ruled by the policy that it was given, or its nearest ancestor that was; who was told to end is
     ending, for one that is in no hurry."""
-    unhurried = sup.registry.nodes()
+    unhurried = sup.registry.abort_tree()
     for one in nodes.values():
         row = durable.get(one.id)
         if one.kind != "session" or row is None:

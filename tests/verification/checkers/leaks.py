@@ -23,8 +23,8 @@ def counted(sup: Supervisor, entities: Container[str]) -> list[str]:
 
 def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities: Container[str]) -> None:
     """A supervisor has closed. *say* reports a violation: the invariant, whose it is, and the words."""
-    if sup.registry.works or sup.registry.entities:
-        left = sorted({*sup.registry.works, *sup.registry.entities})
+    if sup.registry.sessions or sup.registry.entities:
+        left = sorted({*sup.registry.sessions, *sup.registry.entities})
         say("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
     if waiting := sup._prompting.waiting:
         say("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")

@@ -20,7 +20,7 @@ from actors.machine import Step
 from actors.timers import GRACE_S, LATE_S
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
-from supervisor.lifecycles.types import Ladder, LifecycleEvent, Rung
+from supervisor.lifecycles.types import Ladder, LifecycleEvent, Stage
 
 __all__ = ["TimerChecker"]
 
@@ -276,15 +276,15 @@ class TimerChecker:
             self._say("punctual", record.entity_id, f"its end took {took_s:.6f} s of the {whole_s:.6f} s there were")
         request_s = ladder.request_s
         most_s = {
-            Rung.REQUEST: request_s,
-            Rung.CANCEL: ladder.total_s + GIVEN_UP_S,
-            Rung.TERMINATE: ladder.total_s + GIVEN_UP_S,
-        }.get(Rung(rung), ladder.total_s + ladder.kill_s + 2 * GIVEN_UP_S)
+            Stage.REQUEST: request_s,
+            Stage.CANCEL: ladder.total_s + GIVEN_UP_S,
+            Stage.TERMINATE: ladder.total_s + GIVEN_UP_S,
+        }.get(Stage(rung), ladder.total_s + ladder.kill_s + 2 * GIVEN_UP_S)
         least_s = {
-            Rung.CANCEL: request_s,
-            Rung.TERMINATE: request_s,
-            Rung.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
-        }.get(Rung(rung), 0.0)
+            Stage.CANCEL: request_s,
+            Stage.TERMINATE: request_s,
+            Stage.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
+        }.get(Stage(rung), 0.0)
         spare_s = 3 * self._grain_s + ROUNDING_S + self._unheard_s(end)
         if took_s > most_s + spare_s:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at most {most_s:g} s")

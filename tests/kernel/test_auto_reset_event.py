@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from actors.parking import AutoResetEvent
+from actors.waiter import AutoResetEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ async def test_a_ring_is_heard_by_all_and_kept() -> None:
     bell, heard = AutoResetEvent(), []
 
     async def wait(name: str) -> None:
-        await bell.heard()
+        await bell.wait()
         heard.append(name)
 
     async with anyio.create_task_group() as group:
@@ -29,17 +29,17 @@ async def test_a_ring_is_heard_by_all_and_kept() -> None:
         group.start_soon(wait, "b")
         await settle()
         assert not heard
-        bell.ring()
-        bell.ring()
+        bell.set()
+        bell.set()
         await settle()
         assert sorted(heard) == ["a", "b"]
         await wait("late")
-        assert bell.rung
-        bell.silence()
+        assert bell.is_set()
+        bell.clear()
         group.start_soon(wait, "next")
         await settle()
         assert heard[2:] == ["late"]
-        bell.ring()
+        bell.set()
     assert heard[2:] == ["late", "next"]
 
 
@@ -48,22 +48,22 @@ async def test_who_gives_up_takes_no_ring_from_others() -> None:
     bell, heard = AutoResetEvent(), []
 
     async def wait() -> None:
-        await bell.heard()
+        await bell.wait()
         heard.append("heard")
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
         with anyio.move_on_after(0):
-            await bell.heard()
+            await bell.wait()
         await settle()
-        bell.ring()
+        bell.set()
     assert heard == ["heard"]
 
 
 async def test_a_late_listener_gives_the_others_a_turn() -> None:
     """Whoever hears a kept ring in a loop does not keep the loop from everybody else."""
     bell, turns = AutoResetEvent(), []
-    bell.ring()
+    bell.set()
 
     async def other() -> None:
         turns.append("other")
@@ -71,5 +71,5 @@ async def test_a_late_listener_gives_the_others_a_turn() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(other)
         for _ in range(3):
-            await bell.heard()
+            await bell.wait()
         assert turns == ["other"]

@@ -7,16 +7,16 @@ from typing import Any
 
 import trio
 
-__all__ = ["TrioParker", "wait_until"]
+__all__ = ["TrioWaiter", "wait_until"]
 
 
-async def wait_until(parker: Any, deadline: float) -> None:
-    """Wait until it is unparked, or for that moment of trio's clock."""
+async def wait_until(waiter: Any, deadline: float) -> None:
+    """Wait until it is woken, or for that moment of trio's clock."""
     with trio.move_on_at(deadline):
-        await parker.wait()
+        await waiter.wait()
 
 
-class TrioParker:
+class TrioWaiter:
     """One wait of one task."""
 
     __slots__ = ("_task", "_woken")
@@ -25,13 +25,13 @@ class TrioParker:
         self._task: trio.lowlevel.Task | None = None
         self._woken = False
 
-    def unpark(self) -> None:
+    def wake(self) -> None:
         self._woken = True
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
-    def wait(self) -> TrioParker:
+    def wait(self) -> TrioWaiter:
         return self
 
     def __await__(self) -> Generator[Any, Any, None]:

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors import fault
+from actors import failpoint
 
 
 def test_a_point_is_false_where_nobody_decides() -> None:
     """Outside of a simulation no point is ever taken."""
-    assert fault.point("ask.queued") is False
-    assert fault.point("ask.queued", "a") is False
+    assert failpoint.active("ask.queued") is False
+    assert failpoint.active("ask.queued", "a") is False
 
 
 def test_who_decides_hears_the_point_and_who_passes() -> None:
@@ -23,25 +23,25 @@ def test_who_decides_hears_the_point_and_who_passes() -> None:
         heard.append((name, who))
         return who == "a"
 
-    with fault.deciding(decide):
-        assert fault.point("here", "a") is True
-        assert fault.point("here", "b") is False
-        assert fault.point("there") is False
+    with failpoint.controlled_by(decide):
+        assert failpoint.active("here", "a") is True
+        assert failpoint.active("here", "b") is False
+        assert failpoint.active("there") is False
     assert heard == [("here", "a"), ("here", "b"), ("there", "")]
 
 
 def test_the_inner_one_decides_and_gives_it_back() -> None:
     """Nested blocks: the inner one decides for as long as it lasts, also where it is left by an error."""
-    with fault.deciding(lambda name, who: True):
-        with pytest.raises(RuntimeError), fault.deciding(lambda name, who: False):
-            assert fault.point("here") is False
+    with failpoint.controlled_by(lambda name, who: True):
+        with pytest.raises(RuntimeError), failpoint.controlled_by(lambda name, who: False):
+            assert failpoint.active("here") is False
             raise RuntimeError
-        assert fault.point("here") is True
-    assert fault.point("here") is False
+        assert failpoint.active("here") is True
+    assert failpoint.active("here") is False
 
 
 def test_another_thread_is_left_alone() -> None:
     """Whoever decides does so for its own thread: a point that another one passes there stays false."""
-    with fault.deciding(lambda name, who: True), ThreadPoolExecutor(1) as other:
-        assert other.submit(fault.point, "here").result() is False
-        assert fault.point("here") is True
+    with failpoint.controlled_by(lambda name, who: True), ThreadPoolExecutor(1) as other:
+        assert other.submit(failpoint.active, "here").result() is False
+        assert failpoint.active("here") is True

@@ -23,7 +23,7 @@ __all__ = [
     "as_error",
     "current_backend",
     "is_cancellation",
-    "new_parker",
+    "new_waiter",
 ]
 
 RAISED = (Exception, asyncio.CancelledError)
@@ -52,20 +52,20 @@ def as_error(error: BaseException) -> Exception:
 
 
 class Waiter(Protocol):
-    """One wait of one task. :meth:`unpark` may come before, during, or after it, and more than once."""
+    """One wait of one task. :meth:`wake` may come before, during, or after it, and more than once."""
 
-    def unpark(self) -> None: ...
+    def wake(self) -> None: ...
 
     def wait(self) -> Awaitable[Any]: ...
 
 
-class _AsyncioParker:
+class _AsyncioWaiter:
     __slots__ = ("_future",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: asyncio.Future[None] = loop.create_future()
 
-    def unpark(self) -> None:
+    def wake(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
 
@@ -73,14 +73,14 @@ class _AsyncioParker:
         return self._future
 
 
-def _give_way() -> Awaitable[None]:
+def _checkpoint() -> Awaitable[None]:
     return asyncio.sleep(0)  # a third of a portable checkpoint
 
 
-async def _wait_until(parker: Waiter, deadline: float) -> None:
-    timer = asyncio.get_running_loop().call_at(deadline, parker.unpark) if deadline < math.inf else None
+async def _wait_until(waiter: Waiter, deadline: float) -> None:
+    timer = asyncio.get_running_loop().call_at(deadline, waiter.wake) if deadline < math.inf else None
     try:
-        await parker.wait()
+        await waiter.wait()
     finally:
         if timer is not None:
             timer.cancel()
@@ -91,61 +91,63 @@ class Backend(NamedTuple):
 
     name: str
     now: Callable[[], float]
-    parker: Callable[[], Waiter]
-    give_way: Callable[[], Awaitable[None]]
+    new_waiter: Callable[[], Waiter]
+    checkpoint: Callable[[], Awaitable[None]]
     wait_until: Callable[[Waiter, float], Awaitable[None]]
-    """Wait until it is unparked, or for that moment (seconds of ``now``)."""
+    """Wait until it is woken, or for that moment (seconds of ``now``)."""
 
 
 def current_backend() -> Backend:
     """The backend of the loop that runs now."""
     trio = sys.modules.get("trio")  # who has not imported it does not run it, and should not have to
     if trio is not None and trio.lowlevel.in_trio_run():
-        from actors.trio_parking import TrioParker, wait_until
+        from actors.trio_waiter import TrioWaiter, wait_until
 
-        return Backend("trio", trio.current_time, TrioParker, trio.lowlevel.checkpoint, wait_until)
+        return Backend("trio", trio.current_time, TrioWaiter, trio.lowlevel.checkpoint, wait_until)
     loop = asyncio.get_running_loop()
-    return Backend("asyncio", loop.time, partial(_AsyncioParker, loop), _give_way, _wait_until)
+    return Backend("asyncio", loop.time, partial(_AsyncioWaiter, loop), _checkpoint, _wait_until)
 
 
-def new_parker() -> Waiter:
+def new_waiter() -> Waiter:
     """A wait of the task that runs now, on whatever loop it runs."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
-        from actors.trio_parking import TrioParker
+        from actors.trio_waiter import TrioWaiter
 
-        return TrioParker()
-    return _AsyncioParker(asyncio.get_running_loop())
+        return TrioWaiter()
+    return _AsyncioWaiter(asyncio.get_running_loop())
 
 
 class AutoResetEvent:
-    """What is rung again and again: a ring is kept until it is heard, by all who wait for it, and then forgotten.
+    """Event that is set again and again: :meth:`set` wakes all waiting tasks, :meth:`clear` resets it.
 
-    It is an event that need not be made anew for each time that it comes.
+    Unlike ``anyio.Event`` it need not be created anew for each occurrence.
     """
 
-    __slots__ = ("_parked", "rung")
+    __slots__ = ("_set", "_waiters")
 
     def __init__(self) -> None:
-        self._parked: list[Waiter] = []
-        self.rung = False
+        self._waiters: list[Waiter] = []
+        self._set = False
 
-    def ring(self) -> None:
-        self.rung = True
-        if self._parked:
-            parked, self._parked = self._parked, []
-            for one in parked:
-                one.unpark()
+    def is_set(self) -> bool:
+        return self._set
 
-    def silence(self) -> None:
-        """Forget the ring."""
-        self.rung = False
+    def set(self) -> None:
+        self._set = True
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter.wake()
 
-    async def heard(self) -> None:
-        """Wait for the ring, which stays; whoever comes late gives the others a turn."""
-        if self.rung:
-            await current_backend().give_way()
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self) -> None:
+        """Wait until the event is set; if it is set already, let other tasks run once before returning."""
+        if self._set:
+            await current_backend().checkpoint()
             return
-        parker = new_parker()
-        self._parked.append(parker)
-        await parker.wait()
+        waiter = new_waiter()
+        self._waiters.append(waiter)
+        await waiter.wait()

@@ -30,16 +30,16 @@ from actors.actor import (
     Paused,
     Shutdown,
 )
-from actors.cell import Cell
+from actors.cell import ActorCell
 from actors.dispatch import Dispatcher
 from actors.errors import ActorStopped, InvalidOption, NameTaken, NoSuchActor, StartFailed
-from actors.host import HostOwner
 from actors.inspection import Inspection, inspection_of
 from actors.mailbox import DEFAULT_LIMITS, Limits
-from actors.parking import current_backend
-from actors.place import Phase, Place, RestartHook
+from actors.message_loop import Phase, RestartHook
 from actors.ref import Ref
+from actors.task_runner import RunnerOwner
 from actors.timers import TimerService
+from actors.waiter import current_backend
 
 __all__ = ["ROOT", "ActorSystem", "open_system"]
 
@@ -73,8 +73,8 @@ class ActorSystem:
         self.timers = TimerService(backend, lambda late_s: self.report(Paused(late_s)))
         self.counts: dict[str, int] = {}
         self.on_event: Callable[[KernelEvent], None] = lambda event: None
-        self._cells: dict[str, Cell] = {}
-        self._root = Cell(self, _Root(), ROOT, None, None)
+        self._cells: dict[str, ActorCell] = {}
+        self._root = ActorCell(self, _Root(), ROOT, None, None)
         self._cells[ROOT] = self._root
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class ActorSystem:
         actor is being cancelled, no timer fires any more; whoever waits for one of them waits for nothing."""
         return self.group.cancel_scope.cancel_called
 
-    def break_off(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel every actor at once. The error that is on its way out would do so level by level, and who is not
         reached yet would take the ends of the others for news."""
         self.group.cancel_scope.cancel()
@@ -114,7 +114,7 @@ class ActorSystem:
         limits: Limits | None = None,
         home: str | None = None,
         shutdown_s: float = SHUTDOWN_S,
-        ward: RestartHook | None = None,
+        restart_hook: RestartHook | None = None,
     ) -> Ref:
         """Start *actor* as the youngest child of *parent*.
 
@@ -127,7 +127,7 @@ class ActorSystem:
             home: the ancestor inside whose scope its tasks run; by default the parent. Delegation may be deeper than
                 task groups may nest: name a common ancestor as the home of them all.
             shutdown_s: how long its tasks may take to end before they are abandoned.
-            ward: (supervisors) who decides whether it comes back.
+            restart_hook: (for supervisors) decides about restarts.
 
         Raises:
             ActorStopped: the parent is stopping; nothing is born under it.
@@ -149,20 +149,20 @@ class ActorSystem:
         if not shutdown_s >= 0:
             raise InvalidOption(f"actor {actor_id!r}", "shutdown_s", shutdown_s, "give seconds >= 0")
         at_home = above if home is None else self._home(home, above)
-        cell = Cell(self, actor, actor_id, above, at_home, limits, shutdown_s, ward)
-        if above.below is None:
-            above.below = {}
-        self._cells[actor_id] = above.below[actor_id] = cell
+        cell = ActorCell(self, actor, actor_id, above, at_home, limits, shutdown_s, restart_hook)
+        if above.cells is None:
+            above.cells = {}
+        self._cells[actor_id] = above.cells[actor_id] = cell
         if not cell.begin() and isinstance(cell.reason, StartFailed):
-            cell.step_down()
+            cell.take_end_step()
             raise cell.reason
         return cell.ref
 
-    def _home(self, actor_id: str, parent: Cell) -> Cell:
+    def _home(self, actor_id: str, parent: ActorCell) -> ActorCell:
         cell = self._live(actor_id)
         if parent.home is cell:
             return cell
-        above: Place | None = parent
+        above: ActorCell | None = parent
         while above is not cell:
             if above is None:
                 fix = f"name an ancestor of the children of {parent.id!r}, or omit it"
@@ -170,7 +170,7 @@ class ActorSystem:
             above = above.parent
         return cell
 
-    def _live(self, actor_id: str) -> Cell:
+    def _live(self, actor_id: str) -> ActorCell:
         cell = self._cells.get(actor_id)
         if cell is None:
             raise ActorStopped(actor_id)
@@ -188,7 +188,7 @@ class ActorSystem:
         """The context of an actor, for whoever performs its effects."""
         return self._cells.get(actor_id)
 
-    def cell(self, actor_id: str) -> Cell | None:
+    def cell(self, actor_id: str) -> ActorCell | None:
         return self._cells.get(actor_id)
 
     def children(self, actor_id: str = ROOT) -> Sequence[str]:
@@ -204,7 +204,7 @@ class ActorSystem:
         if cell is None:
             hear(Down(actor_id, None, 0))
         else:
-            cell.rare.watchers[key] = hear
+            cell.lazy.watchers[key] = hear
 
     # ------------------------------------------------------------------ ends
     def stop(self, actor_id: str, cause: object = None, *, grace_s: float = inf) -> None:
@@ -229,14 +229,14 @@ class ActorSystem:
 
     async def join(self, actor_id: str) -> None:
         """Wait until the actor has ended for good."""
-        gone = self.dispatcher.backend.parker()
-        self._watch(actor_id, lambda down: gone.unpark(), gone)
+        gone = self.dispatcher.backend.new_waiter()
+        self._watch(actor_id, lambda down: gone.wake(), gone)
         try:
             await gone.wait()
         finally:
             cell = self._cells.get(actor_id)
-            if cell is not None and cell.rare_or_none is not None:
-                cell.rare.watchers.pop(gone, None)
+            if cell is not None and cell.lazy_or_none is not None:
+                cell.lazy.watchers.pop(gone, None)
 
     async def idle(self) -> None:
         """Wait until no actor has anything to do. Tasks and timers that are yet to report are not waited for."""
@@ -264,7 +264,7 @@ class ActorSystem:
         """A random stream of the system's seed, by name: the same name gives the same stream in every run."""
         return random.Random(":".join(map(str, (self.seed, *stream))))
 
-    def forget(self, actor_id: str) -> None:
+    def remove(self, actor_id: str) -> None:
         del self._cells[actor_id]
 
     def report(self, event: KernelEvent) -> None:
@@ -272,7 +272,7 @@ class ActorSystem:
         self.counts[name] = self.counts.get(name, 0) + 1
         self.on_event(event)
 
-    def start_host(self, run: Callable[[HostOwner], Coroutine[Any, Any, None]], owner: HostOwner) -> None:
+    def start_runner(self, run: Callable[[RunnerOwner], Coroutine[Any, Any, None]], owner: RunnerOwner) -> None:
         self.group.start_soon(run, owner)
 
     async def dispatch(self) -> None:
@@ -287,7 +287,7 @@ class ActorSystem:
         self.on_event = lambda event: None  # that it raised is on its way out; once is enough
         for cell in [*reversed(self._cells.values())]:
             with suppress(Exception):  # a monitor that raises as well must not keep the other asks
-                cell.begin_stop(reason, returning=False)
+                cell.begin_stop(reason, restarting=False)
                 cell.finish()
 
 

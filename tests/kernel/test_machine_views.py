@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.machine import Effect, Event, Machine, Rule, rule
-from actors.views import as_json, faults, markdown, mermaid, table
+from actors.machine_views import as_json, faults, markdown, mermaid, table
 
 
 class Light(Enum):

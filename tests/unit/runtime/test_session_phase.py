@@ -1,0 +1,64 @@
+"""A live session has one phase, which only moves forward."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor.lifecycles.types import AbortPolicy
+from supervisor.runtime.live_session import AgentProfile, LiveSession, SessionPhase
+
+
+def live_session(parent: LiveSession | None = None) -> LiveSession:
+    """Return a session that has no agent, below *parent*."""
+    registry: Any = SimpleNamespace(on_idle=lambda session: None)
+    transcript: Any = None
+    session = LiveSession(
+        registry,
+        session_id="s" if parent is None else f"{parent.session_id}/child",
+        parent=parent,
+        profile=AgentProfile(name="a", adapter="command"),
+        policy=AbortPolicy(),
+        started_by=None,
+        transcript=transcript,
+    )
+    session.attach()
+    return session
+
+
+@pytest.mark.parametrize("phase", list(SessionPhase))
+def test_a_phase_sets_the_events_of_every_phase_before(phase: SessionPhase) -> None:
+    """A session that crashed skips phases: who waits for one of these does not wait for ever."""
+    session = live_session()
+    before = {one: session.reached(one) for one in SessionPhase}
+    session.advance(phase)
+    assert [one for one, event in before.items() if event.is_set()] == list(SessionPhase)[: phase + 1]
+    assert [one for one in SessionPhase if session.reached(one).is_set()] == list(SessionPhase)[: phase + 1]
+
+
+def test_a_session_never_goes_back() -> None:
+    session = live_session()
+    session.advance(SessionPhase.FINISHED)
+    session.advance(SessionPhase.STOP_REQUESTED)
+    assert session.phase is SessionPhase.FINISHED
+
+
+def test_a_parent_waits_for_its_child_until_the_child_has_finished() -> None:
+    """The child counts as work of its parent once, however often its end is reported."""
+    parent = live_session()
+    child = live_session(parent)
+    child.advance(SessionPhase.TERMINATING)
+    assert parent.busy == 1
+    child.advance(SessionPhase.FINISHED)
+    child.advance(SessionPhase.RECORDED)
+    assert parent.busy == 0
+
+
+def test_an_event_of_a_phase_that_is_over_is_set() -> None:
+    session = live_session()
+    session.advance(SessionPhase.TERMINATING)
+    assert (session.is_stopping, session.is_terminating) == (True, True)
+    assert session.reached(SessionPhase.STOP_REQUESTED).is_set()
+    assert not session.reached(SessionPhase.FINISHED).is_set()
