@@ -1,8 +1,8 @@
 """The host of a simulated run: customers who want work done, and operators who disturb it.
 
-It uses the runtime as any host would, and tells the oracle what it asked and what it heard. Who wants what is drawn by
-name, never by the order in which things happen; a customer whose session is lost starts another, also under the next
-supervisor, so that the work goes on whatever is killed.
+The host uses the runtime as any embedding program would, and reports its requests and their results to the oracle. What
+a customer wants is drawn by the customer's number, never by the order in which things happen. A customer whose session
+is lost starts another one, under the next supervisor too, so that the work goes on whatever is killed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from supervisor.work.results import PlanResult, TaskResult
 __all__ = ["Host", "LoadGenerator"]
 
 LATE_S = (0.0, 5.0, 60.0, 600.0)
-"""How late customers may come back to the next supervisor."""
+"""Delays in seconds, one of which a customer may take before it comes back to the next supervisor."""
 GIVES_UP_S = (0.0, 0.01, 5.0, 120.0)
-"""How long whoever has a plan run may have it run, and then gives it up."""
+"""Seconds after which a customer may give up its plan."""
 RETRY_S = 1.0
-"""How long a customer who was refused waits before it starts another session."""
+"""Seconds that a customer waits after a refusal before it starts another session."""
 _KILLED: ContextVar[anyio.Event] = ContextVar("killed")
-"""That the supervisor was killed which those who are served here asked."""
+"""Set when the supervisor is killed that the current task of the host talks to."""
 
 
 class LoadGenerator:
-    """Who wants a number of prompts answered, whatever happens to the sessions that work on them."""
+    """Customer who wants a number of prompts answered, or a plan run, whatever happens to its sessions."""
 
     def __init__(self, number: int, random: KeyedRandom, world: World) -> None:
         load = world.drawn.load
@@ -61,16 +61,16 @@ class LoadGenerator:
         self.lost_at_s: float | None = None
         self.turn = 0
         self.session_id: str | None = None
-        """The session that works for it: it may go on under the next supervisor."""
+        """The session of the customer; it may go on under the next supervisor."""
         self.prompt_open = False
-        """A prompt of that session has no answer yet."""
+        """Whether a prompt of that session has no result yet."""
         self.saves = self.works and random.happens(load.saves, "saves")
         self.plan: Plan | None = None
-        """The plan that is run for it."""
+        """The plan that is run for the customer."""
         self.resumes = False
-        """It is run again, as it has grown by then, to go on with what was not closed."""
+        """Whether the plan was run before: it is resumed, with all tasks that it has by then."""
         self.gave_up = False
-        """It wanted that plan no more, and has thought better of it."""
+        """Whether the customer gave its plan up once, and then resumed it."""
 
     @property
     def done(self) -> bool:
@@ -105,7 +105,7 @@ class Host:
             later_s = drawn(world.drawn.load.arrival_s, customer.random, "arrival")
             self._arrivals_s.append(later_s + (self._arrivals_s[-1] if self._arrivals_s else 0.0))
         self.last_arrival_s = max([HOUR_S * world.drawn.load.hours, *self._arrivals_s])
-        """Until then, there is always somebody who wants something."""
+        """Time of the last arrival of a customer, in seconds; faults strike at least until then."""
         self._requests = RequestLog(world.oracle, world.faults)
         self.operator_bots: list[OperatorBot] = []
         """Operator bots of all plans that were run, oldest first."""
@@ -118,7 +118,7 @@ class Host:
         return all(customer.done for customer in self.customers)
 
     async def play(self, sup: Supervisor) -> None:
-        """All that is left to do, on this supervisor."""
+        """Do all work that is left, with this supervisor."""
         self.sup = sup
         _KILLED.set(self.world.killed)
         operators = Operators(sup, self.world, self._random, self.tally, self._requests, len(self.customers))
@@ -137,11 +137,11 @@ class Host:
                 self._operators = None
 
     def targets(self, scope: AbortScope) -> list[str]:
-        """What an abort of that scope can be aimed at now, by name; nothing while no supervisor works."""
+        """Ids at which an abort of that scope can be aimed now; none while no supervisor works."""
         return [] if self._operators is None or self.world.killed.is_set() else self._operators.targets(scope)
 
     def abort(self, target: str, scope: AbortScope) -> None:
-        """Abort that, in a task of its own; it needs a supervisor that works."""
+        """Abort that target in a task of its own; a supervisor must work."""
         assert self._operators is not None
         self.start(self._operators.abort, target, scope)
 
@@ -167,14 +167,14 @@ class Host:
                 await anyio.sleep(RETRY_S)
 
     async def return_late(self, customer: LoadGenerator) -> None:
-        """To another supervisor, some time after it has begun."""
+        """Wait before coming back to another supervisor, if that fault strikes."""
         place = f"c{customer.number}.{self.world.lives}"
         if self.world.lives > 1 and self._faults.strikes("host.comes_late", place):
             how = self._faults.draws("host.comes_late", place)
             await anyio.sleep(how.choice(LATE_S, "how late") * how.unit("late"))
 
     async def _resume(self, customer: LoadGenerator) -> None:
-        """What another supervisor began for it: its session, if that goes on, or its plan."""
+        """Go on with the customer's session, or plan, that an earlier supervisor had begun."""
         if customer.plan is not None:
             await self._run_plan(customer)
         elif any(one.id == customer.session_id for one in self.sup.sessions()):
@@ -189,7 +189,8 @@ class Host:
             await anyio.sleep(RETRY_S)
 
     async def _await_result(self, customer: LoadGenerator, session: Session) -> bool:
-        """How the prompt ends that was asked of the last supervisor; false if the session is lost."""
+        """Wait for the result of a prompt that was sent to an earlier supervisor. Return false if the session is
+        lost."""
         result = None
         with self._requests.record(f"result {session.id}") as said:
             result = await session.result()
@@ -214,17 +215,17 @@ class Host:
 
     @property
     def _was_killed(self) -> bool:
-        """The supervisor that was asked was killed: whatever it seems to have answered since, nobody heard. It unwinds
-        beside the next one."""
+        """Whether the supervisor that was asked was killed. What its tasks return while they unwind beside the next
+        supervisor counts as not received."""
         return _KILLED.get().is_set()
 
     @property
     def _is_leaving(self) -> bool:
-        """Nothing is begun here any more: its supervisor ends, or is dead."""
+        """Whether nothing is begun here any more, since the supervisor ends or is dead."""
         return self._was_killed or self.sup.stopping.is_set()
 
     async def _prompt_on(self, customer: LoadGenerator, session: Session) -> None:
-        """One prompt after the other; then the session is closed."""
+        """Send the remaining prompts, one after the other; then close the session."""
         while customer.turns_left > 0:
             if not await self._prompt(customer, session):
                 return
@@ -237,8 +238,8 @@ class Host:
             self._oracle.replies.close_answered(session.id)
 
     def _pause_s(self, customer: LoadGenerator) -> float:
-        """Until a customer's next turn: where the load has hours, those that are left of its turns are spread evenly,
-        with half of the distance as jitter; the last one is at the very end."""
+        """Seconds until the customer's next turn. Where the load has hours, the remaining turns are spread evenly over
+        them, with half of the distance as jitter; the last one is at the very end."""
         load = self.world.drawn.load
         if not load.hours:
             pause_s: float = drawn(load.pause_s, customer.random, "pause", customer.turn)
@@ -261,14 +262,14 @@ class Host:
         return session
 
     def _check_withdrawn_start(self, customer: LoadGenerator, others: Collection[str]) -> None:
-        """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
+        """Check that a start that was cancelled has left no session: nobody would ever ask anything of it."""
         for session_id, work in self.sup.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{customer.number}"
             if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, customer: LoadGenerator) -> AbortPolicy:
-        """A root session's own policy: some let aborts cross levels."""
+        """Abort policy of a root session: some let aborts cross levels."""
         policy, crossing = self.world.drawn.settings.policy.value(), self.world.drawn.load.crossing
         return msgspec.structs.replace(
             policy,
@@ -277,7 +278,7 @@ class Host:
         )
 
     async def _prompt(self, customer: LoadGenerator, session: Session) -> bool:
-        """One prompt; false if the session is lost."""
+        """Send one prompt and wait for its result. Return false if the session is lost."""
         customer.turn += 1
         customer.prompt_open = True
         result = None
@@ -353,7 +354,8 @@ class Host:
                 customer.turns_left = 0
 
     async def _wants_resume(self, customer: LoadGenerator, results: Sequence[TaskResult], *, given_up: bool) -> bool:
-        """Who saves what was done resumes a plan once, where anything of it is left: it is over, or was given up."""
+        """Whether to resume the plan: once, if it has checkpoints, and something of it was not closed when it ended or
+        was given up."""
         if not customer.saves or customer.resumes or customer.plan is None or self._is_leaving:
             return False
         if results:
@@ -361,7 +363,7 @@ class Host:
         return given_up and await self._reconsiders(customer, customer.plan)
 
     async def _reconsiders(self, customer: LoadGenerator, plan: Plan) -> bool:
-        """Of what it had given up: whether the journal has anything to resume, once all is on record."""
+        """Whether the journal has anything to resume of a plan that was given up, once everything is on record."""
         await anyio.sleep(RETRY_S)
         if self.sup.outage is not None or not self.sup.journal_writer.clean:
             return False
@@ -369,14 +371,14 @@ class Host:
         return customer.gave_up
 
     async def _nothing_is_left(self, customer: LoadGenerator, plan: Plan) -> bool:
-        """Of a plan that is to be resumed: whether the journal has nothing of it that was not closed."""
+        """Whether the journal has nothing of the plan that a resume would do."""
         with self._requests.record(f"what is left of customer {customer.number}'s plan") as said:
             left = find_previous_run(plan, self.world.drawn.settings, await self.sup.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
         return said[-1] != "something"
 
     def _check_sessions_stopped(self, tasks: Sequence[str]) -> None:
-        """A plan that is over has told every session that it had begun to end: no task has it any more."""
+        """Check that no session of the plan's tasks is left running when the plan is over."""
         for session in self.sup.sessions():
             task = session.id if session.id in tasks else session.id.rpartition("-")[0]
             if task in tasks and "/" not in session.id and session.state != "Stopped":
@@ -384,7 +386,7 @@ class Host:
                 self._oracle.violated("nothing_lost", session.id, words)
 
     def patience_s(self, customer: LoadGenerator) -> float | None:
-        """When it wants its plan no more, under this supervisor; ``None``: it waits for the end of it."""
+        """Seconds after which the customer gives up its plan under this supervisor; ``None`` to wait for its end."""
         place = f"c{customer.number}.{customer.sessions_left}.{self.world.lives}"
         if customer.gave_up or not self._faults.strikes("host.gives_up", place):
             return None
@@ -392,7 +394,7 @@ class Host:
         return how.choice(GIVES_UP_S, "how long") * how.unit("after")
 
     async def execute_plan(self, customer: LoadGenerator, plan: Plan) -> PlanResult:
-        """Have it run; somebody attends to a plan of work meanwhile."""
+        """Run the plan; an operator bot attends to a plan of work meanwhile."""
         if not customer.works:
             return await run_plan(self.sup, plan)
         world, random = self.world, customer.random
@@ -441,8 +443,7 @@ class Host:
 
 
 def _is_resumable(plan: Plan, results: Iterable[TaskResult]) -> bool:
-    """Whether there is anything to be done again of a plan that is over: its parts count as done with what was split
-    into them."""
+    """Whether a resume would do anything of a plan that is over. Subtasks count as done with their task."""
     outcomes = {one.id: one.outcome for one in results}
     done, again = set[str](), False
     for one in every_task(plan.tasks):

@@ -1,6 +1,6 @@
-"""Operators: whoever disturbs a run from outside, by wishes that a host may have at any moment.
+"""Operators: they disturb a run from outside, by requests that a host may make at any moment.
 
-Which wish comes when is a fault like any other: it has a name, and a shrunk run has only those that matter.
+Which request comes when is a fault like any other: it has a name, and a shrunk run has only those that matter.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CHANGES: Final = ("born", "transition")
 
 
 class Trigger(NamedTuple):
-    """Somebody of that kind has come into that state: ``child``, below another session; ``littered``, while an earlier
-    turn of the session is still cleaned up after."""
+    """An entity of that kind comes into that state. ``child``: only of a child session; ``littered``: only while an
+    earlier turn of the session is still cleaned up after."""
 
     kind: str
     state: str
@@ -41,7 +41,7 @@ class Trigger(NamedTuple):
     littered: bool = False
 
     def matches(self, record: LifecycleEvent, sup: Supervisor) -> bool:
-        """Whether *record*, which came just now, says so."""
+        """Whether *record*, which came just now, is such a change."""
         if (record.entity_type, record.to_status) != (self.kind, self.state) or record.outcome not in CHANGES:
             return False
         session_id = session_of(record.entity_id)
@@ -51,7 +51,7 @@ class Trigger(NamedTuple):
 
 
 class UrgentMoment(NamedTuple):
-    """A moment for an urgent message, and when that one is to be heard."""
+    """A moment for an urgent message, and the delivery point of that message."""
 
     moment: Trigger
     at: DeliveryPoint
@@ -67,28 +67,29 @@ URGENT_MOMENTS: Final = (
 
 
 def session_of(entity_id: str) -> str:
-    """The session that a turn or a call belongs to; a session itself."""
+    """Id of the session that a turn or a call belongs to; of a session, its own id."""
     return entity_id.partition(":")[0]
 
 
 PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
-"""Within how many seconds an operator wants something to be over; mostly the ladder says so."""
+"""Deadlines of aborts in seconds; mostly ``None``, so that the ladder of the policy counts."""
 WATCH_MAX_S = 20.0
-"""How long an operator lies in wait at most."""
+"""The longest time for which an operator waits for a state, in seconds."""
 STEERED = (Trigger("turn", Turn.TOOL_USE.value), Trigger("turn", Turn.VERIFYING.value))
-"""When somebody is told something: at work, or when it is too late for that turn, and its session does not know yet."""
+"""Moments for an urgent message to a steerable agent: at work, or when it is too late for the turn and the session does
+not know that yet."""
 SOON_S = (0.0, 0.0002, 0.0005, 0.0005, 0.5)
-"""What comes before a message is on record, just as it is, or not long after (seconds)."""
+"""Seconds after a message at which something else is done: before the message is on record, just then, or later."""
 RARE = (
     *(SessionState.INTERRUPTING, SessionState.SESSION_COMPLETE, SessionState.COOLING_DOWN) * 2,
     SessionState.BUILDING_PROMPT,
 )
-"""States that few sessions come into, and that are waited for more often."""
+"""States that few sessions come into, and for which operators wait more often."""
 
 
 async def wait_for(sup: Supervisor, moment: Trigger, patience_s: float) -> str | None:
-    """The session for which the moment has come; ``None`` if it does not come in *patience_s* seconds, or before the
-    supervisor ends."""
+    """Wait for the moment, and return the session for which it came; ``None`` if it does not come in *patience_s*
+    seconds, or before the supervisor ends."""
     with anyio.move_on_after(patience_s):
         async with sup.subscribe() as records:
             async for record in records:
@@ -98,7 +99,7 @@ async def wait_for(sup: Supervisor, moment: Trigger, patience_s: float) -> str |
 
 
 class Operators:
-    """The operators of one supervisor. *customers* is how many customers there are, by whose names sessions go."""
+    """The operators of one supervisor. *customers* is the number of customers, by which sessions are named."""
 
     def __init__(
         self,
@@ -121,11 +122,11 @@ class Operators:
         self._seen_seq = 0
 
     def stop(self) -> None:
-        """There is nobody left to disturb."""
+        """Let the operators stop: all customers are done."""
         self._going.set()
 
     async def operate(self, number: int) -> None:
-        """One operator, for as long as faults strike and there are customers. What was asked is waited for."""
+        """Act as one operator, as long as faults strike and there are customers. Each request is waited for."""
         random, wishes = self._random.below("operator", self._world.lives, number), 0
         while not (self._faults.healed or self._going.is_set()):
             wishes += 1
@@ -134,7 +135,7 @@ class Operators:
             await self._act(random.below(wishes), f"{self._world.lives}.{number}.{wishes}")
 
     async def _pause(self, seconds: float) -> None:
-        """For so long, or until there is nobody left to disturb."""
+        """Wait for so many seconds, or until the operators are to stop."""
         waiter = self._backend.new_waiter()
         self._going.then(waiter.wake)
         try:
@@ -143,8 +144,8 @@ class Operators:
             self._going.forget(waiter.wake)
 
     def _inspect(self, number: int) -> None:
-        """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that
-        nothing can be."""
+        """Look at the supervisor, if anything was recorded since the last look. A disk that refuses to write must be
+        shown."""
         if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
         if self._sup.journal_writer.last_seq == self._seen_seq:
@@ -178,11 +179,11 @@ class Operators:
             await act(target, random, place)
 
     def targets(self, scope: AbortScope) -> list[str]:
-        """What an abort of that scope can be aimed at now, by name."""
+        """Ids at which an abort of that scope can be aimed now."""
         return sorted(self._alive("tool" if scope is AbortScope.TOOL else "session", scope is AbortScope.SIBLING))
 
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
-        """The ids of what is alive of that kind, and, for a *child*, has a parent: read off the ids, for a large host
+        """Ids of live sessions or calls; with *child*, only of those with a parent. Reads the ids, since a large host
         has many nodes, and most of them need not be made."""
         nodes = self._sup.registry.abort_tree()
         for one in nodes:
@@ -193,7 +194,7 @@ class Operators:
                 yield one
 
     def _pick(self, random: KeyedRandom, kind: str, *, child: bool = False) -> str | None:
-        """Someone alive; what is in a rare state is picked as often as what is in a common one."""
+        """Pick a live session or call; a rare state is picked as often as a common one."""
         groups: dict[str, list[str]] = {}
         for one in self._alive(kind, child):
             entity = self._sup.registry.entities.get(session_of(one))
@@ -220,7 +221,7 @@ class Operators:
                 group.start_soon(self.abort, again, of, random.happens(0.5, "now"))
 
     def _again(self, random: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
-        """The same once more, or one of its calls, or what is beside it."""
+        """Pick the same target once more, or one of its calls, or another scope."""
         calls = [one for one in self._sup.registry.abort_tree() if one.startswith(f"{target}:")]
         other = random.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
@@ -228,7 +229,7 @@ class Operators:
         return target, scope if other is AbortScope.TOOL else other
 
     async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
-        """Abort it, and hold the receipt to what it says."""
+        """Abort *target*, and let the oracle check the receipt."""
         world, oracle = self._world, self._oracle
         asked = AbortRequested(target, scope, "an operator", world.now(), world.wall.time())
         oracle.observe(asked)
@@ -277,7 +278,7 @@ class Operators:
             self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
     def _other_policy(self, random: KeyedRandom) -> AbortPolicy:
-        """A policy of its own, so that it matters whose is asked."""
+        """Draw a policy of its own, so that it matters which session's policy counts."""
         sibling, session = random.happens(0.5, "tool_to_sibling"), random.happens(0.5, "sibling_to_session")
         ladder, brisk = self._world.drawn.settings.policy.ladder.value(), random.choice((1.0, 0.5, 0.25), "brisk")
         ladder = Ladder(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
@@ -290,13 +291,13 @@ class Operators:
             self._oracle.replies.close_answered(target)
 
     async def _address_ended_session(self, random: KeyedRandom, place: str) -> None:
-        """A wish for a session that may have ended, or never was."""
+        """Send requests to a session that may have ended, or never existed."""
         target = f"c{random.integer(0, self._customers, 'who')}"
         await self.abort(target, AbortScope.SESSION, False)
         await self._send(target, urgent=random.happens(0.5, "urgent"))
 
     async def _answer(self, random: KeyedRandom, place: str) -> None:
-        """A permission that somebody waits for, by one operator, or by two at once."""
+        """Answer an open permission request, by one operator or by two at once."""
         waiting = self._sup.permissions()
         if waiting:
             one = random.choice([one.id for one in waiting], "permission")
@@ -317,7 +318,7 @@ class Operators:
                 group.start_soon(partial(self._send, target, urgent=False))
 
     async def _act_on_state(self, random: KeyedRandom, place: str) -> None:
-        """Strike right when somebody comes into a state, most of which are over soon."""
+        """Act right when a session comes into a state; most of these states are short."""
         patience_s = random.between(1.0, WATCH_MAX_S, "patience")
         if random.happens(0.4, "urgent"):
             moment, at = random.choice(URGENT_MOMENTS, "moment")
@@ -338,8 +339,8 @@ class Operators:
             await self.abort(aimed, scope, random.happens(0.5, "at once"))
 
     async def _steer(self, random: KeyedRandom, place: str) -> None:
-        """Something urgent, which an agent is told that can be. Perhaps something more right then, or the end: what it
-        was told may be nobody's any more when it is on record, or heard."""
+        """Send an urgent message, which a steerable agent is told within its turn; perhaps another one right then, or
+        an abort: the message may have no turn left when it is on record."""
         target = await wait_for(
             self._sup, random.choice(STEERED, "moment"), random.between(1.0, WATCH_MAX_S, "patience")
         )

@@ -1,7 +1,13 @@
-"""One run: a scenario and a seed in, a report out.
+"""A run: from a scenario and a seed to a report.
 
-The supervisor lives in the run's time. When it is killed, or its disk fails, the next one starts on what is durable, as
-an operator would have it; when the work is done and the faults have stopped, everything must come to its end.
+Theory of operation: the run's event loop holds one task group for the outside world (processes, clocks, the end of the
+faults) and, in it, one supervisor after the other. A supervisor runs in a cancel scope until its host is done, its disk
+fails, or it is killed; then the next one starts on what is durable, as an operator would have it, at most ``LIVES_MAX``
+times. When all work is done, the faults stop, and a last supervisor must find nothing to do, answer one prompt, and
+close in order.
+
+Invariants: the host sees replies of the living supervisor only; nothing of a dead supervisor reaches the disk; the
+oracle is asked at the end whether everything has come to its end.
 """
 
 from __future__ import annotations
@@ -39,25 +45,27 @@ __all__ = ["Intruder", "MainResult", "Report", "RunHost", "simulate", "simulate_
 T = TypeVar("T")
 
 Intruder = Callable[[int, World, Host], None]
-"""Called before each step, with its number; may look, kill, and abort: its tasks go first."""
+"""Function called before each step with its number, the world and the host. It may look, kill and abort; tasks that it
+starts go first."""
 
 ROUNDING_S = 1e-5
-"""Times are sums of floats."""
+"""Tolerance for sums of floats, in seconds."""
 RESTART_S = 0.5
-"""How long it takes until a supervisor that was lost is started again."""
+"""Seconds until a lost supervisor is started again."""
 SWEEP_S = 10.0
-"""How long a start may take to end what it finds."""
+"""Seconds that a start may take to end the processes of the supervisor before."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
-"""What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
+"""Seconds that every turn, and every start, of a simulated agent fits into where nothing strikes: the default
+limits."""
 WORK = "work."
-"""How the faults are called that a task meets itself: what becomes of it then is foretold."""
+"""Prefix of the faults that a task meets itself: the outcome of its plan can be computed then."""
 LIVES_MAX = 30
-"""Supervisors in one run; a disk that fails at every commit would need more for ever."""
+"""The most supervisors in one run; a disk that fails at every commit would need more for ever."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was. Everything but ``steps`` is the same for every schedule-independent reason to look at it;
-    ``digest`` stands for all of it."""
+    """Report of a run. ``digest`` stands for the whole run, step by step; two runs with the same digest did the
+    same."""
 
     seed: int
     scenario: str
@@ -79,8 +87,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MainResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What became of a program on a simulated world: what it returned; or what it raised, or why its supervisor gave
-    up, or what kept it from its end; and what the run was."""
+    """Result of a program on a simulated world: the value it returned, or the error that it or its supervisor raised,
+    and the report of the run."""
 
     value: T | None
     error: BaseException | None
@@ -89,8 +97,7 @@ class MainResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class RunHost(Protocol):
-    """Who wants something of the supervisors of a run: :class:`Host`, :class:`EmbeddingProgram`, or who is given to
-    :func:`simulate`."""
+    """Embedding program of a run: :class:`Host`, :class:`EmbeddingProgram`, or what is given to :func:`simulate`."""
 
     tally: OutcomeCounts
     last_arrival_s: float
@@ -102,9 +109,8 @@ class RunHost(Protocol):
 
 
 class EmbeddingProgram(Generic[T]):
-    """A host that somebody else wrote: one async function that is given the supervisor, and runs to its end once.
-    Faults strike for as long as it runs. What it raises is kept, so that the run ends as every run does, and is
-    judged."""
+    """A host made of one async function, which is given the supervisor and runs once. Faults strike as long as it runs.
+    An error that it raises is kept, so that the run ends in order and is checked as every other run."""
 
     last_arrival_s = inf
 
@@ -113,12 +119,12 @@ class EmbeddingProgram(Generic[T]):
         self.tally = OutcomeCounts()
         self.done = False
         self.ended = False
-        """It has come to its end by itself."""
+        """Whether the function has returned or raised."""
         self.value: T | None = None
         self.error: BaseException | None = None
 
     async def play(self, sup: Supervisor) -> None:
-        """Run it. It is not run again, whatever became of it."""
+        """Run the function. It is not run again under another supervisor."""
         self.done = True
         try:
             self.value = await self._main(sup)
@@ -131,7 +137,7 @@ class EmbeddingProgram(Generic[T]):
 
 
 class _Run:
-    """The state of one run while it goes on."""
+    """State of one run while it goes on."""
 
     def __init__(
         self,
@@ -147,20 +153,20 @@ class _Run:
         self.make_host = make_host or (lambda world: Host(world, KeyedRandom(drawn.seed).below("host")))
         self.agents = agents
         self.gave_up: BaseException | None = None
-        """Why the last supervisor that did so gave up."""
+        """Error with which the last supervisor gave up."""
         self.world: World
         self.host: RunHost
         self.oracle: Oracle
         self.trace: Trace
         self.ready = False
-        """There are a world and a host."""
+        """Whether world and host exist."""
         self.intruded = False
-        """Somebody from outside the world may strike."""
+        """Whether an intruder acts in this run."""
         self.points = ExitStack()
-        """Who decides at the points of the runtime. One that is stuck never leaves its blocks: it is closed for it."""
+        """The decision at failpoints. A run that is stuck never leaves its blocks, so this is closed for it."""
 
     async def main(self) -> None:
-        """Everything, in the run's own event loop."""
+        """Run everything, in the run's own event loop."""
         now = trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
         self.trace = Trace(now, self.on_line)
         settings = self.drawn.settings
@@ -187,14 +193,14 @@ class _Run:
             outside.cancel_scope.cancel()
 
     def failed(self) -> None:
-        """It does not come to its end: what is left is cancelled, agents and disk too, where it stands. Laws of how
-        somebody ends say nothing about that."""
+        """Ignore violations from here on: the run does not end by itself, and all that is left of it is cancelled,
+        agents and disk too."""
         if self.ready:
             self.oracle.ignores_violations = True
 
     def _check_work(self) -> None:
-        """Where nothing has struck there is no excuse: every prompt of every customer was completed. But where less
-        time is given than usual turns take, they run out of it."""
+        """Check that every prompt of every customer was completed, if no fault struck; unless the limits give less time
+        than usual turns take."""
         tally, limits = self.host.tally, self.drawn.settings.limits
         if limits.turn_timeout_s < USUAL_TURN_S or limits.spawn_deadline_s < USUAL_START_S:
             return
@@ -206,7 +212,7 @@ class _Run:
             self.oracle.violated("nothing_lost", "run", f"{words} {tally.lost} lost, {tally.unanswered} not completed")
 
     async def _run_supervisors(self, outside: anyio.abc.TaskGroup) -> None:
-        """One supervisor after the other until the work is done, and a last one that finds nothing to do."""
+        """Run one supervisor after the other until the work is done, and a last one that finds nothing to do."""
         while not self.host.done and self.world.lives < LIVES_MAX:
             await self._run_supervisor(outside)
             await anyio.sleep(RESTART_S)
@@ -220,7 +226,7 @@ class _Run:
             await self._run_supervisor(outside, last=True)
 
     async def _await_process_end(self) -> None:
-        """As a start of the real one: what the last one ran is gone before anything else happens."""
+        """Wait until the processes of the last supervisor are gone, as the start of a real supervisor does."""
         with anyio.move_on_after(SWEEP_S):
             while self.oracle.has_processes:  # noqa: ASYNC110  its processes have no event for that
                 await anyio.sleep(RESTART_S / 10)
@@ -234,7 +240,7 @@ class _Run:
         self.oracle.violated("quiescence", "run", words)
 
     async def _probe(self, sup: Supervisor) -> None:
-        """After all that, a supervisor without faults does what it is asked."""
+        """Check that a supervisor without faults answers a prompt."""
         killed = self.world.killed
         session = await sup.start_session("probe", agent=_answers_at_once)
         result = await session.run("are you there?")
@@ -244,7 +250,7 @@ class _Run:
         await session.close()
 
     async def _run_supervisor(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
-        """One supervisor, from its start to its end, or to its death."""
+        """Run one supervisor from its start to its end, or to its kill."""
         over = anyio.Event()
         parts = self.world.next_dependencies()
         scope = self.world.scope
@@ -255,7 +261,7 @@ class _Run:
             scope.cancel()
 
     async def _supervise(self, parts: Any, scope: anyio.CancelScope, over: anyio.Event, last: bool) -> None:
-        """What a killed one still does while its tasks unwind, nobody sees."""
+        """Hold one supervisor. Errors of a killed one, whose tasks unwind beside the next one, are ignored."""
         killed = self.world.killed
         sup: Supervisor | None = None
         try:
@@ -286,15 +292,15 @@ class _Run:
             over.set()
 
     def _check_lasted(self, sup: Supervisor) -> None:
-        """As long as somebody wants something, a disk that is down is waited for."""
+        """Check that a supervisor waits for a disk that is down as long as its host wants something."""
         if isinstance(sup.failure, JournalUnavailable) and not (
             self.world.stop_requested or self.world.killed.is_set()
         ):
             self.oracle.violated("degraded", "run", f"was given up in the middle of its work: {sup.failure}")
 
     def _check_gave_up(self, failure: BaseException) -> None:
-        """A supervisor gives up when it was killed, when its disk fails before it has begun, or when its end has come
-        and the disk is still down after the time that is given to it."""
+        """Check why a supervisor gave up. It may when it was killed, when its disk failed before it had begun, or when
+        it was to end and the disk stayed down for longer than the time given to that."""
         if isinstance(failure, DiskFailed | SupervisorKilled) or self.world.killed.is_set():
             return
         if not isinstance(failure, JournalUnavailable):
@@ -323,7 +329,7 @@ def simulate(
     watch: Callable[[int], None] | None = None,
     checkers: MakeCheckers = no_checkers,
 ) -> Report:
-    """Run it; what it was.
+    """Run a drawn scenario and return the report.
 
     Args:
         host: given the world, makes the host that plays on every supervisor until it is done, instead of the customers
@@ -358,7 +364,7 @@ def simulate_main(
     agents: Agents | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> MainResult[T]:
-    """Run *main* as the host of a supervisor on the world of *drawn*; its customers and operators stay at home.
+    """Run *main* as the host of a supervisor on the world of *drawn*, without its customers and operators.
 
     Args:
         main: given the supervisor; what it returns or raises is kept.
@@ -432,5 +438,5 @@ def _report(one: _Run, ran: EngineResult[None]) -> Report:
 
 
 def _first_leaf(error: BaseException) -> BaseException:
-    """The first error of a group, however deep."""
+    """First error of a group, however deep."""
     return _first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

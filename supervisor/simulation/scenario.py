@@ -1,8 +1,8 @@
-"""Scenarios: what hosts, agents and operators do in a run, written down as a TOML file.
+"""Scenarios: what hosts, agents and operators do in a run, as TOML files.
 
-A number may stand as a range, ``[low, high]``, and a value as a choice, ``{ any = [...] }``, where a field takes that
-(``within``; settings and shapes take choices of anything): each seed draws its own.
-A file is checked whole before anything runs, and every problem is told with its field. Only the loaders read files.
+A number may be a range ``[low, high]``, and a value a choice ``{ any = [...] }``, where a field allows that
+(``within``; settings and shapes take choices of anything): each seed draws its own. A file is checked as a whole before
+anything runs, and every problem is reported with its field. Only the loaders read files.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = [
 ]
 
 AGENTS = ("acp", "command", "inprocess", "jsonl")
-"""The ways to have an agent, by the names of their adapters."""
+"""The ways to run an agent, by their adapters."""
 
 
 class BadScenario(Exception):
-    """A scenario that cannot be run; the message names the fields, what is wrong with them, and the fix."""
+    """A scenario that cannot be run. The message names the fields, what is wrong with them, and the fix."""
 
 
 def _ways(value: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
@@ -101,16 +101,17 @@ NARROW = (
     "run TIMEOUT",
     "workstream planned",
 )
-"""States that are over before a kill that comes at any time meets them."""
+"""Short states: a kill at a random time rarely meets them."""
 Seconds = Annotated[Any, within(0, 1e6)]
 Grain = Annotated[Any, within(0, 0.5)]
-"""Coarser timers bring about another order than laws tell of: at a second the first of them break."""
+"""Grain of timers in seconds. Coarser timers change the order of events beyond what invariants allow: at one second the
+first of them break."""
 Horizon = Annotated[Any, within(1, 1e6)]
 Count = Annotated[Any, within(0, 1e6, whole=True)]
 Some = Annotated[Any, within(1, 1e6, whole=True)]
 Share = Annotated[Any, within(0, 1)]
 Weight = Annotated[float, Strict(), Field(ge=0, le=1)]
-"""A share that is drawn nowhere: no range, no choice."""
+"""Share that is not drawn: no range, no choice."""
 
 
 class ScenarioModel(BaseModel):
@@ -119,15 +120,14 @@ class ScenarioModel(BaseModel):
 
 # --------------------------------------------------------------------------------------------------------- models
 class LoadConfig(ScenarioModel):
-    """What is asked for.
+    """Work of a run.
 
-    ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
-    ``pause_s`` apart or spread over ``hours``, and starts another session where one is lost, ``sessions_max`` in all.
-    ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead, which says nothing but what depends
-    on what, and of a share of them, ``scoped``, that they are small; ``works`` the share of those that use everything a
-    plan can say, ``saves`` the share of these that say something of checkpoints, and are resumed when something of them
-    was not closed. ``crossing``: how likely a customer lets aborts cross a level that the settings do not let them
-    cross.
+    ``customers`` arrive one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
+    ``pause_s`` apart or spread over ``hours``, and starts another session when one is lost, ``sessions_max`` in all. A
+    share ``plans`` of them has a plan of ``tasks`` tasks instead, with dependencies only, of which a share ``scoped``
+    is small; a share ``works`` has plans that use everything a plan can say; a share ``saves`` of these has
+    checkpoints, and resumes what was not closed. ``crossing``: probability that a customer's policy lets aborts cross a
+    level that the settings close.
     """
 
     customers: Some = [2, 6]
@@ -145,8 +145,8 @@ class LoadConfig(ScenarioModel):
 
 
 class AgentsConfig(ScenarioModel):
-    """Who works: the weights of the ways to have an agent, and how they work when nothing strikes. *asks*: the share of
-    them about whose permissions a human is asked."""
+    """Weights of the ways to run an agent, and the shape of agents where nothing strikes. *asks*: share of the agents
+    whose permissions a human is asked for."""
 
     acp: Weight = 0.4
     command: Weight = 0.3
@@ -163,13 +163,14 @@ class AgentsConfig(ScenarioModel):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Those of all ways, in the order of ``AGENTS``."""
+        """Weights in the order of ``AGENTS``."""
         return tuple(getattr(self, name) for name in AGENTS)
 
 
 class FaultsConfig(ScenarioModel):
-    """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what. *rates*:
-    how often some kinds strike (per opportunity, before the intensity), which each seed draws for all others."""
+    """Faults that may strike: patterns of kinds (``process.*``), the intensity, and, in a shrunk scenario, the exact
+    strikes. *rates* fixes how often some kinds strike (per opportunity, before the intensity); each seed draws the
+    rates of the others."""
 
     kinds: Annotated[tuple[str, ...], AfterValidator(_kinds)] = ("*",)
     intensity: Share = 1.0
@@ -178,19 +179,20 @@ class FaultsConfig(ScenarioModel):
 
 
 LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "seed"))
-"""What of a world is no number that could be drawn."""
+"""Fields of a world that are no numbers to be drawn."""
 
 
 class WorldConfig(ScenarioModel):
-    """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
-    after the load's hours; ``horizon_s`` later everything must have ended, not counting how long the machine slept
-    or the supervisor was stopped. ``crashes_max`` bounds how often the supervisor is killed, ``crashes_at`` are
-    moments, of which each has one in mind to be killed at; ``cancels_at`` are moments of tasks and runs, of which
-    who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the share of the streams that come cut
-    anywhere, not as they were written. Timers are rounded up to multiples of ``grain_s``, 0 for none and at most
-    half a second. A commit that nothing strikes takes ``commit_s``. ``archive``: there is a place where what has ended
-    is kept. An operator's longest pause between two requests is ``pause_s`` (seconds); short ones are likelier, and
-    the mean is a third of it."""
+    """Machine and operators of a run.
+
+    ``schedules`` are the orders of steps to draw from. Faults stop ``heal_after_s`` after the last customer arrived, or
+    after the load's hours; ``horizon_s`` later everything must have ended, not counting sleeps of the machine.
+    ``crashes_max`` bounds the kills of the supervisor; ``crashes_at`` are states (``KIND STATE``), at one of which each
+    supervisor may be killed; ``cancels_at`` are states of tasks and runs at which an operator cancels. ``pieces`` is
+    the share of output streams that arrive cut anywhere. Timers are rounded up to multiples of ``grain_s``, at most
+    half a second, 0 for none. A commit that nothing strikes takes ``commit_s``. ``archive``: ended work is preserved in
+    files. ``pause_s`` is an operator's longest pause between two requests; the mean is a third of it.
+    """
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Grain = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -209,8 +211,8 @@ class WorldConfig(ScenarioModel):
 
 
 class WeightedProfile(ScenarioModel):
-    """What a *share* of the seeds has otherwise, so that what is rare everywhere else is usual there: fields of the
-    scenario's own tables. A table of a table (a shape, limits) is changed likewise, not replaced."""
+    """Changes for a *share* of the seeds, so that what is rare elsewhere is usual there: fields of the scenario's own
+    tables. A nested table (a shape, limits) is merged, not replaced."""
 
     share: Weight
     about: str = ""
@@ -223,7 +225,7 @@ class WeightedProfile(ScenarioModel):
 
 class Scenario(ScenarioModel):
     """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline.
-    ``leans``: by name; a seed has one of them, or none."""
+    ``leans`` are weighted profiles by name; a seed has one of them, or none."""
 
     name: Annotated[str, AfterValidator(is_name)]
     about: str = ""
@@ -248,7 +250,7 @@ class Scenario(ScenarioModel):
         return self
 
     def leaning(self, seed: int) -> Scenario:
-        """The scenario as that seed has it: with one lean taken in, or without any."""
+        """The scenario as that seed has it: merged with one weighted profile, or with none."""
         point = KeyedRandom(seed).below("scenario").unit("lean")
         for lean in self.leans.values():
             point -= lean.share
@@ -261,7 +263,7 @@ class Scenario(ScenarioModel):
         return Scenario.model_validate(merged(self.model_dump(exclude={"leans"}), changes))
 
     def check_draws(self, where: str) -> None:
-        """Try what draws may make of it, without a lean and with each: an option, or a lean, has a share of the seeds.
+        """Check everything that a seed may draw, without a weighted profile and with each.
 
         Raises:
             BadScenario: a shape or setting that may be drawn is none; the message begins with *where*.
@@ -285,7 +287,7 @@ class Scenario(ScenarioModel):
                 self._shaped({**first, key: one}, where)
 
     def draw(self, seed: int) -> Drawn:
-        """What this seed makes of it.
+        """Draw the scenario of a seed.
 
         Raises:
             BadScenario: a drawn shape or setting is none.
@@ -336,7 +338,7 @@ def _settings(value: Mapping[str, Any], where: str) -> Settings:
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """*table* with those changes, table by table: a choice is a value."""
+    """Merge *changes* into *table*, table by table; a choice is a value."""
     return {**table, **{name: _changed(table.get(name), value) for name, value in changes.items()}}
 
 
@@ -346,7 +348,7 @@ def _changed(before: Any, value: Any) -> Any:
 
 
 def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What of a shape a seed draws: its choices. Its ranges are drawn by the agents themselves, turn by turn."""
+    """Choices of a shape, which a seed draws. Ranges are drawn by the agents themselves, turn by turn."""
     found: dict[str, list[Any]] = {}
     for key, value in shape.items():
         match value:
@@ -356,7 +358,7 @@ def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario with one seed's draws; what is left open is drawn customer by customer."""
+    """A scenario with the draws of one seed; open values of the load are drawn for each customer."""
 
     name: str
     seed: int
@@ -385,7 +387,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def over_s(self) -> float:
-        """The virtual time at which everything must have ended: the horizon begins behind the load's hours."""
+        """Virtual time at which everything must have ended: the horizon starts after the load's hours."""
         return self.horizon_s + HOUR_S * self.load.hours
 
 
@@ -408,7 +410,7 @@ def _table_at(path: FieldPath) -> type[BaseModel] | None:
 
 
 def parsed(where: str, text: str) -> Scenario:
-    """The scenario in the text of a file; *where* is what an error calls it.
+    """Read a scenario from the text of a file; *where* names it in errors.
 
     Raises:
         BadScenario: it is none.
@@ -424,7 +426,7 @@ def parsed(where: str, text: str) -> Scenario:
 
 
 def load(path: Path) -> Scenario:
-    """The scenario in a file.
+    """Read a scenario from a file.
 
     Raises:
         BadScenario: it cannot be read, or is none.
@@ -437,14 +439,14 @@ def load(path: Path) -> Scenario:
 
 
 def library() -> dict[str, str]:
-    """The scenarios that come with the program: name to text, in the order of their names."""
+    """Scenarios of the library: name to text, sorted by name."""
     folder = resources.files("supervisor.simulation") / "scenarios"
     files = sorted((one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name)
     return {one.name.removesuffix(".toml"): one.read_text(encoding="utf-8") for one in files}
 
 
 def named(name: str) -> Scenario:
-    """A scenario of the library, or, where *name* ends in ``.toml``, one of a file.
+    """Read a scenario of the library, or, if *name* ends in ``.toml``, one of a file.
 
     Raises:
         BadScenario: there is none.

@@ -1,7 +1,7 @@
-"""Tests of one's own against a production supervisor in virtual time: once for each seed, judged by the oracle.
+"""Tests against a production supervisor in virtual time: once for each seed, judged by the oracle.
 
-A failure names its seed, and the one line that runs exactly that again. Nothing here knows a test framework; the pytest
-plugin hands in the seeds and says how a seed is asked for.
+A failure names its seed and the command that runs exactly that seed again. No test framework is imported here: the
+pytest plugin passes the seeds and the command.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["Agent", "Simulate", "Violated"]
 T = TypeVar("T")
 Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0
-"""Virtual seconds that a test has."""
+"""Virtual seconds of a test."""
 HORIZON_MAX_S: Final = 1_000_000
 EXCLUDED: Final = ("host.", "machine.", "work.")
-"""Beginnings of the kinds that strike a simulation's own operators and plans, or kill the supervisor: none are here."""
+"""Prefixes of the kinds that do not strike tests: those of operators, plans, and kills of the supervisor."""
 KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(EXCLUDED))
-"""What may strike a test."""
+"""Kinds that may strike a test."""
 
 
 class Violated(AssertionError):
-    """A run in which something happened that must not: the message has all of it."""
+    """A run violated an invariant; the message has the report."""
 
 
 class Simulate:
@@ -46,8 +46,8 @@ class Simulate:
 
     Args:
         seeds: the runs.
-        again: the command that makes one of them again, from its seed.
-        schedule: overrules whatever a test asks for.
+        again: makes the command that repeats a run, from its seed.
+        schedule: overrides the schedule of every test.
     """
 
     def __init__(self, seeds: Iterable[int], again: Callable[[int], str], schedule: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Simulate:
         schedule: str | None = None,
         horizon_s: float = HORIZON_S,
     ) -> list[MainResult[T]]:
-        """Run ``main(sup)`` with every seed; what became of each.
+        """Run ``main(sup)`` with every seed; return the result of each.
 
         Args:
             main: an async function, in plain anyio. It sees no real clock, file or socket; time passes when all wait.
@@ -125,7 +125,7 @@ class Simulate:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """No log records: they read the clock, which is refused to a run."""
+    """Disable logging: log records read the clock, which a run refuses."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -152,7 +152,7 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
 
 
 def _check_number(name: str, value: float, least: float, most: float) -> None:
-    """A scenario would draw it from a range, and tells what is wrong in words of its own."""
+    """Check a number here, since a scenario would report it as a range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{name}: {value!r} is no number from {least:,} to {most:,}; give one")
 
@@ -166,7 +166,7 @@ def _schedule(name: str | None) -> tuple[Schedule, ...]:
 
 
 def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
-    """Who plays that agent in a simulation."""
+    """Simulated agent, or function, that stands for *agent*."""
     if not isinstance(name, str):
         raise TypeError(f"agents: {name!r} is no name; give {{name: agent}}, where the name is a text")
     if isinstance(agent, AgentShape):

@@ -1,4 +1,4 @@
-"""What the fields of a TOML file may not hold, as it is told: the field, the value, and what would be right. Pure."""
+"""Errors of fields in TOML files, as text: the field, the value, and what would be right. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 def is_name(value: str) -> str:
-    """A name that may name files, too.
+    """Return a name that can be part of a file name.
 
     Raises:
         ValueError: it is none.
@@ -32,14 +32,14 @@ def is_name(value: str) -> str:
 
 
 def problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
-    """Each refusal as a line that begins with *where*."""
+    """Yield each error as a line that begins with *where*."""
     for one in error.errors():
         field = ".".join(map(str, one["loc"]))  # none, where fields do not go together
         yield ": ".join(filter(None, (where, field, _words(one, model_at(one["loc"][:-1])))))
 
 
 def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
-    """The value, and what would be right: of what pydantic itself refuses, in its words, but for those of Python."""
+    """Describe one error: the value, and what would be right. Other errors of pydantic keep pydantic's message."""
     match one["type"]:
         case "value_error":
             return str(one["ctx"]["error"])

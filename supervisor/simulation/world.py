@@ -1,7 +1,11 @@
-"""The simulated machine: its processes, its disk, its clock, and the supervisors that live on it one after the other.
+"""The simulated machine of a run: processes, disk, clock, and the supervisors that run on it one after the other.
 
-It belongs to no supervisor: when one is killed, its wardens end its processes, the disk keeps what is durable, and the
-next one starts on that. What the dead one's tasks still do changes nothing here.
+The machine outlives each supervisor. When one is killed, its shims end its processes, the disk keeps what is durable,
+and the next supervisor starts on that. Tasks of a dead supervisor that still unwind change nothing: its journal and its
+workspace refuse every operation.
+
+A World does nothing by itself but disturb clocks and strike with faults that ports ask for.
+:mod:`supervisor.simulation.running` starts supervisors; :mod:`supervisor.simulation.host` gives them work.
 """
 
 from __future__ import annotations
@@ -47,20 +51,20 @@ __all__ = ["Agents", "World"]
 Agents = Mapping[str, AgentShape | AgentFunction]
 
 AGENT = "SIMULATED_AGENT"
-"""The variable that tells a program which agent it is."""
+"""Environment variable that tells a program which agent it is."""
 EPOCH_S = 1_800_000_000.0
 """Unix time at which every run begins."""
 ANSWERS_S = (0.5, 5.0, 20.0, 40.0)
-"""How long humans may have to answer."""
+"""Deadlines for answers of humans, in seconds."""
 JUMP_S = 3600.0
 TICK_S = 15.0
-"""How often clocks may go wrong."""
+"""Seconds between two occasions for faults of the clocks."""
 PAUSE_S = 2 * 3600.0
-"""The longest pause of a supervisor: longer than any deadline there is."""
+"""The longest pause of a supervisor in seconds: longer than any deadline there is."""
 
 
 class SimulatedWall:
-    """Unix time: that of the run's clock, plus what jumps have added."""
+    """Unix time: the run's clock plus the jumps so far."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -71,7 +75,7 @@ class SimulatedWall:
 
 
 class _FirstReadClock:
-    """That clock, for one supervisor: *looked* hears what it shows when it is read first."""
+    """The same clock for one supervisor; calls *looked* with the time of the first reading."""
 
     def __init__(self, wall: SimulatedWall, looked: Callable[[float], None]) -> None:
         self._wall, self._looked = wall, looked
@@ -86,13 +90,13 @@ class _FirstReadClock:
 
 
 class World:
-    """One machine, for one run.
+    """The machine of a run.
 
     Args:
-        drawn: what happens in this run.
-        group: where the outside world's tasks run: not the supervisor's.
+        drawn: the scenario with its draws.
+        group: task group of the outside world, in which processes live; not the supervisor's.
         now: the run's clock, in seconds.
-        agents: the agents there are, by name; functions work as they are. By default one of each adapter.
+        agents: agents by name; functions work as they are. By default one simulated agent of each adapter.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class World:
         self.disk = SimulatedDisk(self._wrote)
         self.meter = CostMeter()
         self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.observe(AttemptBegan(task_script, attempt)))
-        """What the tasks of plans meet, and met."""
+        """Scripts of the tasks of all plans."""
         self.board = TaskBoard()
         self.workspaces = WorkspaceContents(
             self.task_scripts,
@@ -126,13 +130,13 @@ class World:
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
-        """The supervisor that lives now has been killed."""
+        """Set when the newest supervisor is killed."""
         self.scope = anyio.CancelScope()
-        """That which the host holds the newest supervisor in."""
+        """Cancel scope in which the host holds the newest supervisor."""
         self.end_due_s = inf
-        """When its end begins: it was told to end, and a drain is over by then; infinite: nobody wants it to."""
+        """Time at which the newest supervisor begins to end, its drain included; infinite if nobody asked it to."""
         self.on_durable: Callable[[Sequence[Append]], None] = lambda batch: None
-        """Called with what is durable from now on, after the oracle has heard of it."""
+        """Called with each durable batch, after the oracle."""
         self._group = group
         self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
         self._passed: dict[tuple[str, str], int] = {}
@@ -152,7 +156,7 @@ class World:
 
     # ------------------------------------------------------------------ supervisors
     def next_dependencies(self) -> Dependencies:
-        """The doors of the next supervisor."""
+        """Make the ports of the next supervisor."""
         oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
@@ -189,7 +193,8 @@ class World:
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
-        """Whether the supervisor is killed at this point of a commit; if its host is cancelled, it ends by itself."""
+        """Whether the supervisor is killed at this point of a commit. With the kind ``host.cancelled`` its host is
+        cancelled instead."""
         if self.crashes >= self.drawn.crashes_max or not self.faults.strikes(kind, place):
             return False
         if kind == "host.cancelled":
@@ -200,16 +205,17 @@ class World:
 
     @property
     def stop_requested(self) -> bool:
-        """The newest supervisor has been told to end."""
+        """Whether the newest supervisor was asked to end."""
         return self.end_due_s != inf
 
     def request_stop(self, *, now: bool) -> None:
-        """Somebody tells the newest supervisor to end: after its drain, or *now*, as when told so again."""
+        """Note that the newest supervisor is asked to end: after its drain, or at once with *now* or when asked
+        again."""
         drain_s = 0.0 if now or self.stop_requested else self.drawn.settings.drain_s
         self.end_due_s = min(self.end_due_s, self.now() + drain_s)
 
     def kill(self) -> None:
-        """SIGKILL of the supervisor: it does nothing any more, and its wardens see their lifelines end."""
+        """Kill the supervisor as SIGKILL does: it does nothing any more, and its shims see their pipes end."""
         if self.killed.is_set() or self._journal is None or self._processes is None:
             return
         self.crashes += 1
@@ -220,7 +226,7 @@ class World:
         self.killed.set()
 
     def cancel(self) -> None:
-        """The host is cancelled, as by its own deadline or a Ctrl-C: its supervisor ends everything at once."""
+        """Cancel the host, as its own deadline or Ctrl-C would: the supervisor ends everything at once."""
         if self.killed.is_set() or not self.lives:
             return
         self.crashes += 1
@@ -230,12 +236,12 @@ class World:
 
     @property
     def outage_s(self) -> float:
-        """How long the newest outage under the newest supervisor has lasted, or lasted; 0 without one."""
+        """Seconds for which the newest outage under the newest supervisor has lasted, or lasted; 0 without one."""
         return 0.0 if self._journal is None else self._journal.outage_s
 
     @property
     def disk_refuses(self) -> bool:
-        """What the newest supervisor asked of its disk last was refused."""
+        """Whether the disk refused the last operation of the newest supervisor."""
         return self._journal is not None and self._journal.refuses
 
     # ------------------------------------------------------------------ agents
@@ -254,7 +260,7 @@ class World:
         return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.random, self.faults, spend)
 
     def profiles(self) -> dict[str, AgentProfile]:
-        """The agents of this world by name."""
+        """Profiles of the agents of this world, by name."""
         profiles = {name: self._profile(name, one) for name, one in self._agents.items()}
         if self.drawn.load.works:
             for name, program in ((WORKER, "sim-work"), (DEPUTY, "sim-work"), (MISSING, "sim-missing")):
@@ -282,7 +288,7 @@ class World:
         )
 
     def _permissions(self, name: str) -> PermissionPolicy:
-        """What it may when it asks: everything, or what a human says within a time that may be short."""
+        """Permission policy of an agent: allow everything, or ask a human, whose time may be short."""
         random = self.random.below("permissions", name)
         if not self.drawn.asks or not random.happens(self.drawn.asks, "asks"):
             return PermissionPolicy()
@@ -290,7 +296,7 @@ class World:
 
     # ------------------------------------------------------------------ points in the runtime
     def decide(self, name: str, who: str) -> bool:
-        """Whether the runtime takes its rarer way at that point, this time."""
+        """Whether the runtime takes its rarer way at that failpoint, this time."""
         if not self.faults.may_strike("point"):
             return False
         passed = self._passed.get((name, who), 0)
@@ -299,7 +305,7 @@ class World:
 
     # ------------------------------------------------------------------ clocks
     async def disturb_clocks(self) -> None:
-        """Jumps of the wall clock and sleeps of the machine, for as long as faults strike."""
+        """Let the wall clock jump and the machine sleep, as long as faults strike."""
         ticks = 0
         while not self.faults.healed:
             await anyio.sleep(TICK_S)
@@ -318,11 +324,11 @@ class World:
                 self._skip(stopped_s)
 
     def _skip(self, seconds: float) -> None:
-        """Nobody runs for so long."""
+        """Let time leap for everybody: nothing runs for so many seconds."""
         self.oracle.slept(seconds)
         leap(seconds)
 
     def heal(self) -> None:
-        """No fault strikes any more."""
+        """Stop all faults."""
         self.faults.heal()
         self.trace.note("healed")

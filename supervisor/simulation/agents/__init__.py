@@ -1,8 +1,8 @@
-"""Simulated agents, and which of them a simulated launch starts: its command line read as a real host would.
+"""Simulated agents, and the choice of the program that a launch starts, by its command line.
 
-``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents, ``sim-tool PLACE SECONDS`` is what ACP agents have
-run in terminals. ``sim-work`` is an agent that works on tasks of plans, ``sim-check TASK`` looks at what came of one.
-Nothing else is installed.
+``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents; ``sim-tool PLACE SECONDS`` is what ACP agents have
+run in terminals. ``sim-work`` works on tasks of plans, ``sim-check TASK`` is the acceptance test of one. Nothing else
+is installed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "progr
 def program_for(
     launch: Launch, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free
 ) -> Program:
-    """The program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* hears of
+    """Program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* is called with
     the tokens that it uses.
 
     Raises:

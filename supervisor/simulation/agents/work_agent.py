@@ -1,7 +1,7 @@
-"""Programs that carry out errands: an agent that tries a task, and the acceptance test that looks at its work.
+"""Programs for tasks of simulated plans: an agent that tries a task as its script says, and the acceptance test.
 
-Both are called by name, ``sim-work`` and ``sim-check``, and know their task by the directory that they run in. The
-agent reads what it is asked: that is to carry out its task, or something that an operator wants of it beside.
+``sim-work`` and ``sim-check`` know their task by the directory in which they run. The agent reads its prompt: that is
+its task, or something else that an operator asks for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervisor.simulation.plan_workload.workspace_contents import WorkspaceCont
 __all__ = ["WORK_S", "check_program", "work_agent"]
 
 WORK_S: Final = (1.0, 40.0)
-"""How long an attempt takes, and how long it works before it fails."""
+"""Seconds of an attempt, also of one that fails."""
 CHECK_S: Final = (0.1, 5.0)
 
 SAID: Final[Mapping[Try, str]] = {
@@ -29,13 +29,13 @@ SAID: Final[Mapping[Try, str]] = {
     Try.PERMANENT: "ModuleNotFoundError: No module named 'parser'",
 }
 OTHER: Final = ("it lost the thread", "it went in circles", "it would not say why", "the plan made no sense to it")
-"""Words that nobody knows: so often another error."""
+"""Errors that no classifier knows, by turns."""
 
 
 def work_agent(
     task_script: TaskScript, random: KeyedRandom, now: Callable[[], float], workspaces: WorkspaceContents
 ) -> Program:
-    """An agent that tries that errand once more, where it is asked to: what else it is asked, it does."""
+    """Make an agent that tries the task once more if its prompt asks for that; else it does something short."""
 
     async def program(inside: OsProcess) -> int:
         if not asks_for(await _prompt(inside), task_script.name):
@@ -83,7 +83,7 @@ async def _try(inside: OsProcess, attempt: Attempt, number: int, random: KeyedRa
 
 
 def check_program(task_script: TaskScript | None, random: KeyedRandom) -> Program:
-    """An acceptance test: it passes if the errand says so, and where there is none."""
+    """Make an acceptance test, which passes if the script says so, or if there is none."""
 
     async def program(inside: OsProcess) -> int:
         await anyio.sleep(random.between(*CHECK_S, "check", inside.name))

@@ -1,8 +1,8 @@
-"""Failure benchmarks: named policies under the same failures, seed by seed, and what each of them costs.
+"""Failure benchmarks: named policies under the same failures, seed by seed, and the cost of each policy.
 
-A suite is a set of scenarios and a set of policies, which are settings laid over those of the scenario. Everything is
+A suite is a set of scenarios and a set of policies, which are settings merged into those of the scenario. Everything is
 counted in virtual time, so the numbers are about decisions, not about a machine: the same seeds give the same bytes
-everywhere, and the digests that stand beside a suite let anybody check that.
+everywhere, and the digests beside a suite let anybody check that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Sample = tuple[float | None, ...]
 
 
 class Metric(NamedTuple):
-    """Something that is counted. ``of``: what one value of its sample is about; ``scale``: how it is drawn."""
+    """A quantity that is counted. ``of``: the unit of its sample; ``scale``: the axis on which it is drawn."""
 
     key: str
     title: str
@@ -67,7 +67,7 @@ METRICS: Final = (
 
 
 class _RunSpec(NamedTuple):
-    """One run to be made: it travels to another process."""
+    """Specification of a run, which is sent to another process."""
 
     scenario: str
     policy: str
@@ -78,7 +78,7 @@ class _RunSpec(NamedTuple):
 
 
 class _RunSamples(NamedTuple):
-    """What one run came to."""
+    """Samples of one run."""
 
     digest: str
     samples: dict[str, Sample]
@@ -86,7 +86,7 @@ class _RunSamples(NamedTuple):
 
 
 class Bench(msgspec.Struct, kw_only=True):
-    """What a suite came to: samples and trouble, by scenario and policy, of so many *runs*."""
+    """Results of a suite: samples and problems by scenario and policy, of so many *runs*."""
 
     suite: Suite
     first_seed: int
@@ -95,10 +95,10 @@ class Bench(msgspec.Struct, kw_only=True):
     samples: dict[tuple[str, str], dict[str, list[float | None]]] = {}
     digests: dict[tuple[str, str], Any] = {}
     problems: list[str] = []
-    """What went wrong in runs, each with its seed: numbers of such a run mean nothing."""
+    """Problems of runs, each with its seed; the numbers of such a run mean nothing."""
 
     def take(self, ask: _RunSpec, told: _RunSamples | TaskFailed) -> None:
-        """Take in one run. They come in the order in which they were asked for."""
+        """Add one run. Runs come in the order in which they were requested."""
         self.runs += 1
         where = f"{ask.scenario}, {ask.policy}, seed {ask.seed}"
         if isinstance(told, TaskFailed):
@@ -112,18 +112,18 @@ class Bench(msgspec.Struct, kw_only=True):
             samples[key] += values
 
     def summaries(self, scenario: str, policy: str) -> dict[str, SampleSummary]:
-        """Percentiles of everything, in the order of ``METRICS``."""
+        """Percentiles of all metrics, in the order of ``METRICS``."""
         samples = self.samples.get((scenario, policy), {})
         return {one.key: summary_of(samples.get(one.key, ()), one.decimals) for one in METRICS}
 
     # ------------------------------------------------------------------ what is written
     def files(self) -> dict[str, str]:
-        """Everything that is promised to be the same everywhere: names of files, and their text."""
+        """Files that must be the same everywhere: name to text."""
         text = json.dumps(self.value(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         return dict(zip(self.suite.files, (text, *map(self._drawing, self.suite.scenarios)), strict=True))
 
     def value(self) -> dict[str, Any]:
-        """The whole as JSON has it. ``runs`` is the digest of every step of every run."""
+        """The results as JSON. ``runs`` is the digest of every step of every run."""
         return {
             "suite": self.suite.name,
             "first_seed": self.first_seed,
@@ -168,9 +168,8 @@ class Bench(msgspec.Struct, kw_only=True):
 def bench(
     suite: Suite, *, seeds: int, first_seed: int = 1, jobs: int = 1, told: Callable[[int, int], None] | None = None
 ) -> tuple[Bench, bool]:
-    """Run the suite: every scenario under every policy with every seed. *told* hears how many runs of how many. What it
-    came to, and false if Ctrl-C came first. Whether it can be run, ``check`` says.
-    """
+    """Run every scenario of the suite under every policy with every seed; ``check`` validates the suite first. *told*
+    is called with the number of runs so far and in all. Return the results, and false if Ctrl-C came first."""
     result = Bench(suite=suite, first_seed=first_seed, seeds=seeds)
     asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
 
@@ -194,8 +193,8 @@ _scenario = cache(named)
 
 
 def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
-    """Try each policy over each scenario, in all that a seed may draw of them: what is wrong is told now, not in the
-    middle of the work. *given*: policies that are those of the command line, and not the suite's.
+    """Check each policy over each scenario, in all that a seed may draw of them, before anything runs. *given*:
+    policies from the command line.
 
     Raises:
         BadSuite: a scenario, its load, or a policy over it cannot be run; the message begins with *where*, or with
@@ -222,7 +221,7 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
 
 
 def _drawn(ask: _RunSpec) -> Drawn:
-    """The run that is asked for: customers have no policies of their own."""
+    """Draw the scenario of a run; customers have no policies of their own here."""
     scenario: Scenario = _scenario(ask.scenario)
     settings = merged(scenario.settings, ask.overrides)
     load = _load(scenario, ask.under)
@@ -254,7 +253,8 @@ def _run(usd_per_million_tokens: float, ask: _RunSpec) -> _RunSamples:
 # By nearest rank: each is a value that was there, so no rounding depends on a machine. What never happened counts as
 # later than everything that did.
 class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample. ``None`` as a percentile: never, or an empty sample; ``total`` is of what happened."""
+    """Summary of a sample. A percentile is ``None`` if it never happened, or the sample is empty; ``total`` is the sum
+    of what happened."""
 
     count: int
     never: int
@@ -266,13 +266,13 @@ class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nearest_rank(ordered: Sequence[float], count: int, percent: int) -> float | None:
-    """The smallest value that at least *percent* of *count* are not above; *ordered* holds those that happened."""
+    """The smallest value that at least *percent* of *count* are not above; *ordered* holds the values that happened."""
     rank = -(-count * percent // 100)
     return ordered[max(rank, 1) - 1] if 0 < rank <= len(ordered) else None
 
 
 def summary_of(sample: Sequence[float | None], decimals: int) -> SampleSummary:
-    """The sample in a few numbers, rounded to so many decimals."""
+    """Summarize a sample, rounded to so many decimals."""
     happened = sorted(round(one, decimals) if decimals else one for one in sample if one is not None)
     at = {f"p{percent}": nearest_rank(happened, len(sample), percent) for percent in (50, 90, 99)}
     return SampleSummary(

@@ -1,7 +1,7 @@
-"""Suites of benchmarks: which policies are compared under which scenarios, as a TOML file, and the digests beside it.
+"""Suites of benchmarks: policies to compare and scenarios to compare them under, as TOML files with digests beside
+them.
 
-A file is checked before anything runs, and what is wrong is told with its place. Only this module reads or writes such
-files.
+A file is checked before anything runs, and each error names its field. Only this module reads or writes these files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD: Final = re.compile(r"seeds ([0-9]{1,9}) ([1-9][0-9]{0,8})")
 
 
 class BadSuite(Exception):
-    """A suite, or a policy, that cannot be run; the message says which, why, and what would be right."""
+    """A suite or a policy that cannot be run. The message says which, why, and what would be right."""
 
 
 class SuiteModel(BaseModel):
@@ -54,7 +54,7 @@ def _some(policies: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _apart(scenarios: dict[str, ScenarioComparison]) -> dict[str, ScenarioComparison]:
-    """What is written of a scenario is named by its stem, so each has one of its own."""
+    """Check that no two scenarios have one stem, since files are named by it."""
     if not scenarios:
         raise ValueError("{} compares nothing; give at least one, for example [scenarios.quiet]")
     named: dict[str, str] = {}
@@ -67,7 +67,7 @@ def _apart(scenarios: dict[str, ScenarioComparison]) -> dict[str, ScenarioCompar
 
 
 class ScenarioComparison(SuiteModel):
-    """What a scenario compares: policies by name. ``intensity`` scales how often its faults strike, over 1 too.
+    """Policies to compare under a scenario. ``intensity`` scales the rates of its faults, also above 1.
 
     ``load`` is laid over the scenario's, and ``operators`` stands for its: a policy shows on a few customers, and more
     seeds say more than more customers do.
@@ -80,7 +80,7 @@ class ScenarioComparison(SuiteModel):
 
 
 class Suite(SuiteModel):
-    """Policies by name: settings, laid over those of a scenario; and scenarios by name (or ``FILE.toml``).
+    """Policies by name (settings, merged into those of a scenario), and scenarios by name (or ``FILE.toml``).
 
     ``usd_per_million_tokens`` turns wasted tokens into money. Faults strike for ``heal_after_s`` virtual seconds after
     the last customer came, whatever the scenarios say: most of the work should meet them.
@@ -103,11 +103,11 @@ class Suite(SuiteModel):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of what is written: the figures, and a picture of each scenario."""
+        """Names of the files that are written: the numbers, and a plot for each scenario."""
         return (f"{self.name}.json", *(f"{stem_of(one)}.svg" for one in self.scenarios))
 
     def with_policies(self, policies: Mapping[str, Overrides]) -> Suite:
-        """The suite with more policies, compared in every scenario; one of a name that is there takes its place."""
+        """Add policies, compared under every scenario; one with a name that exists replaces that."""
         scenarios = {
             name: under.model_copy(update={"policies": tuple(dict.fromkeys((*under.policies, *policies)))})
             for name, under in self.scenarios.items()
@@ -116,7 +116,7 @@ class Suite(SuiteModel):
 
 
 def stem_of(scenario: str) -> str:
-    """What a scenario is called in what is written, be it one of the library or of a file."""
+    """Name of a scenario in files, for one of the library or of a file."""
     return Path(scenario).stem
 
 
@@ -125,37 +125,37 @@ def _table_at(path: FieldPath) -> type[BaseModel]:
 
 
 class Digests(NamedTuple):
-    """What the files of a suite are, for some seeds, wherever it runs."""
+    """Digests of a suite's files for some seeds, wherever it runs."""
 
     first_seed: int
     seeds: int
     by_file: Mapping[str, str]
 
     def text(self) -> str:
-        """As it is kept beside a suite."""
+        """Text of the digests file."""
         lines = [f"{digest}  {name}" for name, digest in self.by_file.items()]
         return "\n".join([f"seeds {self.first_seed} {self.seeds}", *lines, ""])
 
 
 def digests_of(first_seed: int, seeds: int, files: Mapping[str, str]) -> Digests:
-    """Those of *files*."""
+    """Digests of *files*."""
     by_file = {name: blake2b(text.encode(), digest_size=16).hexdigest() for name, text in files.items()}
     return Digests(first_seed, seeds, by_file)
 
 
 class SuiteFiles(NamedTuple):
-    """Where a suite is, and its digests: files, or what a package holds."""
+    """The files of a suite and of its digests, on disk or in a package."""
 
     suite: Any
     digests: Any
 
     @property
     def digests_file(self) -> Path:
-        """Where they are kept."""
+        """Path of the digests."""
         return Path(str(self.digests))
 
     def read_digests(self) -> Digests:
-        """Those that were kept.
+        """Read the digests.
 
         Raises:
             BadSuite: there are none, or they make no sense.
@@ -168,7 +168,7 @@ class SuiteFiles(NamedTuple):
             raise BadSuite(f"{self.digests}: {error}; make it anew with --write-digests") from None
 
     def write_digests(self, digests: Digests) -> None:
-        """Keep them.
+        """Write the digests.
 
         Raises:
             BadSuite: they cannot be written.
@@ -182,7 +182,7 @@ class SuiteFiles(NamedTuple):
 
 
 def _digests(text: str) -> Digests:
-    """Those in the text of a file; a ValueError if there are none."""
+    """Parse the text of a digests file; raises ValueError."""
     head, *lines = text.splitlines() or [""]
     seeds = HEAD.fullmatch(head)
     if seeds is None:
@@ -197,7 +197,7 @@ def _digests(text: str) -> Digests:
 
 
 def load_suite(name: str) -> tuple[Suite, SuiteFiles]:
-    """A suite that comes with the program, or, where *name* ends in ``.toml``, one of a file.
+    """Read a suite of the library, or, if *name* ends in ``.toml``, one of a file.
 
     Raises:
         BadSuite: there is none, or it cannot be used.
@@ -236,7 +236,7 @@ def _place(name: str) -> SuiteFiles:
 
 
 def parse_policy(words: str) -> tuple[str, Overrides]:
-    """``NAME=limits.restarts_max=9,policy.ladder.request_s=1``: a policy from the command line.
+    """Parse a policy from the command line: ``NAME=limits.restarts_max=9,policy.ladder.request_s=1``.
 
     Raises:
         BadSuite: it is none.

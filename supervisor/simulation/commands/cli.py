@@ -21,7 +21,7 @@ __all__ = ["group"]
 
 COMMANDS = (soak_cli.command, shrink_cli.command, bench_cli.command)
 SHOWN = 10
-"""Problems that are printed with their words; JSON has those that the oracle kept."""
+"""Problems that are printed with their messages; JSON has those that the oracle kept."""
 KIB_PER_MIB = 1024
 
 
@@ -65,7 +65,7 @@ for one in COMMANDS:
 
 
 def _refuse_options(context: click.Context) -> None:
-    """An option of one run before a command would do nothing, in silence."""
+    """Refuse options of one run before a subcommand: they would be ignored silently."""
     for name in context.params:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             option = f"--{name.removeprefix('as_')}"
@@ -88,7 +88,7 @@ def _run(runner: Runner, request: RunRequest, on_line: Callable[[str], None] | N
 
 
 def _as_json(report: Report) -> dict[str, Any]:
-    """A report as JSON: only what the seed decides."""
+    """Make JSON of a report: only values that the seed decides."""
     told: dict[str, Any] = json.loads(msgspec.json.encode(report))
     return {name: value for name, value in told.items() if name not in ("struck", "reached")}
 

@@ -1,4 +1,4 @@
-"""``supervisor simulate shrink``: a failing run made small, and kept as a scenario that is a regression test."""
+"""``supervisor simulate shrink``: make a failing run small, and save it as a scenario for a regression test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``supervisor simulate soak``: many seeds, and what they reached."""
+"""``supervisor simulate soak``: run many seeds, and report what they reached."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _text(total: Soak, took_s: float) -> str:
 
 
 def _reached(total: Soak) -> Iterator[str]:
-    """What was reached and how often: a line for the faults, one for each table, and one for the aborts."""
+    """Yield lines with what was reached and how often: one for faults, one for each table, and one for aborts."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for name, count in total.reached.items():
         group, _, what = name.partition(": ")

@@ -1,7 +1,9 @@
-"""The one entrance: run an async program in virtual time, under a seed and a schedule, sealed off from the world.
+"""The entry to the engine: run an async program in virtual time, under a seed and a schedule, sealed off from the
+world.
 
-The program cannot tell: it is plain anyio on asyncio or trio. Same seed, same order of steps, in every process. The
-automatic collector is off meanwhile, since finalizers would run at moments that no seed decides.
+The program is plain anyio on asyncio or trio, and cannot tell the difference. The same seed gives the same order of
+steps in every process. The automatic garbage collector is off meanwhile, since finalizers would run at moments that no
+seed decides.
 """
 
 from __future__ import annotations
@@ -43,21 +45,21 @@ BeforeStep = Callable[[int], None]
 Watch = Callable[[int], None]
 Main = Callable[[], Awaitable[_T]]
 _collection_off: ContextVar[bool] = ContextVar("collects_nothing", default=False)
-"""Asked of the collector itself, it counts what is frozen, one by one."""
+"""Set while the collector is off. The collector itself cannot be asked cheaply: it counts frozen objects one by one."""
 
 
 @dataclass
 class EngineResult(Generic[_T]):
-    """What a run came to. It went well if there is no *error* and nothing *unhandled*."""
+    """Result of a run. The run went well if there is no *error* and nothing *unhandled*."""
 
     value: _T | None = None
     error: BaseException | None = None
-    """An :class:`EngineError`, or what the program raised; a group of one is that one."""
+    """An :class:`EngineError`, or the error that the program raised; a group of one error is unwrapped."""
     steps: int = 0
     time_jumps: int = 0
     simulated_s: float = 0.0
     unhandled: list[str] = field(default_factory=list)
-    """What nobody in the program handled: a callback that raised, a task whose error nobody looked at."""
+    """Errors that nothing in the program handled: of callbacks, and of tasks whose result was not read."""
 
 
 def run(
@@ -111,7 +113,7 @@ def run(
 
 
 def leap(seconds: float) -> None:
-    """From within a run: the machine slept that long, for everybody at once."""
+    """Let the machine sleep for so many seconds, for everybody at once; called from within a run."""
     trio = sys.modules.get("trio")
     in_trio = trio is not None and trio.lowlevel.in_trio_run()
     clock: Any = trio.lowlevel.current_clock() if in_trio else asyncio.get_running_loop()  # type: ignore[union-attr]
@@ -126,7 +128,8 @@ def _refuse_within_a_loop() -> None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect nothing meanwhile, and then only what came up meanwhile: a full collection costs more than a run.
+    """Turn the garbage collector off, and at the end collect only what was created meanwhile: a full collection costs
+    more than a run.
 
     What is still held at the end stays for ever, as the next run does not look at it: so it goes around everything that
     makes a run and is thrown away with it. Within another one it does nothing.
@@ -177,15 +180,15 @@ def _on_trio(main: Main[_T], ran: EngineResult[_T], seed: int, schedule: Schedul
 
 
 class _Interruptible(Protocol):
-    """An engine that ends before its next step if it is interrupted."""
+    """An engine that ends before its next step when it is interrupted."""
 
     interrupted: bool
 
 
 @contextlib.contextmanager
 def _interrupting(engine: _Interruptible) -> Iterator[None]:
-    """Ctrl-C ends the run between two steps, and nobody in it hears of that: what it said then would be no result. In
-    a step that does not end, the second one does.
+    """End the run between two steps at the first Ctrl-C, unseen by the program, whose results would mean nothing; at
+    the second one, end the step too.
 
     Raises:
         KeyboardInterrupt: it came, whatever the run made of that.
@@ -210,7 +213,7 @@ def _interrupting(engine: _Interruptible) -> Iterator[None]:
 
 
 def _guarded(main: Main[_T], ran: EngineResult[_T], backend: str, options: dict[str, Any]) -> None:
-    """Run it; the guard is up from when the backend has what it needs of the world until everything has unwound."""
+    """Run *main* under the guard, which is up from when the backend has its resources until everything has unwound."""
     up = contextlib.ExitStack()
 
     @functools.wraps(main)  # tasks are named after it

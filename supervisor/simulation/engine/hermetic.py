@@ -43,7 +43,7 @@ REFUSED = (
     *("os.chmod", "os.chown", "os.chdir", "os.setxattr", "os.removexattr", "os.lockf", "fcntl."),
     *("_thread.start", "signal.pthread_kill"),
 )
-"""Audit events by their beginnings. Reading is no escape: a module that is imported late is read."""
+"""Prefixes of refused audit events. Reading is allowed: a module that is imported late is read."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ENTROPY = frozenset({"/dev/random", "/dev/urandom", "/dev/hwrng"})
 
@@ -52,19 +52,19 @@ NOW_WITHOUT_ARGUMENT = ("localtime", "gmtime", "ctime", "asctime")
 SHARED_RANDOM = tuple(
     name for name in random.__all__ if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
 )
-"""The functions of the module ``random``: one generator for the whole process, seeded by the system."""
+"""Functions of the module ``random`` that share one generator, seeded by the system."""
 
 WAITING = ("select", "poll", "epoll", "devpoll", "kqueue")
-"""Waits for descriptors, or for time to pass; of these, each machine has some."""
+"""Functions that wait for descriptors or for time; each machine has some of them."""
 SELECTORS = ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
-"""They have taken them from ``select`` already."""
+"""Selectors, which have imported those functions already."""
 
 LOGGER = "supervisor"
-"""Silent under the guard: a log record reads the clock."""
+"""Logger that is silent under the guard: a log record reads the clock."""
 
 
 class Guard:
-    """One guard that is up, and what it caught."""
+    """A guard that is up, and the escapes it caught."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -74,12 +74,12 @@ class Guard:
 _guards: list[Guard] = []
 _hooked = False
 _refused_events: dict[str, bool] = {}
-"""What has been decided about an audit event, by its name: they are many."""
+"""Whether audit events of a name are refused; cached, since there are many events."""
 
 
 @contextlib.contextmanager
 def hermetic() -> Iterator[Guard]:
-    """Put the guard up.
+    """Put the guard up for the block.
 
     Raises:
         SimulationEscape: the first one, at the end, whatever else the guarded code raised or swallowed, but for
@@ -104,7 +104,7 @@ def hermetic() -> Iterator[Guard]:
 
 
 def escape(what: str) -> NoReturn:
-    """Something of the real world was touched: remember it, and refuse.
+    """Record an escape to the real world, and refuse it.
 
     Raises:
         SimulationEscape: always; it says who called.
@@ -121,7 +121,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def _caller() -> str:
-    """The innermost frame that is neither this file nor the standard library; else the innermost but this file."""
+    """The innermost frame outside of this file and the standard library; else the innermost outside of this file."""
     frames = [one for one in _frames(sys._getframe(1)) if one.f_code.co_filename != __file__]
     own = [one for one in frames if not _is_stdlib(one.f_code.co_filename)]
     return next((code_place(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
@@ -202,7 +202,7 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
 
 
 def _trap(undo: contextlib.ExitStack, owner: Any, name: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
-    """Replace ``owner.name``, if this machine has it, by what refuses the guarded thread."""
+    """Replace ``owner.name``, if this machine has it, by a function that refuses the guarded thread."""
     if not hasattr(owner, name):
         return
     inherited = name not in vars(owner)
@@ -234,7 +234,7 @@ def _is_seeded_by_the_system(self: object, a: object = None, version: int = 2) -
 
 # ------------------------------------------------------------------------------------------- what would be mistaken
 def _silence_logging(undo: contextlib.ExitStack) -> None:
-    """No log records, which read the clock, and no bytecode files of modules that are imported late."""
+    """Turn off log records, which read the clock, and bytecode files of modules that are imported late."""
     logger = logging.getLogger(LOGGER)
     undo.callback(logger.setLevel, logger.level)
     logger.setLevel(logging.CRITICAL + 1)
@@ -262,8 +262,8 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 
 class SealedLoop(asyncio.AbstractEventLoop):
-    """Whatever asyncio offers that reaches a thread, a socket, a process or a signal is refused, at the call, not at
-    the ``await``. What is left is tasks, callbacks and time, which the simulated loop adds."""
+    """Base of the simulated loop: refuses, at the call, everything in asyncio that reaches a thread, a socket, a
+    process or a signal."""
 
 
 for _name in LOOP_REFUSED:

@@ -1,10 +1,10 @@
-"""Simulated processes behind ``supervisor.ports.ProcessHost``: what the real host does, on a simulated kernel.
+"""Simulated processes behind ``supervisor.ports.ProcessHost``: the real host's contract, on a simulated kernel.
 
-The same contract holds as for ``supervisor.processes.ShimHost`` (``tests/contract`` runs on both). Processes and
-their wardens live in the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
+The tests of the contract run on ``supervisor.processes.ShimHost`` and on this host. Processes and their shims run in
+the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
 
-A launch is called after its variable ``SIMULATED_NAME``, or else after its directory and argv, and numbered: the draws
-of its third life are those of ``name#3``, in every run of a seed.
+A launch is named by its variable ``SIMULATED_NAME``, or else by its directory and argv, and numbered: the draws of its
+third incarnation are those of ``name#3``, in every run of a seed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NAME_MAX: Final = 120
 
 
 class ProcessEvent(msgspec.Struct, frozen=True):
-    """What happened to a process at virtual time *at*, in seconds.
+    """Event of a process at virtual time *at*, in seconds.
 
-    ``what`` is ``spawned``, ``signalled``, ``killed`` (by its warden or with it), ``exited`` (detail: the status),
-    ``reaped``, or ``abandoned`` (its context was left, its warden is not done). ``owner`` is the launch's name.
+    ``what`` is ``spawned``, ``signalled``, ``killed`` (by its shim or with it), ``exited`` (detail: the status),
+    ``reaped``, or ``abandoned`` (its context was left, and its shim is not done). ``owner`` is the launch's name.
     """
 
     at: float
@@ -47,7 +47,7 @@ class ProcessEvent(msgspec.Struct, frozen=True):
 
 
 class SimulatedProcesses:
-    """Starts simulated programs, each under a warden of its own: ``supervisor.ports.ProcessHost``.
+    """Starts simulated programs, each under its own shim: ``supervisor.ports.ProcessHost``.
 
     Args:
         group: the outside world's task group, in which processes live.
@@ -85,7 +85,7 @@ class SimulatedProcesses:
     async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
     ) -> AsyncIterator[SimulatedProcess]:
-        """LaunchDraws *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
+        """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
 
         Raises:
             SpawnError: the program cannot be started.
@@ -105,14 +105,14 @@ class SimulatedProcesses:
 
     # ------------------------------------------------------------------------------------------ for the world
     def crash(self) -> None:
-        """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
+        """Close all pipes, and let every shim kill its tree within some moments, as when the supervisor dies."""
         for process in list(self._running):
             process.close_ends()
             process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
     def begin(self, launch: Launch) -> SimulatedProcess:
-        """LaunchDraws a warden for *launch*.
+        """Start a shim for *launch*.
 
         Raises:
             SpawnError: there cannot be one.
@@ -130,11 +130,11 @@ class SimulatedProcesses:
         return f"{name}#{number}"
 
     def forget(self, process: SimulatedProcess) -> None:
-        """Its warden is gone."""
+        """Forget a process whose shim is gone."""
         del self._running[process]
 
     def abandon(self, pid: int, owner: str) -> None:
-        """Its context was left before its warden was done."""
+        """Note that the context of a process was left before its shim was done."""
         self._observe(ProcessEvent(self.kernel.now(), "abandoned", pid, owner, ""))
 
     def _note(self, what: str, process: OsProcess, detail: str) -> None:

@@ -1,8 +1,10 @@
-"""The warden of a simulated program: what ``supervisor.processes.shim`` does, in virtual time.
+"""The shim of a simulated program: what ``supervisor.processes.shim`` does, in virtual time.
 
-It starts the program, adopts its orphans, obeys orders as long as the main process lives, and when that has ended, or
-the supervisor has, kills whatever is left. It handles deaths before orders, so an order that comes too late is late.
-It says what the real one says. Every turn of it takes a drawn moment, as on a busy machine.
+Theory of operation: the shim starts the program, adopts its orphans, and obeys orders as long as the main process
+lives. When that has ended, or the supervisor has died, the shim kills what is left, and what becomes its child by that,
+until there is none; then it reports the end. Deaths are handled before orders, so an order that comes too late finds
+the process gone. Each of these turns takes a drawn moment, as on a busy machine. A shim that is lost (killed) takes the
+main process with it, as the kernel does; the fork server adopts and kills the rest.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ TURN_MAX_S: Final = 0.02
 
 
 class StatusReceiver(Protocol):
-    """Who listens to a warden: the supervisor's end."""
+    """Receiver of the statuses of a shim: the supervisor's end."""
 
     def receive_status(self, status: Status) -> None: ...
 
     def shim_gone(self) -> None:
-        """The warden is gone."""
+        """Note that the shim is gone."""
         ...
 
 
 class SimulatedShim:
-    """A subreaper with one program. ``pipes`` are the program's standard streams.
+    """A subreaper with one program, whose standard streams are ``pipes``.
 
     Args:
         lost_after_s: it dies then, if it is still there.
@@ -87,32 +89,32 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ orders: never wait
     def signal(self, number: int) -> None:
-        """A signal for the main process."""
+        """Order a signal for the main process."""
         self._order(partial(self._signal, number))
 
     def terminate(self) -> None:
-        """SIGTERM to the whole tree."""
+        """Order SIGTERM for the whole tree."""
         self._order(self._terminate)
 
     def look(self) -> None:
-        """Tell of the main process and its descendants."""
+        """Order a report of the main process and its descendants."""
         self._order(self._report_processes)
 
     def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to these descendants."""
+        """Order a signal for these descendants."""
         self._order(partial(self._signal_seen, {one.pid: one.born for one in found}, number))
 
     def kill(self) -> None:
-        """The end of the lifeline: kill everything."""
+        """Order the kill of the whole tree, as the end of the real shim's pipe does."""
         self._order(self._end)
 
     def supervisor_died(self) -> None:
-        """The supervisor died. What has not been started never will be."""
+        """Kill the tree, since the supervisor has died; a program that was not started never will be."""
         self._orphaned = True
         self.kill()
 
     def lose(self) -> None:
-        """It is killed."""
+        """Kill the shim itself."""
         self._fate.cancel()
 
     def _order(self, order: Callable[[], None]) -> None:
@@ -121,7 +123,7 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ its life
     async def run(self, listener: StatusReceiver) -> None:
-        """Serve until it is over, sweep, report; or be lost on the way."""
+        """Serve until the main process is over, kill the tree, and report; or be lost on the way."""
         self._listener = listener
         self._fate.deadline = self._kernel.now() + self._lost_after_s
         with self._fate:
@@ -146,7 +148,7 @@ class SimulatedShim:
         listener.receive_status(msgspec.structs.replace(ended, outlived=outlived))
 
     async def _delay(self) -> None:
-        """Until the machine gets around to it."""
+        """Let the drawn moment pass in which the machine comes to this shim."""
         self._turns += 1
         await anyio.sleep(self._random.between(0.0, TURN_MAX_S, "turn", self._turns))
 
@@ -219,7 +221,7 @@ class SimulatedShim:
             self._killed += 1
 
     async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
-        """Kill what is its child, and then what becomes its child, until there is none; what outlived its program."""
+        """Kill children until there are none. Return the processes that outlived the main process."""
         self._sweeping, self._cut_short = True, self._status is None
         alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
         outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
@@ -242,7 +244,7 @@ class SimulatedShim:
         return "terminate" if self._terminating else "exit"
 
     async def _end_as_lost(self, listener: StatusReceiver) -> None:
-        """It was killed: the kernel kills the main process with it, the keeper adopts and kills the others."""
+        """Report the end of a lost shim: the main process dies with it, the fork server kills the others."""
         now_s = self._kernel.now()
         main = self.children.get(self._pid)
         if main is not None and main.status is None:

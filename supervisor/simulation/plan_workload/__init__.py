@@ -1,3 +1,3 @@
-"""Work in a simulated world: plans that are drawn, what their tasks meet, and the judge's own record of that."""
+"""Plans for simulated runs: random plans, scripts of what each task meets, simulated workspaces, and operator bots."""
 
 __all__: list[str] = []

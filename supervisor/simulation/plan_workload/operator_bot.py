@@ -1,7 +1,7 @@
-"""Who attends to a plan that is carried out: approves or denies what waits for that, and interferes now and then.
+"""Operator bots of a simulated plan run: they approve or deny tasks, and interfere now and then.
 
-What is waiting is read from the records, as an operator's screen would show it; what is decided was drawn with the
-task. Interference is a fault like any other: it has a name, and a run without faults has none of it.
+Tasks that wait are read from durable records, as an operator's screen would show them; whether a task is approved was
+drawn with its script. Interference is a fault like any other: it has a name, and a run without faults has none of it.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from supervisor.work.workers import WorkerPool
 __all__ = ["HeartbeatSender", "OperatorBot", "StateTriggers"]
 
 ROUND_S: Final = (0.5, 20.0)
-"""How long it is between two looks at a plan."""
+"""Seconds between two looks of a bot at its plan."""
 SILENCE_S: Final = (60.0, 500.0)
-"""How long a worker is not heard of: longer than it takes to be missed, now and then as long as to be given up."""
+"""Seconds for which heartbeats of a worker are suppressed: enough to be missed, now and then to be given up as lost."""
 ONE: Final = "operator"
 MORE: Final = 100
-"""From this number on tasks are called that a plan did not have at first."""
+"""Numbers of tasks that a bot adds to a plan start here."""
 
 
 class HeartbeatSender:
-    """Beats for the workers of a plan (``supervisor.work.workers.Heartbeat``), for as long as anybody expects it.
-    *heard* is told of each; once their supervisor was *killed*, nobody hears what its tasks still do."""
+    """Sends heartbeats for the workers of a plan (``supervisor.work.workers.Heartbeat``) until the pool expects none.
+    *heard* is called for each; once the supervisor was *killed*, its heartbeats are not counted any more."""
 
     def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
         self._heard, self._now, self._killed = heard, now, killed
         self._silent_until_s: dict[str, float] = {}
 
     def silence(self, worker_id: str, seconds: float) -> None:
-        """For so long its signs of life do not come through."""
+        """Suppress the heartbeats of a worker for so many seconds."""
         self._silent_until_s[worker_id] = self._now() + seconds
 
     async def beat(self, worker_pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-        """Of one worker, every so many seconds."""
+        """Send the heartbeats of one worker, every *heartbeat_s* seconds, until the pool expects none."""
         while self._comes_through(worker_pool, worker_id):
             await worker_pool.pause(heartbeat_s)
 
@@ -66,12 +66,12 @@ class HeartbeatSender:
 
 
 class OperatorBot:
-    """Of one plan, under one supervisor.
+    """Operator of one plan under one supervisor.
 
     Args:
-        runner: whose plan it is; it takes the commands.
-        reloaded: hears of the plan as it is from then on.
-        heartbeats: those of the plan's workers.
+        runner: the run of the plan; it takes the commands.
+        reloaded: called with the plan after each change that the bot makes to it.
+        heartbeats: the sender for the plan's workers.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OperatorBot:
         self._lives = world.lives
 
     async def run(self) -> None:
-        """Go round until the plan is over: whoever runs it ends this."""
+        """Look at the plan again and again, until the task that runs this is cancelled."""
         rounds = 0
         while True:
             rounds += 1
@@ -115,12 +115,12 @@ class OperatorBot:
                     self._reload(self._random.below(rounds, "reload"), rounds)
 
     def _tasks_in(self, state: str) -> list[str]:
-        """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
+        """Names of this plan's tasks in that state on record, tasks included that were split from them since."""
         return self._board.waiting(state, self._names)
 
     async def _check_planned(self) -> None:
-        """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
-        was lost on it."""
+        """Report the tasks that wait for approval to the oracle, unless records are on their way to the disk or were
+        lost."""
         planned = await self.control.planned()
         journal_writer = self.runner.plan_run.sup.journal_writer
         if self.runner.plan_run.running and journal_writer.clean and journal_writer.error is None:
@@ -163,7 +163,7 @@ class OperatorBot:
                 await self.command(act, random.choice(sorted(candidates), "whom", kind), random, place)
 
     def _reload(self, random: KeyedRandom, number: int) -> None:
-        """The plan as somebody has changed its file: other workers, and one more task."""
+        """Change the plan as an edit of its file would: other workers, and one more task."""
         name = f"{self._plan.workstream}t{MORE + number}"
         if not self.runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
             return
@@ -177,7 +177,7 @@ class OperatorBot:
             self.runner.add(plan)
 
     def _silence(self, random: KeyedRandom) -> None:
-        """For a while the signs of life of one worker do not come through."""
+        """Suppress the heartbeats of one worker for a while."""
         workers = sorted(self.runner.plan_run.worker_pool._workers) if self.runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
@@ -185,7 +185,7 @@ class OperatorBot:
         self._heartbeats.silence(worker_id, random.between(*SILENCE_S, "for how long"))
 
     async def command(self, verb: Verb, name: str, random: KeyedRandom, place: str) -> None:
-        """One command about a task; now and then the same once more, with its id."""
+        """Send one command about a task; now and then twice, with the same command id."""
         given: dict[str, Any] = {"by": ONE, "reason": "on second thoughts", "command_id": f"{verb}.{place}"}
         args: list[Any] = [name]
         if verb is Verb.SPLIT:
@@ -208,15 +208,16 @@ class OperatorBot:
 # ------------------------------------------------------------------------------------------------------ lying in wait
 PAUSE_S: Final = (0.5, 20.0)
 WATCH_MAX_S: Final = 90.0
-"""How long it lies in wait at most."""
+"""The longest time for which a bot waits for a state, in seconds."""
 INSIST: Final = 0.6
-"""How many insist on one trap."""
+"""Share of the bots that always wait for the same state."""
 ACTS: Final = (*Verb, *Verb, "close", "close", "abort", "stop", "stop now")
-"""Everything that can be done to a task, or to who works on it."""
+"""Everything that can be done to a task, or to the session that works on it."""
 
 
 class _StateTrigger(NamedTuple):
-    """Once a task, or its run, has come into *state*, one of *acts*; ``then``: then the next trap, for that task."""
+    """Once a task or its run comes into *state*, do one of *acts*; then wait for ``then``, if there is one, for the
+    same task."""
 
     kind: str
     state: str
@@ -225,11 +226,11 @@ class _StateTrigger(NamedTuple):
 
 
 PROBED: Final = _StateTrigger("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
-"""It is about to be probed, when there is a worker."""
+"""The run is about to be probed, as soon as there is a worker."""
 UNHELD: Final = _StateTrigger(
     "run", Run.CIRCUIT_OPEN.value, ("close",), _StateTrigger("run", Run.HALF_OPEN.value, ("stop",))
 )
-"""It is about to be probed, and nothing is begun any more that could do that."""
+"""The run is about to be probed, and the supervisor begins nothing any more."""
 RARE: Final = (
     _StateTrigger("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
     UNHELD,
@@ -241,13 +242,13 @@ RARE: Final = (
     _StateTrigger("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
     _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
-"""Where few wishes that come at any time meet a task."""
+"""States that commands at random times rarely meet."""
 NEXT: Final = _StateTrigger("run", Run.HALF_OPEN.value, ("cancel",))
-"""It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
+"""The run is to be probed by a session that does not exist yet; starting it takes time."""
 
 
 def _cancelling(moment: str) -> _StateTrigger:
-    """Once a task, or its run, has come to that moment, it is cancelled."""
+    """Make the trigger that cancels a task when it, or its run, comes into the state *moment* (``KIND STATE``)."""
     kind, state = moment.split(" ")
     if state == Run.HALF_OPEN.value:
         return _StateTrigger("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
@@ -258,8 +259,8 @@ ANY: Final = (*(_StateTrigger("run", one.value) for one in Run), *(_StateTrigger
 
 
 class StateTriggers:
-    """Of one plan, under one supervisor. *name* is that of its workstream, by which its tasks are called. Many insist
-    on one trap, and leave the plan alone otherwise."""
+    """Commands that come right when a task of one plan comes into some state, under one supervisor. *name* is the name
+    of the plan's workstream, with which the names of its tasks begin. Most bots always wait for the same state."""
 
     def __init__(
         self,
@@ -279,7 +280,7 @@ class StateTriggers:
         self._insists_on = random.choice(triggers, "insists on") if insists else None
 
     async def run(self) -> None:
-        """Again and again, until the plan is over: whoever runs it ends this."""
+        """Wait for states again and again, until the task that runs this is cancelled."""
         number = 0
         while True:
             number += 1
@@ -301,7 +302,8 @@ class StateTriggers:
             trigger = trigger.then
 
     async def _wait_for_state(self, trigger: _StateTrigger, called: str) -> tuple[str, str] | None:
-        """The task of such a name that has come into that state just now, or its run has, and who holds it."""
+        """Wait until a task whose name begins with *called*, or its run, comes into the state. Return the task and its
+        holder, or ``None`` if that takes too long."""
         with anyio.move_on_after(WATCH_MAX_S):
             async with self._sup.subscribe() as records:
                 async for record in records:

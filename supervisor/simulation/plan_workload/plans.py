@@ -1,7 +1,7 @@
-"""Plans of work, drawn: graphs of tasks that use everything a plan can say, and what each of the tasks will meet.
+"""Random plans: graphs of tasks that use everything a plan can say, and scripts of what each task will meet.
 
-What a plan says is drawn by the customer's name, what goes wrong with its tasks is a fault like any other: with no
-faults, every task of every plan is completed, unless the plan itself says otherwise.
+The plan is drawn by the customer's number; errors of its tasks are faults like any other. Without faults every task of
+every plan is completed, unless the plan itself says otherwise.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["CHECK_S", "DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"
 WORKER: Final = "worker"
 DEPUTY: Final = "deputy"
 MISSING: Final = "missing"
-"""An agent whose program is not there."""
+"""An agent whose program does not exist."""
 ROLES: Final = ("backend", "docs")
 FILES: Final = ("src", "src/parser", "docs", "tests")
 CHECK: Final = "sim-check"
 CHECK_S: Final = 30.0
-"""How often a worker is looked at: no plan here says otherwise, and the specification has it so."""
+"""Seconds between two liveness checks of a worker: the specification's default, which no plan here changes."""
 SAVED: Final = ("COMPLETED", "FAILED", "TIMEOUT", "CIRCUIT_OPEN", "CANCELLED")
 
 
@@ -37,8 +37,8 @@ def draw_plan(
     workspace: str = "directory",
     saves: bool = False,
 ) -> Plan:
-    """The plan of the customer of that number: *count* tasks and their subtasks, each with its errand. With *saves* it
-    says something of checkpoints, too."""
+    """Draw the plan of customer *number*: *count* tasks with their subtasks, each with a script. With *saves* the plan
+    has settings for checkpoints and rollbacks, too."""
     name = f"w{number}"
     task_scripts.add(draw_task_script(name, faults))  # of the whole, when all is done
     tasks = [_Task(f"{name}t{one}", random.below(one), faults, task_scripts).draw(name, one) for one in range(count)]
@@ -71,19 +71,19 @@ def _savings(random: KeyedRandom) -> dict[str, Any]:
 
 
 def _take_back(task: dict[str, Any], random: KeyedRandom, *, everywhere: bool) -> None:
-    """Some tasks are taken back: of those that own something, where they work side by side."""
+    """Let some tasks be rolled back: any task with *everywhere*, else only tasks that own files."""
     for number, one in enumerate((task, *task.get("subtasks", ()))):
         one["rollback"] = (everywhere or "files" in one) and random.happens(0.4, number)
 
 
 def _agents() -> Mapping[str, AgentConfig]:
-    """A plan's agents are checked by name; the world's profiles are what is run."""
+    """Configure the agents that plans may name. Only the names are checked; the world's profiles are run."""
     names = (WORKER, DEPUTY, MISSING, "acp", "command", "inprocess")
     return {name: AgentConfig(adapter="command", command=(f"sim-{name}",)) for name in names}
 
 
 def draw_workers(random: KeyedRandom) -> dict[str, Any]:
-    """None, which is one that can do everything; or two with a role each, or one with both."""
+    """Draw no workers (then one worker can do everything), one worker for both roles, or one for each role."""
     if random.happens(0.4, "workers"):
         return {}
     slots = [random.integer(1, 3, "slots", role) for role in ROLES]
@@ -108,7 +108,7 @@ def _lifecycle(random: KeyedRandom) -> dict[str, Any]:
 
 
 class _Task:
-    """One task, and its subtasks."""
+    """Draws one task and its subtasks."""
 
     def __init__(self, name: str, random: KeyedRandom, faults: FaultPlan, task_scripts: TaskScripts) -> None:
         self._name, self._random, self._faults, self._task_scripts = name, random, faults, task_scripts

@@ -1,6 +1,6 @@
-"""The workspace of a simulated machine: what it does costs time, and now and then it cannot be had.
+"""The workspace of a simulated machine: its operations take time, and now and then fail.
 
-What is where is kept by the machine's places, which outlive the supervisor that this one belongs to.
+The contents are those of :class:`WorkspaceContents`, which outlives the supervisor that this workspace belongs to.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["SimulatedFiles", "SimulatedWorkspace"]
 
 
 class SimulatedWorkspace(DirectoryWorkspace):
-    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged. Once its supervisor
-    was *killed*, nothing is done: what its tasks ask for while they unwind, nobody hears."""
+    """Directories in memory: some cannot be had, and some work cannot be merged. Once the supervisor was *killed*,
+    every operation fails, so that tasks of a dead supervisor change nothing while they unwind."""
 
     def __init__(
         self,
@@ -80,8 +80,10 @@ class SimulatedWorkspace(DirectoryWorkspace):
         await self._spend(self._random.between(0.01, 0.5, *what))
 
     async def _spend(self, seconds: float) -> None:
-        """Raises:
-        SupervisorKilled: nobody is there any more to do it.
+        """Let time pass.
+
+        Raises:
+            SupervisorKilled: the supervisor was killed meanwhile.
         """
         await anyio.sleep(seconds)
         self._check_alive()
@@ -103,7 +105,7 @@ class SimulatedWorkspace(DirectoryWorkspace):
 
 
 class SimulatedFiles:
-    """``supervisor.ports.Files`` without a disk: the files that were written in this run, in memory."""
+    """``supervisor.ports.AgentFiles`` in memory: the files that were written in this run."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""The same work on many items, in several processes; what is heard comes in the order of the items, whoever was first.
+"""Map a function over items in several processes, with results in the order of the items.
 
-Each process has one item at a time, so it is known whose item it was that a process died of: that is an answer too,
-never a hang. Ctrl-C ends the processes and keeps what was heard.
+Each process has one item at a time, so that the death of a process is the result of its item, never a hang. Ctrl-C ends
+the processes and keeps the results so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class TaskFailed(msgspec.Struct, frozen=True):
-    """Instead of a result: the task raised, or its process died; *words* say how."""
+    """Result of an item whose task raised, or whose process died; *words* say how."""
 
     words: str
 
@@ -54,7 +54,7 @@ def map_in_order(
 
 
 class _InOrder(Generic[I, R]):
-    """Results that come early wait for those of the items before them."""
+    """Holds results that come early until those of the items before them have come."""
 
     def __init__(self, done: Callable[[I, R | TaskFailed], None]) -> None:
         self._done = done
@@ -115,13 +115,13 @@ class _Worker:
         self.given: tuple[int, Any]
 
     def give(self, given: tuple[int, Any]) -> None:
-        """An item, and its number."""
+        """Give the process an item and its number."""
         self.given = given
         with suppress(BrokenPipeError):  # it has died; that is heard like any other end
             self.pipe.send(given[1])
 
     def result(self) -> Any:
-        """What came of the item that it was given."""
+        """Receive the result of the item."""
         try:
             return self.pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -136,8 +136,8 @@ class _Worker:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Who is started meanwhile never hears Ctrl-C: that is its parent's business. What is blocked here is blocked
-    there, from its first instant on and for good."""
+    """Block Ctrl-C in processes that are started meanwhile, from their first instant on and for good: it is their
+    parent's business."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -152,7 +152,7 @@ def _of(exit_code: int | None) -> str:
 
 
 def _work(task: Callable[[Any], Any], pipe: Connection) -> None:
-    """A worker's life; when the parent has gone, the pipe ends."""
+    """Work on items until the pipe ends with the parent."""
     with suppress(EOFError, BrokenPipeError):
         while True:
             pipe.send(_tried(task, pipe.recv()))

@@ -1,6 +1,6 @@
-"""A soak: as many seeds as are asked for, what they violated, and what they never reached.
+"""A soak: run many seeds, and sum up what they violated and what they never reached.
 
-A search that found nothing has shown only as much as it reached, so both are told together.
+A search that found nothing has shown only as much as it reached, so both are reported together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["FailingSeed", "RunSummary", "Soak", "soak"]
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a soak keeps of a run."""
+    """Summary of one run for a soak."""
 
     violations: int
     problems: tuple[str, ...]
@@ -33,7 +33,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailingSeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A seed that violated something: how to see it again, and the first of what it violated."""
+    """A seed that violated something: its first problem, and the command that runs it again."""
 
     seed: int
     violations: int
@@ -42,7 +42,7 @@ class FailingSeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Soak(msgspec.Struct, kw_only=True):
-    """The sum of many runs."""
+    """Sums over many runs."""
 
     scenarios: int = 0
     violations: int = 0
@@ -58,7 +58,7 @@ class Soak(msgspec.Struct, kw_only=True):
         return [name for name in to_reach() if name not in self.reached]
 
     def add(self, request: RunRequest, summary: RunSummary | TaskFailed, program: str) -> None:
-        """One more run of that program; one that came to no end is a violation, too."""
+        """Add one run of that program; a run that came to no end is a violation, too."""
         self.scenarios += 1
         if isinstance(summary, TaskFailed):
             self._fails(request, 1, f"simulator: {summary.words}", program)
@@ -80,13 +80,13 @@ class Soak(msgspec.Struct, kw_only=True):
 
 
 class NotDrawn(msgspec.Struct, frozen=True):
-    """Instead of a summary: what its seed makes of the scenario is none; *words* say why."""
+    """Result of a seed whose draws make no valid scenario; *words* say why."""
 
     words: str
 
 
 def run_one(checkers: MakeCheckers, request: RunRequest) -> RunSummary | NotDrawn:
-    """One run, in whichever process."""
+    """Run one request, in any process."""
     try:
         drawn = request.draw()
     except BadScenario as error:
@@ -107,7 +107,7 @@ def run_one(checkers: MakeCheckers, request: RunRequest) -> RunSummary | NotDraw
 def soak(
     request: RunRequest, seeds: range, jobs: int, heard: Callable[[Soak], None], runner: Runner
 ) -> tuple[Soak, bool]:
-    """Run them all; the sum, and false if Ctrl-C came first. *heard* is called after each.
+    """Run all seeds; return the sums, and false if Ctrl-C came first. *heard* is called after each.
 
     Raises:
         BadScenario: there is no such scenario, or what one of the seeds makes of it is none.
