@@ -170,7 +170,7 @@ class SimulatedJournal(MemoryJournal):
             await self._die()
         self._crash(f"{place}.before", "host.cancelled")
         self._check_up()
-        kind = self._fails(place)
+        kind = next((one for one in FAILING if self._faults.strikes(one, place)), None)
         if kind is not None:
             self._go_down(kind, batch, self._faults.draws(kind, place))
             raise DiskFailed(f"simulated {kind}: whether the commit is there is not known")
@@ -213,12 +213,6 @@ class SimulatedJournal(MemoryJournal):
         await super().settle(effect_ids)
 
     # ------------------------------------------------------------------ outages
-    def _fails(self, place: str) -> str | None:
-        for kind in FAILING:
-            if self._faults.strikes(kind, place):
-                return kind
-        return None
-
     def _go_down(self, kind: str, batch: Sequence[Append], random: KeyedRandom) -> None:
         low, high = random.choice(LASTS_S, "how long")
         now = anyio.current_time()

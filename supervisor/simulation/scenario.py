@@ -54,7 +54,7 @@ class BadScenario(Exception):
 
 def _ways(value: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
     if not value:
-        raise ValueError(f"[] is nobody; name some of {', '.join(Schedule)}, or leave the field out")
+        raise ValueError(f"[] is empty; name some of {', '.join(Schedule)}, or leave the field out")
     return value
 
 
@@ -62,9 +62,9 @@ def _moments(value: tuple[str, ...]) -> tuple[str, ...]:
     known = [f"{name} {state.value}" for name, machine in MACHINES.items() for state in machine.states]
     for one in value:
         if one not in known:
-            raise ValueError(f"{one!r} is no state; write KIND STATE, for example {NARROW[0]!r}")
+            raise ValueError(f"{one!r} is not a state; write KIND STATE, for example {NARROW[0]!r}")
     if not value:
-        raise ValueError(f"[] is no moment; name some, for example {NARROW[0]!r}, or leave the field out")
+        raise ValueError(f"[] is empty; name some, for example {NARROW[0]!r}, or leave the field out")
     return value
 
 
@@ -334,7 +334,8 @@ def _settings(value: Mapping[str, Any], where: str) -> Settings:
     try:
         return Settings.model_validate(value)
     except ValidationError as error:
-        raise BadScenario("\n".join(problems(f"{where}: settings", error, _settings_at))) from None
+        lines = problems(f"{where}: settings", error, lambda path: model_at(path) if path else Settings)
+        raise BadScenario("\n".join(lines)) from None
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,10 +400,6 @@ TABLES: dict[FieldPath, type[BaseModel]] = {
     ("faults",): FaultsConfig,
     ("world",): WorldConfig,
 }
-
-
-def _settings_at(path: FieldPath) -> type[BaseModel] | None:
-    return model_at(path) if path else Settings  # which are what a plan has, too, but for its agents and tasks
 
 
 def _table_at(path: FieldPath) -> type[BaseModel] | None:

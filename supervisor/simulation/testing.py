@@ -88,9 +88,9 @@ class Simulate:
         """
         __tracebackhide__ = True
         if not inspect.iscoroutinefunction(main):
-            raise TypeError(f"main: {main!r} is no async function; write async def main(sup): ...")
+            raise TypeError(f"main: {main!r} is not an async function; write async def main(sup): ...")
         if not isinstance(settings, Settings | None):
-            raise TypeError(f"settings: {settings!r} is no Settings; give supervisor.Settings(...)")
+            raise TypeError(f"settings: {settings!r} is not a Settings; give supervisor.Settings(...)")
         if not isinstance(agents, Mapping | None):
             raise TypeError(f"agents: {agents!r} does not map names to agents; give {{name: agent}}")
         scenario = _scenario(faults, intensity, _schedule(self._schedule or schedule), horizon_s)
@@ -138,7 +138,7 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
     if isinstance(faults, str):
         raise ValueError(f"faults: {faults!r} is one text; give a list of patterns, [{faults!r}]")
     if not isinstance(faults, Collection):
-        raise TypeError(f"faults: {faults!r} is no list of patterns; give one, for example ['disk.*']")
+        raise TypeError(f"faults: {faults!r} is not a list of patterns; give one, for example ['disk.*']")
     for pattern in faults:
         if not isinstance(pattern, str) or not any(fnmatchcase(kind, pattern) for kind in KINDS):
             raise ValueError(f"faults: {pattern!r} fits no kind that strikes here; the kinds are {', '.join(KINDS)}")
@@ -154,7 +154,7 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
 def _check_number(name: str, value: float, least: float, most: float) -> None:
     """Check a number here, since a scenario would report it as a range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{name}: {value!r} is no number from {least:,} to {most:,}; give one")
+        raise ValueError(f"{name}: {value!r} is not a number from {least:,} to {most:,}; give one")
 
 
 def _schedule(name: str | None) -> tuple[Schedule, ...]:
@@ -168,11 +168,11 @@ def _schedule(name: str | None) -> tuple[Schedule, ...]:
 def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
     """Simulated agent, or function, that stands for *agent*."""
     if not isinstance(name, str):
-        raise TypeError(f"agents: {name!r} is no name; give {{name: agent}}, where the name is a text")
+        raise TypeError(f"agents: {name!r} is not a name; give {{name: agent}}, where the name is a text")
     if isinstance(agent, AgentShape):
         return agent
     if isinstance(agent, AgentConfig):
         return shape_of({"adapter": agent.adapter if agent.adapter in ("command", "jsonl") else "acp"})
     if not inspect.iscoroutinefunction(agent):
-        raise TypeError(f"agents: {name}: {agent!r} is no AgentConfig, no AgentShape and no async function")
+        raise TypeError(f"agents: {name}: {agent!r} is not an AgentConfig, an AgentShape or an async function")
     return agent

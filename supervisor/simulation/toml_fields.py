@@ -27,7 +27,7 @@ def is_name(value: str) -> str:
         ValueError: it is none.
     """
     if not NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name; give up to 64 of a-z, 0-9 and -, the first of them no -")
+        raise ValueError(f"{value!r} is not a name; give up to 64 of a-z, 0-9 and -, beginning with a letter or digit")
     return value
 
 
@@ -48,8 +48,8 @@ def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
         case "missing":
             return "is missing; add it"
         case "dict_type" | "model_type":
-            return f"{one['input']!r} is no table; write {{ KEY = VALUE, ... }}, or leave it out"
+            return f"{one['input']!r} is not a table; write {{ KEY = VALUE, ... }}, or leave it out"
         case "tuple_type":
-            return f"{one['input']!r} is no list; write [VALUE, ...]"
+            return f"{one['input']!r} is not a list; write [VALUE, ...]"
         case _:
             return f"{one['input']!r}: {one['msg']}"

@@ -26,7 +26,7 @@ def text_of(path: Path) -> str:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}; give the path of a FILE.toml") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"cannot be read: it is no UTF-8 from byte {error.start} on; save it as UTF-8") from None
+        raise ValueError(f"cannot be read: it is not UTF-8 from byte {error.start} on; save it as UTF-8") from None
     except ValueError as error:  # of a NUL, which no path has
         raise ValueError(f"cannot be read: {error}; give the path of a FILE.toml") from None
 

@@ -119,7 +119,7 @@ def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
         (("--seed", "1", "--scenario", "none"), "no scenario is named 'none'; there are abort-cascade"),
         (("--seed", "1", "--scenario", "none.toml"), "none.toml: cannot be read"),
         (("--seed", "1", "--sessions", "0"), "0 is not in the range"),
-        (("--seed", "1", "--hours", "nan"), "--hours: nan is no time"),
+        (("--seed", "1", "--hours", "nan"), "--hours: nan is not a time"),
         (("--seed", "1", "--schedule", "x"), "'x' is not one of"),
         (("--seed", "1", "soak"), "--seed: stands before soak"),
         (("soak", "--seeds", "0"), "0 is not in the range"),
@@ -140,13 +140,13 @@ def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
         (("prove", "--golden", "--write-golden"), "--write-golden: with --golden the golden runs are"),
         (("bench", "--out", "/dev/null/x"), "--out: '/dev/null/x' cannot be written: Not a directory; give a"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
-        (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
+        (("shrink", "--seed", "1", "--save", "x.yaml"), "end it in .toml"),
         (
             ("shrink", "--seed", "1", "--scenario", "quiet", "--save", "/no/x.toml"),
             "'/no/x.toml' cannot be written: No",
         ),
-        (("shrink", "--seed", "1", "--hours", "nan"), "--hours: nan is no time; give hours, 0 to 10000"),
-        (("shrink", "--seed", "1", "--within", "nan"), "--within: nan is no time; give seconds, 0 or more"),
+        (("shrink", "--seed", "1", "--hours", "nan"), "--hours: nan is not a time; give hours, 0 to 10000"),
+        (("shrink", "--seed", "1", "--within", "nan"), "--within: nan is not a time; give seconds, 0 or more"),
     ],
 )
 def test_bad_input_is_told_and_starts_nothing(run_command: RunCommand, arguments: tuple[str, ...], words: str) -> None:

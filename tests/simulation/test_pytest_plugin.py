@@ -150,7 +150,7 @@ def test_violates(simulated_supervisor, monkeypatch):
     from supervisor.simulation.oracle import Oracle
     quiet = Oracle.check_quiescence
     def broken(self, *given):
-        check_quiescence(self, *given)
+        quiet(self, *given)
         self.violated("bounded", "s", "something that must not be")
     monkeypatch.setattr(Oracle, "check_quiescence", broken)
     async def main(sup):
@@ -375,17 +375,17 @@ async def _nothing(sup: Supervisor) -> None:
         ({"faults": ["machine.crash"]}, "faults: 'machine.crash' fits no kind that strikes here"),
         ({"faults": ["work.hangs"]}, "faults: 'work.hangs' fits no kind that strikes here"),
         ({"schedule": "random"}, "schedule: 'random' is unknown; use one of fifo"),
-        ({"agents": {"a": 3}}, "agents: a: 3 is no AgentConfig"),
+        ({"agents": {"a": 3}}, "agents: a: 3 is not an AgentConfig"),
         ({"agents": ["a"]}, "agents: ['a'] does not map names to agents"),
-        ({"settings": {"limits": {}}}, "settings: {'limits': {}} is no Settings; give supervisor.Settings(...)"),
+        ({"settings": {"limits": {}}}, "settings: {'limits': {}} is not a Settings; give supervisor.Settings(...)"),
         ({"faults": [3]}, "faults: 3 fits no kind"),
-        ({"faults": 5}, "faults: 5 is no list of patterns; give one, for example ['disk.*']"),
-        ({"agents": {3: _nothing}}, "agents: 3 is no name; give {name: agent}"),
-        ({"intensity": 7}, "intensity: 7 is no number from 0 to 1; give one"),
-        ({"intensity": [0.1, 0.5]}, "intensity: [0.1, 0.5] is no number from 0 to 1"),
-        ({"horizon_s": 0}, "horizon_s: 0 is no number from 1 to 1,000,000; give one"),
-        ({"horizon_s": [1, 2]}, "horizon_s: [1, 2] is no number from 1 to 1,000,000"),
-        ({"horizon_s": None}, "horizon_s: None is no number from 1"),
+        ({"faults": 5}, "faults: 5 is not a list of patterns; give one, for example ['disk.*']"),
+        ({"agents": {3: _nothing}}, "agents: 3 is not a name; give {name: agent}"),
+        ({"intensity": 7}, "intensity: 7 is not a number from 0 to 1; give one"),
+        ({"intensity": [0.1, 0.5]}, "intensity: [0.1, 0.5] is not a number from 0 to 1"),
+        ({"horizon_s": 0}, "horizon_s: 0 is not a number from 1 to 1,000,000; give one"),
+        ({"horizon_s": [1, 2]}, "horizon_s: [1, 2] is not a number from 1 to 1,000,000"),
+        ({"horizon_s": None}, "horizon_s: None is not a number from 1"),
     ],
 )
 def test_bad_arguments_are_told_before_anything_runs(arguments: dict[str, object], words: str) -> None:
@@ -397,7 +397,7 @@ def test_bad_arguments_are_told_before_anything_runs(arguments: dict[str, object
 
 def test_a_main_that_is_not_async_is_told() -> None:
     """With what to write instead."""
-    with pytest.raises(TypeError, match="is no async function; write async def main"):
+    with pytest.raises(TypeError, match="is not an async function; write async def main"):
         _simulate()(lambda sup: None)  # type: ignore[arg-type,return-value]
 
 

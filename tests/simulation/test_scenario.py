@@ -36,7 +36,7 @@ def _written(folder: Path, text: str) -> Path:
         ("load.pause_s = nan", "load.pause_s: nan must be a number from 0"),
         ("load.nothing = 1", "load.nothing: unknown key; the keys here are customers"),
         ("world.horizon_s = 0", "world.horizon_s: 0 must be a number from 1 to 1e+06"),
-        ("world.schedules = []", "world.schedules: [] is nobody; name some of fifo, shuffle, window, pct, trio"),
+        ("world.schedules = []", "world.schedules: [] is empty; name some of fifo, shuffle, window, pct, trio"),
         ("agents = { acp = 0, command = 0, inprocess = 0.0 }", "agents: acp, command, inprocess and jsonl are all 0"),
         ("agents.acp = [0.1, 0.2]", "agents.acp: [0.1, 0.2]: Input should be a valid number"),
         ("faults.kinds = ['cosmic.*']", "faults.kinds: 'cosmic.*' fits no kind; the kinds are process.spawn_error"),
@@ -49,13 +49,13 @@ def _written(folder: Path, text: str) -> Path:
         ("faults.rates = { 'process.hang' = 2 }", "rates.process.hang: 2: Input should be less than or"),
         (
             "world.crashes_at = ['run ASLEEP']",
-            "world.crashes_at: 'run ASLEEP' is no state; write KIND STATE, for example",
+            "world.crashes_at: 'run ASLEEP' is not a state; write KIND STATE, for example",
         ),
         (
             "world.cancels_at = ['run ASLEEP']",
-            "world.cancels_at: 'run ASLEEP' is no state; write KIND STATE, for example",
+            "world.cancels_at: 'run ASLEEP' is not a state; write KIND STATE, for example",
         ),
-        ("world.crashes_at = []", "world.crashes_at: [] is no moment; name some, for example 'session Interrupting'"),
+        ("world.crashes_at = []", "world.crashes_at: [] is empty; name some, for example 'session Interrupting'"),
         (
             "leans.a = { share = 0.6 }\nleans.b = { share = 0.5 }",
             "mine.toml: leans: their shares are more than 1 in all; make some",
@@ -77,7 +77,7 @@ def _written(folder: Path, text: str) -> Path:
         ("world.grain_s = 5", "world.grain_s: 5 must be a number from 0 to 0.5"),
         (
             "agents.shape.text_chars = [1, 999999999]",
-            "text_chars: (1, 999999999) is no range; give (low, high) with 0 <=",
+            "text_chars: (1, 999999999) is not a range; give (low, high) with 0 <=",
         ),
         ("world.seed = '7'", "world.seed: '7': Input should be a valid integer"),
         ("world.archive = 1", "world.archive: 1: Input should be a valid boolean"),
@@ -95,7 +95,7 @@ def _written(folder: Path, text: str) -> Path:
         ("settings.limits.turn_timeout_s = [-1, 60]", "limits.turn_timeout_s: -1: Input should be greater"),
         ("settings.limits.max_total_errors = [9, 2]", "limits.max_total_errors: [9, 2] is upside down; write [2, 9]"),
         ("settings.limits.grace_s = { any = [1.0, [2.5, 1.5]] }", "limits.grace_s: [2.5, 1.5] is upside down; write"),
-        ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is no probability"),
+        ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is not a probability"),
         (
             "leans.a = { share = 0, agents.shape.steps = { any = [[1, 2], 3] } }",
             "shape: steps: 3 does not fit; give [low,",
@@ -108,9 +108,9 @@ def _written(folder: Path, text: str) -> Path:
             "agents.shape.cancel_modes = ['x']",
             "cancel_modes: ['x'] does not fit; give a list of some of wait_completed",
         ),
-        ("load = 3", "load: 3 is no table; write { KEY = VALUE, ... }, or leave it out"),
-        ("settings.limits = 3", "settings: limits: 3 is no table; write { KEY = VALUE, ... }, or leave it out"),
-        ("world.schedules = 'fifo'", "world.schedules: 'fifo' is no list; write [VALUE, ...]"),
+        ("load = 3", "load: 3 is not a table; write { KEY = VALUE, ... }, or leave it out"),
+        ("settings.limits = 3", "settings: limits: 3 is not a table; write { KEY = VALUE, ... }, or leave it out"),
+        ("world.schedules = 'fifo'", "world.schedules: 'fifo' is not a list; write [VALUE, ...]"),
         ("leans.a = {}", "leans.a.share: is missing; add it"),
         ("world.heal_after_s = inf", "world.heal_after_s: inf must be a number from 0 to 1e+06"),
         (
@@ -148,9 +148,9 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'name = "X Y"', "name: 'X Y' is no name; give up to 64 of a-z, 0-9 and -, the first of them no -"),
-        (b'name = "../x"', "name: '../x' is no name"),
-        (b"name = '\xff'", "cannot be read: it is no UTF-8 from byte 8 on; save it as UTF-8"),
+        (b'name = "X Y"', "name: 'X Y' is not a name; give up to 64 of a-z, 0-9 and -"),
+        (b'name = "../x"', "name: '../x' is not a name"),
+        (b"name = '\xff'", "cannot be read: it is not UTF-8 from byte 8 on; save it as UTF-8"),
     ],
 )
 def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) -> None:

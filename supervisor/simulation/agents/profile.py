@@ -103,9 +103,16 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         for name in (*SECONDS, *COUNTS):
             least, most = int(name == "steps"), TOKENS_MAX if name == "tokens" else MOST
-            _check_bounds(name, getattr(self, name), least, most)
+            bounds = getattr(self, name)
+            if not all(math.isfinite(one) for one in bounds):
+                raise ValueError(f"{name}: {bounds} has an end that is not finite; give two numbers")
+            if not least <= bounds[0] <= bounds[1] <= most:
+                raise ValueError(
+                    f"{name}: {bounds} is not a range; give (low, high) with {least} <= low <= high <= {most}"
+                )
         for name in PROBABILITIES:
-            _check_probability(name, getattr(self, name))
+            if not 0.0 <= (probability := getattr(self, name)) <= 1.0:
+                raise ValueError(f"{name}: {probability} is not a probability; give a number from 0 to 1")
         if self.adapter not in ("acp", "command", "inprocess", "jsonl"):
             raise ValueError(f"adapter: {self.adapter!r} is not simulated; use {ADAPTERS}")
         if self.depth_max < 0:
@@ -149,15 +156,3 @@ def _wanted(name: str) -> str:
     if name in PROBABILITIES:
         return "a number from 0 to 1"
     return WANTED[name]
-
-
-def _check_bounds(name: str, bounds: tuple[float, float], least: int, most: int) -> None:
-    if not all(math.isfinite(one) for one in bounds):
-        raise ValueError(f"{name}: {bounds} has an end that is not finite; give two numbers")
-    if not least <= bounds[0] <= bounds[1] <= most:
-        raise ValueError(f"{name}: {bounds} is no range; give (low, high) with {least} <= low <= high <= {most}")
-
-
-def _check_probability(name: str, probability: float) -> None:
-    if not 0.0 <= probability <= 1.0:
-        raise ValueError(f"{name}: {probability} is no probability; give a number from 0 to 1")

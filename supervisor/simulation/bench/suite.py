@@ -98,7 +98,7 @@ class Suite(SuiteModel):
         for scenario, under in self.scenarios.items():
             if unknown := [one for one in under.policies if one not in self.policies]:
                 known = ", ".join(self.policies)
-                raise ValueError(f"scenarios.{scenario}.policies: {unknown[0]!r} is none of it; there are {known}")
+                raise ValueError(f"scenarios.{scenario}.policies: {unknown[0]!r} is not defined; the suite has {known}")
         return self
 
     @property

@@ -66,7 +66,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
             BadScenario: there is no such scenario, or nan hours are wanted, which click lets pass.
         """
         if self.hours is not None and isnan(self.hours):
-            raise BadScenario(f"--hours: {self.hours} is no time; give hours, 0 to 10000")
+            raise BadScenario(f"--hours: {self.hours} is not a time; give hours, 0 to 10000")
         scenario = named(self.name)
         load = {"customers": self.sessions, "hours": self.hours}
         changed = {field: value for field, value in load.items() if value is not None}

@@ -58,7 +58,7 @@ def command(
     if save is not None:
         _refuse(save)
     if isnan(within_s):  # in no range, and click lets it pass
-        raise BadInput(f"--within: {within_s} is no time; give seconds, 0 or more")
+        raise BadInput(f"--within: {within_s} is not a time; give seconds, 0 or more")
     request = RunRequest(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
     seed = request.draw().seed
     watch = StepWatch(seed)
@@ -98,7 +98,7 @@ def _shrunk(runner: Runner, request: RunRequest, seed: int, within_s: float, wat
 
 def _refuse(path: Path) -> None:
     if path.suffix != ".toml":
-        raise BadInput(f"--save: {str(path)!r} is no scenario's name; let it end in .toml")
+        raise BadInput(f"--save: {str(path)!r} is not a name of a scenario; end it in .toml")
     refuse_unwritable("--save", path, A_FILE)
 
 

@@ -92,7 +92,9 @@ def run(
         KeyboardInterrupt: Ctrl-C came. Nothing else of what happens within comes out of here but in
             :attr:`EngineResult.error`.
     """
-    _refuse_within_a_loop()
+    trio = sys.modules.get("trio")
+    if asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run()):
+        raise RuntimeError("a simulation runs on an engine of its own: start it outside of every event loop")
     options: dict[str, Any] = {
         "horizon_s": horizon_s,
         "grain_s": grain_s,
@@ -118,12 +120,6 @@ def leap(seconds: float) -> None:
     in_trio = trio is not None and trio.lowlevel.in_trio_run()
     clock: Any = trio.lowlevel.current_clock() if in_trio else asyncio.get_running_loop()  # type: ignore[union-attr]
     clock.leap(seconds)
-
-
-def _refuse_within_a_loop() -> None:
-    trio = sys.modules.get("trio")
-    if asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run()):
-        raise RuntimeError("a simulation runs on an engine of its own: start it outside of every event loop")
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from supervisor.simulation.engine.errors import SimulationEscape, code_place
 
@@ -85,9 +85,12 @@ def hermetic() -> Iterator[Guard]:
         SimulationEscape: the first one, at the end, whatever else the guarded code raised or swallowed, but for
             ``KeyboardInterrupt``.
     """
+    global _hooked
     with contextlib.ExitStack() as undo:
         if not _guards:
-            _install_hook()
+            if not _hooked:  # a hook cannot be removed: there is one for the process
+                _hooked = True
+                sys.addaudithook(_hook)
             _silence_logging(undo)
             _set_traps(undo)
         guard = Guard()
@@ -122,15 +125,12 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 def _caller() -> str:
     """The innermost frame outside of this file and the standard library; else the innermost outside of this file."""
-    frames = [one for one in _frames(sys._getframe(1)) if one.f_code.co_filename != __file__]
+    frames, frame = list[FrameType](), cast("FrameType | None", sys._getframe(1))
+    while frame is not None:
+        frames += [frame] if frame.f_code.co_filename != __file__ else []
+        frame = frame.f_back
     own = [one for one in frames if not _is_stdlib(one.f_code.co_filename)]
     return next((code_place(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_stdlib(path: str) -> bool:
@@ -143,13 +143,6 @@ def _guards_this_thread() -> bool:
 
 
 # ------------------------------------------------------------------------------------------------- what is audited
-def _install_hook() -> None:
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_hook)
-
-
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _guards:
         return

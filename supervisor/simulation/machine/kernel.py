@@ -158,7 +158,9 @@ class OsProcess:
         self.dead.set()
         self._kernel.note("exited", self, str(status))
         self._close_all()
-        self._orphan()
+        adopter = self.adopter()
+        for child in list(self.children.values()):
+            self._kernel.reparent(child, adopter)
         self.parent.child_ended(self)
 
     def _close_all(self) -> None:
@@ -168,11 +170,6 @@ class OsProcess:
             if pipe is not None:
                 pipe.close_writing()
         self._stdin = self._stdout = self._stderr = None
-
-    def _orphan(self) -> None:
-        adopter = self.adopter()
-        for child in list(self.children.values()):
-            self._kernel.reparent(child, adopter)
 
     # ------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:

@@ -277,13 +277,10 @@ class SimulatedProcess:
         if self.report is None and self._pid and self._order != "kill":
             if self._order == "exit":
                 self.terminate()
-            await self._ended_within(terminate_s)
+            await within(terminate_s, self._ended.wait)
         if self.report is None:
             self.kill()
-            await self._ended_within(kill_s + KILL_EXTRA_S)
-
-    async def _ended_within(self, seconds: float) -> None:
-        await within(seconds, self._ended.wait)
+            await within(kill_s + KILL_EXTRA_S, self._ended.wait)
 
     def close(self) -> None:
         """Release everything; a shim that is not done goes on alone."""

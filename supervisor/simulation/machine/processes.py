@@ -117,17 +117,14 @@ class SimulatedProcesses:
         Raises:
             SpawnError: there cannot be one.
         """
-        start = LaunchDraws(launch, self._name(launch), self._program_for, self._faults, self._random, self._pieces)
+        name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
+        self._launches[name] = number = self._launches.get(name, 0) + 1
+        start = LaunchDraws(launch, f"{name}#{number}", self._program_for, self._faults, self._random, self._pieces)
         start.need_descriptors()
         process = SimulatedProcess(self, start)
         self._running[process] = None
         self._group.start_soon(process.shim.run, process)
         return process
-
-    def _name(self, launch: Launch) -> str:
-        name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
-        self._launches[name] = number = self._launches.get(name, 0) + 1
-        return f"{name}#{number}"
 
     def forget(self, process: SimulatedProcess) -> None:
         """Forget a process whose shim is gone."""

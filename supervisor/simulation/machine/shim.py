@@ -23,7 +23,7 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent, Program
+from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
 from supervisor.simulation.machine.launching import LaunchDraws, NotStarted
 from supervisor.simulation.machine.pipe import Pipe
 
@@ -140,7 +140,11 @@ class SimulatedShim:
             await self._wakeup.wait()
             await self._delay()
             self._wakeup.clear()
-            self._serve_orders(listener)
+            self._reap(listener)
+            while self._orders:
+                order = self._orders.popleft()
+                if self._status is None:  # else its pid may be somebody else's by now
+                    order()
         outlived = await self._kill_tree(listener)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
@@ -162,22 +166,12 @@ class SimulatedShim:
             self._over = True
             listener.receive_status(Failed(error.step, error.number))
         else:
-            self._spawn(program)
+            name = self._what.name
+            main = OsProcess(self._kernel, self, self._what.launch, name, owner=name, reaper=self, session=None)
+            main.hold(*self._pipes)
+            self._pid = main.pid
+            self._kernel.begin(main, program)
             listener.receive_status(Spawned(self._pid))
-
-    def _spawn(self, program: Program) -> None:
-        name = self._what.name
-        main = OsProcess(self._kernel, self, self._what.launch, name, owner=name, reaper=self, session=None)
-        main.hold(*self._pipes)
-        self._pid = main.pid
-        self._kernel.begin(main, program)
-
-    def _serve_orders(self, listener: StatusReceiver) -> None:
-        self._reap(listener)
-        while self._orders:
-            order = self._orders.popleft()
-            if self._status is None:  # else its pid may be somebody else's by now
-                order()
 
     def _signal(self, number: int) -> None:
         main = self.children.get(self._pid)
@@ -209,16 +203,14 @@ class SimulatedShim:
     # ------------------------------------------------------------------------------------------ its end
     def _reap(self, listener: StatusReceiver) -> None:
         for child in list(self.children.values()):
-            if child.status is not None:
-                self._kernel.reap(child)
-                self._record_exit(child.pid, child.status, listener)
-
-    def _record_exit(self, pid: int, status: int, listener: StatusReceiver) -> None:
-        if pid == self._pid:
-            self._status, self._over = status, True
-            listener.receive_status(Exited(status))
-        elif self._sweeping and status == -signal.SIGKILL:
-            self._killed += 1
+            if child.status is None:
+                continue
+            self._kernel.reap(child)
+            if child.pid == self._pid:
+                self._status, self._over = child.status, True
+                listener.receive_status(Exited(child.status))
+            elif self._sweeping and child.status == -signal.SIGKILL:
+                self._killed += 1
 
     async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
         """Kill children until there are none. Return the processes that outlived the main process."""

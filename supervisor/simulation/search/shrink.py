@@ -290,18 +290,14 @@ def shrink(
     search = _Search(scenario, seed, patience, heard, watch, checkers)
     interrupted = False
     try:
-        _search(search)
+        in_vain = 0
+        while search.patience() and in_vain < (ROUNDS if search.too_many else 1):
+            before = search.scenario
+            search.smaller()
+            in_vain = in_vain + 1 if before == search.scenario else 0
     except KeyboardInterrupt:
         interrupted = True
     return _shrunk(search, minimal=not interrupted and patience(), interrupted=interrupted)
-
-
-def _search(search: _Search) -> None:
-    in_vain = 0
-    while search.patience() and in_vain < (ROUNDS if search.too_many else 1):
-        before = search.scenario
-        search.smaller()
-        in_vain = in_vain + 1 if before == search.scenario else 0
 
 
 def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
