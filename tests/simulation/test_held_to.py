@@ -9,10 +9,11 @@ import pytest
 
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
-from supervisor.ports import Append, EntityRow
+from supervisor.ports import EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
 from supervisor.simulation.trace import Trace
+from tests.verification.records import append_of, record_of
 
 LADDER_S = 1.0
 LADDER = Ladder(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
@@ -34,7 +35,7 @@ class _World:
         self.seq += 1
         words: dict[str, object] = {"entity_type": "session", "entity_id": "s", "event": "OperatorStop", **fields}
         one = LifecycleEvent(seq=self.seq, entity_seq=self.seq, timestamp=0.0, monotonic_s=self.now, **words)  # type: ignore[arg-type]
-        self.oracle.wrote([Append(record=one, parent_id=None, state="", data=b"", ended=ended)], [b""])
+        self.oracle.wrote([append_of(one, "", ended=ended)], [b""])
 
     def broken(self) -> set[str]:
         """Those of the world that were broken; these records mean nothing to the broken of records."""
@@ -81,12 +82,10 @@ def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
 @pytest.mark.parametrize(("settled", "broken"), [(("1.0",), set()), (("1.0", "1.0"), {"nothing_lost"})])
 def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], broken: set[str]) -> None:
     """A second time, nobody owes it any more."""
-    record = LifecycleEvent(
-        seq=1, timestamp=0.0, monotonic_s=0.0, entity_type="session", entity_id="s", entity_seq=1, event="x"
-    )
-    owing = Append(record=record, parent_id=None, state="", data=b"", owed=(("1.0", b""),))
+    record = record_of("session", "s", "x")
+    owing = append_of(record, "", owed=(("1.0", b""),))
     world.oracle._settle(owing)
-    world.oracle._settle(Append(record=record, parent_id=None, state="", data=b"", settled=settled))
+    world.oracle._settle(append_of(record, "", settled=settled))
     assert world.broken() == broken
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation.replies import Replies
+from tests.verification.records import append_of, record_of
 
 Found = list[tuple[str, str, str]]
 
@@ -25,19 +25,11 @@ def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
     """A record of a session that is in *state* after it."""
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="session",
-        entity_id=name,
-        entity_seq=1,
-        event=str(told.get("event", "SessionStarted")),
-        to_status=state,
-        abort_id=told.get("abort_id"),  # type: ignore[arg-type]
+    record = record_of(
+        "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
     owed = told.get("owed", ())
-    return Append(record=record, parent_id=parent, state=state, data=b"{}", owed=owed, ended=ended)  # type: ignore[arg-type]
+    return append_of(record, state, parent, owed=owed, ended=ended)  # type: ignore[arg-type]
 
 
 def violations(found: Found) -> list[tuple[str, str]]:

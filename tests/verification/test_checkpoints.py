@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
 from supervisor.ports import WorkspaceSpec
 from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from tests.verification.checkers.checkpoints import CheckpointChecker
+from tests.verification.records import record_of
 
 
 class Bench:
@@ -31,18 +31,8 @@ class Bench:
         self.hear("executor_started", "IN_PROGRESS")
 
     def hear(self, event: str, to: str, outcome: str = "transition", run: str = "run:w0t0", **told: Any) -> None:
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
-            monotonic_s=0.0,
-            entity_type="run",
-            entity_id=run,
-            entity_seq=1,
-            event=event,
-            to_status=to,
-            outcome=outcome,
-            actor=told.pop("actor", "plan"),
-            metadata=told,
+        record = record_of(
+            "run", run, event, to_status=to, outcome=outcome, actor=told.pop("actor", "plan"), metadata=told
         )
         self.books.wrote(record, "w0t0", self.task)
 

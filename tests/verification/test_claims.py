@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from supervisor.cli.invocation import execute
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append
 from tests.verification.__main__ import group as verification
 from tests.verification.claims import ClaimChecker, simulate_claims
+from tests.verification.records import append_of, record_of
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -68,20 +67,8 @@ class Log:
         parent: str | None = None,
         **metadata: Any,
     ) -> None:
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
-            monotonic_s=0.0,
-            entity_type=kind,
-            entity_id=who,
-            entity_seq=1,
-            event=event,
-            from_status=before,
-            to_status=after,
-            outcome=outcome,
-            metadata=metadata,
-        )
-        one = Append(record=record, parent_id=parent, state=after, data=b"{}", owed=(), settled=(), ended=False)
+        record = record_of(kind, who, event, from_status=before, to_status=after, outcome=outcome, metadata=metadata)
+        one = append_of(record, after, parent)
         self.books.wrote([one])
 
     def take(self, job: str, token: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.machine.processes import ProcessEvent
 from tests.verification.checkers.launches import LaunchChecker
+from tests.verification.records import record_of
 
 
 class Log:
@@ -14,17 +14,7 @@ class Log:
         self.found: list[str] = []
         self._checker = LaunchChecker(lambda law, *words: self.found.append(law))
         for event in ("PromptReady", "PromptReady", "tool_started"):
-            self._checker.wrote(
-                LifecycleEvent(
-                    seq=1,
-                    timestamp=0.0,
-                    monotonic_s=0.0,
-                    entity_type="turn",
-                    entity_id="s:t1",
-                    entity_seq=1,
-                    event=event,
-                )
-            )
+            self._checker.wrote(record_of("turn", "s:t1", event))
 
     def spawned(self, pid: int, what: str, event: str = "spawned") -> None:
         self._checker.process(ProcessEvent(0.0, event, pid, f"/sim/s$ {what}", f"/sim/s$ {what}"))

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append
 from tests.verification.checkers.metadata import SUBTASKS_S, MetadataChecker
+from tests.verification.records import append_of, record_of
 
 BOUND_S = 60.0
 
@@ -25,20 +24,17 @@ class Bench:
         self.split()
 
     def hear(self, entity_id: str, event: str, state: str, outcome: str = "transition", **told: Any) -> None:
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
+        record = record_of(
+            entity_id.partition(":")[0],
+            entity_id,
+            event,
             monotonic_s=self.now_s,
-            entity_type=entity_id.partition(":")[0],
-            entity_id=entity_id,
-            entity_seq=1,
-            event=event,
             to_status=state,
             outcome=outcome,
             reason="",
             metadata=told,
         )
-        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), self.now_s, lambda name: None)
+        self.books.wrote(append_of(record, state), self.now_s, lambda name: None)
 
     def born(self, name: str) -> None:
         self.hear(f"task:{name}", "Born", "OPEN", "born", name=name, workstream="workstream:w0", waiting_for=[])

@@ -7,23 +7,14 @@ import pytest
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
 from tests.verification.checkers.model_retries import ModelRetryChecker
+from tests.verification.records import record_of
 
 
 def record(
     event: str, entity_id: str, *, outcome: str = "fact", moved: tuple[str, str] = ("", ""), **told: object
 ) -> LifecycleEvent:
-    return LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="session",
-        entity_id=entity_id,
-        entity_seq=1,
-        event=event,
-        outcome=outcome,
-        from_status=moved[0],
-        to_status=moved[1],
-        metadata=told,
+    return record_of(
+        "session", entity_id, event, outcome=outcome, from_status=moved[0], to_status=moved[1], metadata=told
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append
 from tests.verification.checkers.replies import ReplyChecker
+from tests.verification.records import append_of, record_of
 
 Found = list[tuple[str, str, str]]
 
@@ -27,34 +28,17 @@ def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
     """A record of a session that is in *state* after it."""
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="session",
-        entity_id=name,
-        entity_seq=1,
-        event=str(told.get("event", "SessionStarted")),
-        to_status=state,
-        abort_id=told.get("abort_id"),  # type: ignore[arg-type]
+    record = record_of(
+        "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
     owed = told.get("owed", ())
-    return Append(record=record, parent_id=parent, state=state, data=b"{}", owed=owed, ended=ended)  # type: ignore[arg-type]
+    return append_of(record, state, parent, owed=owed, ended=ended)  # type: ignore[arg-type]
 
 
 def call(turn_id: str, number: int, event: str = "tool_started") -> Append:
     """The first or the last record of a tool call."""
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="turn",
-        entity_id=turn_id,
-        entity_seq=1,
-        event=event,
-        metadata={"number": number, "call_id": f"n{number}"},
-    )
-    return Append(record=record, parent_id=None, state="RUNNING", data=b"{}")
+    record = record_of("turn", turn_id, event, metadata={"number": number, "call_id": f"n{number}"})
+    return append_of(record, "RUNNING")
 
 
 def receipt(target: str, scope: AbortScope = AbortScope.SESSION, *, ended: bool = False, named: str = "") -> Receipt:
@@ -166,17 +150,8 @@ def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
 def permission(event: str, **told: object) -> Append:
     """A record of a permission of the turn ``s:t1``."""
     words = {"number": 1, "by": "operator", "option": "y", "asked": True, "within_s": 2.0, **told}
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="turn",
-        entity_id="s:t1",
-        entity_seq=1,
-        event=event,
-        metadata=words,
-    )
-    return Append(record=record, parent_id=None, state="RUNNING", data=b"{}")
+    record = record_of("turn", "s:t1", event, metadata=words)
+    return append_of(record, "RUNNING")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +203,7 @@ def test_a_call_within_our_process_ends_alone(
     born = msgspec.structs.replace(
         agent, entity_type="agent", outcome="born", metadata={"session_id": "s", "adapter": adapter}
     )
-    hearing.wrote(Append(record=born, parent_id="s", state="starting", data=b"{}"), 0.0)
+    hearing.wrote(append_of(born, "starting", "s"), 0.0)
     node = NodeReceipt(id="s:t1:c1", kind="tool", outcome="ended", rung="request", how="the turn was interrupted")
     hearing.abort_answered(hearing.want_abort(node.id, AbortScope.TOOL), _told(node))
     assert violations(found) == broken

@@ -8,10 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan
 from supervisor.policies.liveness import Liveness
-from supervisor.ports import Append
 from supervisor.recovery.restore import VERIFIED
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
@@ -21,6 +19,7 @@ from supervisor.work.task_execution import ACTOR
 from tests.verification.checkers import simulate
 from tests.verification.checkers.expected_outcome import Ending, expected_endings
 from tests.verification.checkers.tasks import TaskChecker
+from tests.verification.records import append_of, record_of
 
 
 def make_plan(*tasks: dict[str, Any], **said: Any) -> Plan:
@@ -208,21 +207,18 @@ class _Checked:
         **meta: Any,
     ) -> None:
         self.seq += 1
-        record = LifecycleEvent(
+        record = record_of(
+            kind,
+            f"{kind}:{task}",
+            event,
             seq=self.seq,
-            timestamp=0.0,
-            monotonic_s=0.0,
-            entity_type=kind,
-            entity_id=f"{kind}:{task}",
-            entity_seq=1,
-            event=event,
             outcome=outcome,
             actor=actor,
             to_status=state,
             reason=reason,
             metadata=meta,
         )
-        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), 0.0)
+        self.books.wrote(append_of(record, state), 0.0)
 
     def claimed(self, task: str, by: str) -> None:
         self.hear(task, "claimed", "CLAIMED", by=by, reason="agent worker")
@@ -462,20 +458,8 @@ def test_a_worker_that_is_lost_with_a_task_leaves_nothing_foretold(state: str, b
     born = {"misses_max": 3, "workstream": "workstream:w0"}
     for was, event, now, told in (("", "Born", state, born), (state, "health_check_timeout", "lost", {"missed": 3})):
         outcome = "transition" if was else "born"
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
-            monotonic_s=0.0,
-            entity_type="worker",
-            entity_id="worker:w",
-            entity_seq=1,
-            event=event,
-            from_status=was,
-            outcome=outcome,
-            to_status=now,
-            metadata=told,
-        )
-        checked.books.heartbeats.wrote(Append(record=record, parent_id=None, state=now, data=b""), 0.0)
+        record = record_of("worker", "worker:w", event, from_status=was, outcome=outcome, to_status=now, metadata=told)
+        checked.books.heartbeats.wrote(append_of(record, now), 0.0)
     checked.hear("w0t0", "closed", "CLOSED")
     checked.work("w0t0")
     checked.found.clear()

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append
 from supervisor.simulation.plan_workload.operator_bot import HeartbeatSender
 from tests.verification.checkers.archive import ArchiveChecker
 from tests.verification.checkers.heartbeats import HeartbeatChecker
 from tests.verification.checkers.leases import LeaseChecker
+from tests.verification.records import append_of, record_of
 
 BOUND_S = 60.0
 PLAN = "workstream:w0"
@@ -38,21 +38,19 @@ class Log:
         before, _, after = states.rpartition(">")
         if event == "Born" and entity_id.startswith("worker:"):
             meta = {"workstream": above, **meta}
-        record = LifecycleEvent(
+        record = record_of(
+            entity_id.partition(":")[0] if ":" in entity_id else "session",
+            entity_id,
+            event,
             seq=len(self.records) + 1,
-            timestamp=0.0,
             monotonic_s=self.now_s,
-            entity_type=entity_id.partition(":")[0] if ":" in entity_id else "session",
-            entity_id=entity_id,
-            entity_seq=1,
-            event=event,
             from_status=before,
             to_status=after,
             outcome="born" if event == "Born" else "transition",
             metadata=meta,
         )
         self.records.append(record)
-        one = Append(record=record, parent_id=above, state=after, data=b"")
+        one = append_of(record, after, above)
         self.archive.wrote(one)
         self.leases.wrote(one, self.now_s)
         self.heartbeats.happened(self.now_s)
@@ -184,7 +182,7 @@ def test_who_is_back_is_lost_no_sooner_than_that_is_on_record(log: Log, at_s: fl
     _loses(log.at(90.0))
     log.heartbeats.beat("worker:one", 95.0)
     back = msgspec.structs.replace(log.records[-1], event="health_check_recovered", to_status="idle")
-    log.at(400.0).heartbeats.wrote(Append(record=back, parent_id=PLAN, state="idle", data=b""), 96.0)
+    log.at(400.0).heartbeats.wrote(append_of(back, "idle", PLAN), 96.0)
     log.heartbeats.happened(at_s)
     assert log.broken == broken
 
