@@ -1,6 +1,8 @@
-"""Checkers of the verification: accounts of single parts of the runtime, kept beside the simulator's oracle.
+"""Checkers of the verification: each keeps an account of one part of the runtime, beside the simulator's oracle.
 
-``simulate(drawn, checkers=every_checker)`` has a run judged by all of them. :func:`simulate` here does just that.
+``simulate(drawn, checkers=every_checker)`` checks a run with all of them; :func:`simulate` here does just that. Each
+account is made of durable records, process events and facts, and reports a violation by ``say(invariant, entity,
+message)``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def every_checker(oracle: Oracle) -> Sequence[Checker]:
 
 
 simulate = partial(running.simulate, checkers=every_checker)
-"""``supervisor.simulation.running.simulate``, judged by all checkers."""
+"""``supervisor.simulation.running.simulate`` with all checkers."""
 
 
 class _Timers(Checker):

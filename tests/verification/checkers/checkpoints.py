@@ -1,8 +1,8 @@
-"""The judge's own record of checkpoints: what the records say was saved, against what the machine holds.
+"""Checkpoints: what the records say was saved, compared with what the simulated machine holds.
 
-A checkpoint that is on record holds what the attempt did that it was saved after, and stays until its task is closed. A
-run that goes on with one says so, and its first attempt finds just that. What is to be taken back is found by no later
-attempt, and nothing that anybody did is ever gone.
+A checkpoint on record holds what the attempt did before it, and stays until its task is closed. A run that resumes from
+a checkpoint says so, and its first attempt finds exactly that. What is rolled back is found by no later attempt, and no
+work is ever gone.
 """
 
 from __future__ import annotations
@@ -22,91 +22,91 @@ __all__ = ["CheckpointChecker"]
 
 INVARIANT: Final = "checkpoints"
 BADLY: Final = frozenset({"CIRCUIT_OPEN", "CANCELLED"})
-"""Where a run is in the end that has come to nothing."""
+"""Last states of runs that came to nothing."""
 UNDER_WAY: Final = frozenset({"IN_PROGRESS", "VALIDATING"})
-"""Where it is while an attempt goes on."""
+"""States of runs while an attempt goes on."""
 BEGINS: Final = frozenset({"executor_started", "backoff_completed", "probe_started"})
 
 
 class RunState(msgspec.Struct):
-    """What is on record of one run."""
+    """A run as it is on record."""
 
     entity_id: str
     task: str
-    """The entity of its task."""
+    """Id of the task."""
     name: str
     rollback: bool = False
     state: str = "PENDING"
     saved_in: str = ""
     saved_as: str = ""
     resumed: tuple[str, str] = ("", "")
-    """The run that it goes on with, and the checkpoint."""
+    """The run that this one resumes, and the checkpoint."""
     is_new_attempt: bool = False
-    """An attempt is on record that no agent has begun yet."""
+    """Whether an attempt is on record that no agent has begun yet."""
     newest: list[Attempt] = []
-    """The newest one that an agent has begun, as the world saw it: again, where its session had it begin anew."""
+    """The newest attempt as the world saw it; several entries if its session began it anew."""
 
     @property
     def done(self) -> list[str]:
-        """What its newest attempt did."""
+        """Pieces of work of the newest attempt."""
         return [piece for one in self.newest for piece in one.pieces]
 
     def left(self, *, rollback: bool) -> tuple[str, str]:
-        """What the next run goes on with."""
+        """Run and checkpoint from which the next run resumes."""
         if self.state == "COMPLETED":
             return "", ""
         return (self.entity_id, self.saved_as) if self.saved_in and not rollback else self.resumed
 
 
 class CheckpointChecker:
-    """Of one machine. *say* reports a law that was broken: its name, whose, and the words."""
+    """Checkpoints of one machine. *say* reports a violation: the invariant, the entity, and the message."""
 
     def __init__(
         self, say: Callable[[str, str, str], None], task_scripts: TaskScripts, workspaces: WorkspaceContents
     ) -> None:
         self._say, self._task_scripts, self.workspaces = say, task_scripts, workspaces
         self._runs: dict[str, RunState] = {}
-        """The newest of each task, by the task's name."""
+        """The newest run of each task, by the name of the task."""
         self._all: dict[str, RunState] = {}
         self._kept: dict[str, set[str]] = {}
-        """The pieces of a task that nobody takes back, by its name: what its runs ended well with, which is what their
-        last attempts did and what they did it on."""
+        """Pieces of a task that are not rolled back, by its name: those of its completed runs, and those on which their
+        last attempts worked."""
         self._left: dict[str, dict[str, set[str]]] = {}
-        """What was left of a task where nobody went on with its plan after a kill, by its name, and by its entity. Who
-        runs the plan again has tasks of his own, which may find it; who goes on with it takes that back."""
+        """Pieces that were left after a kill where nobody continued the plan, by name and id of the task. A new run of
+        the plan has new tasks, which may find them; a continued plan rolls them back."""
         self._beside: dict[str, list[Attempt]] = {}
-        """What its agents did between attempts, when somebody else had asked them for something."""
+        """Attempts that agents made between attempts of the task, for a prompt of an operator."""
         self._resumed: set[str] = set()
-        """The tasks that a person wants gone on with."""
+        """Tasks whose plan the host resumes."""
         self._saved: dict[str, RunState] = {}
-        """Whose each checkpoint is that is on record."""
+        """The run of each checkpoint on record."""
         self._cut_short: set[str] = set()
-        """The runs whose supervisor did not live to take back what they did, or had no disk to end them on; perhaps
-        nobody goes on with them."""
+        """Runs whose supervisor was killed, or had no disk, before it could roll them back; perhaps nobody continues
+        them."""
         self._abandoned: set[str] = set()
-        """Those of them that had come to nothing by then, while nobody goes on with their plans: whoever does so takes
-        back what they did; who runs such a plan again has tasks of his own, which may find it."""
+        """Those of them that had come to nothing by then, while nobody continues their plans. A continued plan rolls
+        them back; a new run of the plan has new tasks, which may find their work."""
         self._taken_back: set[str] = set()
-        """What was taken back, and is on record as that, or was under a supervisor that did not live to say so: another
-        checkpoint has it."""
+        """Pieces that were rolled back on record, or under a supervisor that was killed before that record: another
+        checkpoint has them."""
 
     def supervisor_lost(self) -> None:
-        """The supervisor is no more, and the next one goes on from what is on record."""
+        """Note that the supervisor is gone, and the next one continues from the records."""
         self._cut_short |= self._all.keys()
         self._abandoned |= {name for name, book in self._all.items() if book.state in BADLY}
         self._taken_back |= self.workspaces.taken_back
 
     def plan_continued(self, tasks: Collection[str]) -> None:
-        """Somebody goes on with the plan of those entities."""
+        """Note that the plan of these tasks is continued."""
         self._abandoned -= {name for name in self._abandoned if self._all[name].task in tasks}
 
     def resumed(self, names: Collection[str]) -> None:
-        """The host has a plan of these tasks run again, to go on with what was not closed."""
+        """Note that the host resumes a plan of these tasks."""
         self._resumed |= set(names)
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, record: LifecycleEvent, name: str, task: TaskConfig) -> None:
-        """That is durable, of a run of that task."""
+        """Take in a durable record of a run of that task."""
         if record.outcome == "born":
             self._born(record, name, task)
             return
@@ -145,15 +145,15 @@ class CheckpointChecker:
         self._check_saved(book, book.saved_as, str(told["session"]), task, at_work=book.saved_in == "CANCELLED")
 
     def _take_back(self, book: RunState, saved_as: str) -> None:
-        """What its newest attempt did has that checkpoint now, and no later one need have it."""
+        """Note that the pieces of the newest attempt are in that checkpoint, so that later ones need not have them."""
         held = set(self.workspaces.held(saved_as) or ())
         self._taken_back |= held & set(book.done)
 
     def _check_saved(
         self, book: RunState, saved_as: str, session_id: str, task: TaskConfig, *, at_work: bool = False
     ) -> None:
-        """A checkpoint is on record: it is there, stays, and holds what the newest attempt did; of one whose agent may
-        be *at work* still, whatever it had done by then."""
+        """Check that a checkpoint on record exists and holds what the newest attempt did; if its agent may be *at work*
+        still, any part of that."""
         if not saved_as:
             return
         self._saved[saved_as] = book
@@ -170,14 +170,14 @@ class CheckpointChecker:
 
     # ------------------------------------------------------------------ what the world sees
     def check_rollback(self, task: str) -> None:
-        """What a task did in a shared place is taken back when its attempt is over on record: else whoever comes next
-        goes on with that, and nothing would take back what comes of it then."""
+        """Check that the attempt of a task is over on record before its shared place is rolled back: otherwise the next
+        supervisor would continue the attempt, and never roll back what it does then."""
         book = next((one for one in reversed(self._all.values()) if one.task == task), None)
         if book is not None and book.state in UNDER_WAY:
             self._say(INVARIANT, book.entity_id, f"is taken back, and {book.state} on record")
 
     def attempt_began(self, task_script: TaskScript, attempt: Attempt, task: TaskConfig) -> None:
-        """An agent begins: what does it find?"""
+        """Check what an agent finds when it begins."""
         book, workspaces = self._runs.get(task_script.name), self.workspaces
         if book is None:
             return
@@ -197,7 +197,7 @@ class CheckpointChecker:
         book.is_new_attempt = False
 
     def _left_by_others(self, book: RunState) -> Iterator[str]:
-        """What may lie there of tasks with the name of its own, since nobody went on with their plans."""
+        """Pieces of other tasks with the same name, whose plans nobody continued."""
         for task, pieces in self._left.get(book.name, {}).items():
             yield from pieces if task != book.task else ()
         for one in (self._all[name] for name in self._abandoned):
@@ -212,7 +212,7 @@ class CheckpointChecker:
 
     # ------------------------------------------------------------------ in the end
     def settled(self, closed: AbstractSet[str]) -> None:
-        """Every plan is over; the tasks of those names and ids are closed, by this run of their plan or later."""
+        """Check the end of the run, when every plan is over. *closed*: names and ids of closed tasks."""
         if not self.workspaces.worktrees:
             self._check_taken_back(self.workspaces)
         there = self.workspaces.everything()
@@ -229,12 +229,12 @@ class CheckpointChecker:
                 self._say(INVARIANT, task_script.name, f"{lost[0]} was done, and is nowhere any more")
 
     def _task_of(self, attempt: Attempt) -> str:
-        """Of which run of its plan it was: a later one may not have closed it."""
+        """Task of an attempt; a later run of its plan may not have closed it."""
         book = self._all.get(attempt.run)
         return "" if book is None else book.task
 
     def _check_taken_back(self, workspaces: WorkspaceContents) -> None:
-        """Where a task's sessions share a place, nothing of a run that ended badly stays there, if its plan says so."""
+        """Check that nothing of a run that came to nothing stays in a shared place, if its plan says so."""
         for name, book in self._runs.items():
             if not book.rollback or book.state not in BADLY or book.entity_id in self._cut_short:
                 continue

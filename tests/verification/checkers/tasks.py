@@ -1,7 +1,7 @@
-"""Tasks: what became of each on record, compared with what agents, tests and merges met in the world.
+"""Tasks: their records, compared with what agents, tests and merges met in the world.
 
 A task is closed only where an agent has done it and its tests have passed; it has failed only where something went
-wrong; and whoever works on one is the only one, holds it on record, and finds everything that it depends on done.
+wrong; and a session that works on a task is the only one, holds it on record, and finds its dependencies done.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = ["TaskChecker"]
 
 Say = Callable[[str, str, str], None]
 HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
-"""Where a task is while its holder may work on it: also on its own part beside subtasks, and while the abort of what
-was cancelled is on its way. What an operator asks of the holder beside is no work on the task."""
+"""States in which the holder of a task may work on it: also on its own part beside subtasks, and until the abort of a
+cancelled task arrives. A prompt of an operator is no work on the task."""
 SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "task": frozenset({"CLOSED", "CANCELLED", "FAILED"}),
     "run": frozenset({"COMPLETED", "SKIPPED", "CANCELLED", "CIRCUIT_OPEN"}),
@@ -47,24 +47,24 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "workstream": frozenset({"completed", "failed", "cancelled"}),
     "worker": frozenset({"shutdown"}),
 }
-"""Where an entity of the work side rests when its plan is over."""
+"""States in which entities rest when their plan is over."""
 PASSING: Final = frozenset({Try.BUSY, Try.OVERLOADED, Try.UNKNOWN})
-"""What is tried again in the same session, for its agent was ready."""
+"""Outcomes after which the same session tries again, since its agent was ready."""
 UNCLAIMED: Final = "nobody goes on with its plan"
-"""Of a task that was done, and is closed without a merge: whoever wanted its plan had given that up, or never came."""
+"""Reason of a task that is closed without a merge: its plan was given up, or never continued."""
 FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
-"""What nothing follows."""
+"""Final states."""
 ROUNDING_S: Final = 1e-5
 HEARS_S: Final = 0.01
-"""Until whoever gave a command hears what is on record."""
+"""Seconds within which the caller of a command hears of its result."""
 LONGEST_S: Final = 7200.0
-"""No attempt may take longer, whatever its size (docs/plans.md)."""
+"""The longest attempt in seconds, whatever the task's size (docs/plans.md)."""
 UNHEARD_S: Final = 90.0
-"""From then on an agent that gives no sign may be woken, interrupted or ended for that (docs/model-trouble.md)."""
+"""Seconds of silence after which an agent may be woken, interrupted or ended (docs/model-trouble.md)."""
 ENDED_S: Final = 30.0
-"""What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
+"""Seconds that the end of an attempt may take: the grace of its turn, and a ladder."""
 STARTED_S: Final = 1.0
-"""How much earlier than its program a turn may begin."""
+"""Seconds by which a turn may begin before its program."""
 OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
     "completed": frozenset({"CLOSED"}),
     "failed": frozenset({"FAILED"}),
@@ -75,30 +75,30 @@ OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
 
 
 class TaskState(msgspec.Struct):
-    """What is on record of one task: its entity, its state, and who holds it."""
+    """A task as it is on record: its id, its state, and its holder."""
 
     entity_id: str
     name: str
-    """In its plan. Every run of that has one of this name."""
+    """Name in its plan; each run of the plan has a task of this name."""
     state: str
     holder: str = ""
     run_id: str = ""
-    """Its newest run."""
+    """Id of its newest run."""
     excused: bool = False
-    """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
+    """Whether the task needs no work of its own: its subtasks do it, or an orphan counts as done by policy."""
     unclaimed: bool = False
-    """It was closed, under the supervisor of now, as one whose plan nobody goes on with: it is on its branch."""
+    """Whether it was closed under this supervisor as a task of a plan that nobody continues: its work is on its
+    branch."""
     unmerged: bool = False
     """The same, under any supervisor."""
     before: str = ""
-    """The state that it left last, and when."""
+    """The state before, and the time of the change."""
     left_s: float = 0.0
 
 
 class TaskChecker:
-    """The work side of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how
-    long it may take until what an end leaves behind is let go of, on record, by the clock *now*; *archive*: the run has
-    one."""
+    """Tasks, runs, jobs and workers of one run. *say* reports a violation; *bound_s* is how long something may be held
+    after its end; *now* is the run's clock; *archive*: the run has one."""
 
     def __init__(
         self,
@@ -121,25 +121,25 @@ class TaskChecker:
         self._archive = ArchiveChecker(say) if archive else None
         self._task_scripts = task_scripts
         self._tasks: dict[str, TaskState] = {}
-        """By the task's name in its plan: those of the newest run of that."""
+        """Tasks of the newest run of each plan, by name."""
         self._books: dict[str, TaskState] = {}
-        """By entity: a task, or its run."""
+        """Tasks by the id of the task or of its run."""
         self._by_stream: dict[str, dict[str, TaskState]] = {}
-        """By the task's name, and by the workstream that it was born in."""
+        """Tasks by name and workstream."""
         self._moved: dict[str, int] = {}
-        """With which record a plan that was run moved its workstream last."""
+        """Sequence number of the last record by which a plan run moved its workstream."""
         self._resumed: dict[str, str] = {}
-        """The workstream that each one resumes."""
+        """The workstream that each workstream resumes."""
         self._states: dict[str, tuple[str, str]] = {}
-        """Kind and state of every entity of the work side."""
+        """Kind and state of each entity."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
         self.checkpoints = CheckpointChecker(say, task_scripts, workspaces)
         self.lost_processes = False
-        """Some process may live that nobody can end: its warden was lost."""
+        """Whether a process may live that cannot be ended, since its shim was lost."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
-        """Another supervisor."""
+        """Note another supervisor."""
         self.leases.started()
         self.metadata.ended()
         self.conservation.ended()
@@ -148,7 +148,7 @@ class TaskChecker:
             book.unclaimed = False
 
     def ended(self, how: str) -> None:
-        """It was killed, gave up without its disk, or closed in order."""
+        """Note the end of the supervisor: killed, given up without its disk, or closed in order."""
         if how != "closed":
             self.checkpoints.supervisor_lost()
         if how != "gave up":
@@ -162,18 +162,18 @@ class TaskChecker:
                 self._archive.killed()
 
     def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
-        """A file of the archive of that name holds these."""
+        """Take in a file of the archive."""
         assert self._archive is not None
         self._archive.preserved(name, records)
 
     def disk_was_down(self, seconds: float) -> None:
-        """Nothing could be recorded for so long."""
+        """Note that nothing could be recorded for so many seconds."""
         self.leases.delayed(seconds)
         self.metadata.delayed(seconds)
         self.conservation.delayed(seconds)
 
     def slept(self, seconds: float) -> None:
-        """Nothing could be done for so long."""
+        """Note that nothing could be done for so many seconds."""
         self.leases.delayed(seconds)
         self.metadata.delayed(seconds)
         self.conservation.delayed(seconds)
@@ -181,17 +181,17 @@ class TaskChecker:
 
     # ------------------------------------------------------------------ what is asked
     def planned(self, plan: Plan) -> None:
-        """The host has a plan run."""
+        """Note a plan that the host runs."""
         tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
         self._plans[plan.workstream] = (plan, tasks)
         self.metadata.planned(plan)
 
     def has_closed(self, session_id: str) -> bool:
-        """Whether a task that this session holds is closed."""
+        """Whether a closed task is held by that session."""
         return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
 
     def plan_ended(self, results: Iterable[TaskResult], now_s: float) -> None:
-        """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
+        """Check the results of a plan: outcomes and sessions are those on record."""
         results = list(results)
         stream = self._workstream_of([one.id for one in results])
         for one in results:
@@ -215,8 +215,8 @@ class TaskChecker:
                 self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
 
     def _workstream_of(self, names: Iterable[str]) -> str:
-        """The workstream that a plan of these tasks, which is over just now, was on: a plan may go on with what an
-        earlier one had left, and other plans, of tasks with these names, may have come and gone meanwhile."""
+        """The workstream of a plan that has just ended. A plan may continue what an earlier one left, and other plans
+        with tasks of these names may have run meanwhile."""
         streams = {stream for name in names for stream in self._by_stream.get(name, ())}
         for stream, before in self._resumed.items():  # oldest first; one that found everything closed has no tasks
             if before in streams:
@@ -224,7 +224,7 @@ class TaskChecker:
         return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
 
     def _check_merged(self, book: TaskState) -> None:
-        """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
+        """Check that the work of a task that counts as done is merged, also if its plan was not continued."""
         workspaces, task_script = self.checkpoints.workspaces, self._task_scripts.of(book.name)
         if task_script is None or not workspaces.worktrees:
             return
@@ -235,7 +235,7 @@ class TaskChecker:
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
     def _was_closed_before(self, book: TaskState, stream: str) -> bool:
-        """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md)."""
+        """Whether the task was closed in a run that this one resumes, so that it counts as done (docs/plans.md)."""
         streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
             stream = self._resumed.get(stream, "")
@@ -244,12 +244,12 @@ class TaskChecker:
         return False
 
     def shown(self, planned: Collection[str], known: Collection[str]) -> None:
-        """The host was shown the tasks that wait to be approved before they are begun; those on record are *known*."""
+        """Check the list of tasks that wait for approval against *known*, those on record."""
         if set(planned) != set(known):
             self._say("honest_ends", "run", f"{sorted(planned)} are said to be planned, on record {sorted(known)} are")
 
     def answered(self, name: str, state: str) -> None:
-        """The host was told, as the answer to a command, that a task has come to that state."""
+        """Check the state that an operator's command returned."""
         book = self._tasks.get(name)
         if book is None or not (state in FINAL or book.state in FINAL) or book.state == state:
             return
@@ -260,7 +260,7 @@ class TaskChecker:
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float) -> None:
-        """This happened at that time, and is durable."""
+        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
         record = one.record
         if self._archive is not None:
             self._archive.wrote(one)
@@ -286,7 +286,7 @@ class TaskChecker:
             self._run(record)
 
     def _worker(self, record: LifecycleEvent) -> None:
-        """Whoever begins a plan, or goes on with it, has workers for it first."""
+        """Note that the plan of a worker is begun or continued."""
         if record.outcome == "born":
             stream = str(record.metadata["workstream"])
             books = (by_stream.get(stream) for by_stream in self._by_stream.values())
@@ -301,7 +301,7 @@ class TaskChecker:
             self.checkpoints.wrote(record, book.name, task)
 
     def _config(self, name: str) -> TaskConfig | None:
-        """What the plan says of that task; nothing of one that somebody split another one into."""
+        """Configuration of a task; ``None`` for one that an operator split off."""
         plan = self._plans.get(name.partition("t")[0])
         return plan[1].get(name) if plan is not None else None
 
@@ -323,7 +323,7 @@ class TaskChecker:
 
     # ------------------------------------------------------------------ what the world sees
     def attempt_began(self, task_script: TaskScript, attempt: Attempt) -> None:
-        """An agent begins to work on a task: it may, and nobody else does."""
+        """Check that an agent may begin to work on a task, and that no other does."""
         book = self._tasks.get(task_script.name)
         if book is None:
             self._say(
@@ -350,14 +350,15 @@ class TaskChecker:
                 self._say("dependency_satisfaction", name, f"is worked on, but {needed} is {state}")
 
     def _needs(self, tasks: Mapping[str, TaskConfig], name: str) -> Iterable[str]:
-        """What it depends on, and what those depend on that it is a part of."""
+        """Names of the tasks on which a task, or the task it is a part of, depends."""
         for task in tasks.values():
             if task.id == name or (task.subtasks and name.startswith(f"{task.id}s")):
                 yield from task.depends_on
 
     # ------------------------------------------------------------------ in the end
     def settled(self) -> None:
-        """Every plan is over: so is everything that was begun for it, and the world bears out what is said of it."""
+        """Check the end of the run, when every plan is over: everything has ended, and the world agrees with the
+        results."""
         for entity_id, (kind, state) in self._states.items():
             if state not in SETTLED[kind]:
                 self._say("nothing_lost", entity_id, f"is {state} when its plan is over")
@@ -381,7 +382,7 @@ class TaskChecker:
                 self._say("completion_requirement", task.id, f"is closed; its merges were {task_script.merged}")
 
     def _check_whole(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
-        """What was split by its plan is looked at as a whole, when its parts are done."""
+        """Check that a task that its plan split was accepted as a whole."""
         if (
             book.state == "CLOSED"
             and task.subtasks
@@ -394,8 +395,8 @@ class TaskChecker:
             )
 
     def check_expected(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
-        """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
-        much, and are watched so; but in a plan whose worker was lost with what it had, which is another one's then."""
+        """Check, when nothing interfered, that every task ended as expected; except in a plan that lost a worker with
+        its tasks."""
         for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.heartbeats.lost_tasks]:
             given_up_s = self._given_up_s(tasks)
             for task in tasks.values():
@@ -406,13 +407,13 @@ class TaskChecker:
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
     def _given_up_s(self, tasks: Mapping[str, TaskConfig]) -> float:
-        """Since when nobody wants what is still under way: a critical task has failed (docs/work.md)."""
+        """Time since which other tasks are unwanted: a critical task has failed (docs/work.md)."""
         critical = (self._tasks.get(name) for name, task in tasks.items() if task.critical)
         return min((one.left_s for one in critical if one is not None and one.state == "FAILED"), default=inf)
 
     def _check_times(self, plan: Plan, task: TaskConfig, given_up_s: float) -> None:
-        """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long, or since its
-        plan is given up."""
+        """Check that an agent that hangs is ended when its time is over and not before, except after long silence, or
+        when its plan is given up."""
         task_script = self._task_scripts.of(task.id)
         if task_script is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
             return
@@ -428,7 +429,7 @@ class TaskChecker:
                 self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
 
     def _check_sessions(self, task: TaskConfig) -> None:
-        """What passes is tried again in the same session; another claim has another one."""
+        """Check that a passing error is tried again in the same session, and another claim in another session."""
         task_script = self._task_scripts.of(task.id)
         for one, other in pairwise(task_script.attempts if task_script is not None else ()):
             same = one.session_id == other.session_id
