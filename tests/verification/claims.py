@@ -1,5 +1,5 @@
-"""Many workers and many more tasks: workers fall silent, come back, or are never heard again, and supervisors are
-killed; no task is lost, and none is ever held twice.
+"""Many workers claim many more tasks, while workers fall silent or are lost and supervisors are killed: no task is
+lost, and none is ever held twice.
 
 What runs is the production engine; agents are functions that take their time. Who holds what is on books of its own,
 made of durable records and of what the agents see: nothing here asks the backlog. The oracle checks the rest, the
@@ -34,21 +34,21 @@ __all__ = ["ClaimChecker", "Claims", "simulate_claims"]
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
 WORK_S: Final = (5.0, 120.0)
-"""What an attempt takes, in silence: an agent that says nothing for 90 s is woken up, and asked to stop after that."""
+"""Seconds of an attempt, during which the agent sends nothing: after 90 s it is woken, and then asked to stop."""
 KILLED_S: Final = (60.0, 600.0)
-"""How long a supervisor lives that is to be killed."""
+"""Seconds that a supervisor lives that is to be killed."""
 SILENT: Final = 1 / 400
-"""How likely a worker falls silent after a beat, for a time after which it has been lost ..."""
+"""Probability that a worker falls silent after a heartbeat, long enough to be lost."""
 SILENT_S: Final = (95.0, 175.0)
 GONE: Final = 1 / 1_200
-"""... and how likely it is never heard again."""
+"""Probability that a worker is never heard again."""
 HORIZON_S: Final = 1e6
 Say = Callable[[str, str, str], None]
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run: the tasks that were closed, how often one was claimed, how often workers fell silent, were
-    lost, came back and were replaced; and the run itself."""
+    """Result of a run: closed tasks, claims, and how often workers fell silent, were lost, came back and were
+    replaced."""
 
     workers: int
     tasks: int
@@ -63,24 +63,25 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimChecker:
-    """Who holds what, by durable records alone. *say* reports a law that was broken: its name, whose, and the words."""
+    """Holders of tasks by durable records alone. *say* reports a violation: the invariant, the entity, and the
+    message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._task_of: dict[str, str] = {}
         self._held: dict[str, str] = {}
-        """The job that runs of a task."""
+        """The running job of each task."""
         self._tokens: dict[str, int] = {}
         self._of_worker: dict[str, set[str]] = {}
         self._slots: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self.closed: set[str] = set()
-        """The tasks that are closed, by name."""
+        """Names of closed tasks."""
         self.events: dict[str, int] = {}
-        """How often workers and jobs made each move."""
+        """Number of moves of workers and jobs, by event."""
 
     def wrote(self, batch: Sequence[Append]) -> None:
-        """These are durable from now on."""
+        """Take in a durable batch."""
         for one in batch:
             match one.record.entity_type:
                 case "task":
@@ -140,7 +141,7 @@ class ClaimChecker:
 
 
 class _Host:
-    """Runs the plan on one supervisor after the other, kills them, and has workers fall silent."""
+    """Runs the plan on one supervisor after the other, kills them, and lets workers fall silent."""
 
     last_arrival_s = inf
 
@@ -169,7 +170,7 @@ class _Host:
             self._check_done()
 
     def _check_done(self) -> None:
-        """Every task is closed, and somebody has worked on it to the end."""
+        """Check that every task is closed and was worked on to the end."""
         say, closed = self._world.oracle.violated, self.holders.closed
         for task in self._plan.tasks:
             if task.id not in closed:
@@ -182,7 +183,7 @@ class _Host:
         self._world.kill()
 
     async def _heartbeat(self, pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-        """Beats, is silent for a while and beats again, or is never heard again."""
+        """Send heartbeats, fall silent for a while and go on, or fall silent for good."""
         random, number = self._random.below(worker_id, self._world.lives), 0
         while pool.beat(worker_id):
             number += 1
@@ -194,7 +195,7 @@ class _Host:
 
 
 class _Bench:
-    """Where agents work: what each of them sees of the others."""
+    """Workplace of the agents: what each of them sees of the others."""
 
     def __init__(self, random: KeyedRandom) -> None:
         self._random = random
@@ -231,7 +232,7 @@ def simulate_claims(
     on_line: Callable[[str], None] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Claims:
-    """*workers* workers take *tasks* tasks, while *kills* supervisors are killed; what became of that.
+    """Let *workers* workers claim *tasks* tasks, while *kills* supervisors are killed.
 
     Args:
         tell: hears every line of the trace as it comes.
@@ -268,7 +269,7 @@ def _drawn(seed: int) -> Drawn:
 
 
 def _plan(random: KeyedRandom, workers: int, tasks: int) -> Plan:
-    """Every role has workers; one task in five depends on one before it, one in ten owns a file that others own."""
+    """Make the plan: every role has workers; one task in five depends on one before it, one in ten shares a file."""
     return Plan(
         agents={AGENT: AgentConfig(adapter="command", command=("true",))},
         workers={f"w{number}": WorkerConfig(slots=1, roles=_roles(number)) for number in range(workers)},
@@ -277,7 +278,7 @@ def _plan(random: KeyedRandom, workers: int, tasks: int) -> Plan:
 
 
 def _roles(number: int) -> tuple[str, ...]:
-    """All of them, or, of every other worker, two."""
+    """Draw the roles of a worker: all of them, or, for every other worker, two."""
     return ROLES if number % 2 == 0 else (ROLES[number // 2 % 4], ROLES[(number // 2 + 1) % 4])
 
 

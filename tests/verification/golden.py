@@ -1,8 +1,4 @@
-"""The golden runs: digests that are kept with the code, so that a change of what the runtime does is seen, and meant.
-
-They hold for this code on the locked versions of what it is made of: another release of anyio or trio may take its
-steps in another order. ``python -m tests.verification prove --write-golden`` writes them anew.
-"""
+"""Golden runs: digests kept with the code, so that every change of behaviour is seen and must be meant."""
 
 from __future__ import annotations
 
@@ -22,13 +18,13 @@ __all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs"
 
 GOLDEN_SEED = 1
 LEFT_OUT = frozenset({"day", "swarm"})
-"""One is too long, and the other is what a soak runs."""
+"""Scenarios without golden runs: one is too long, the other is run by soaks."""
 SCHEDULES = (Schedule.SHUFFLE, Schedule.TRIO)
 HEADER = "# Digests by scenario and schedule, written by `python -m tests.verification prove --write-golden`.\n"
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the golden runs. ``differing``: the line that runs one, to what is wrong with it."""
+    """Comparison of the golden runs. ``differing``: the command of a run, and what is wrong with it."""
 
     scenarios: int
     runs: int
@@ -36,7 +32,7 @@ class Golden(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def golden() -> list[str]:
-    """The golden scenarios, by name."""
+    """Names of the golden scenarios."""
     return [name for name in library() if name not in LEFT_OUT]
 
 
@@ -51,18 +47,18 @@ def runs() -> list[RunRequest]:
 
 
 def kept() -> dict[str, dict[str, str]]:
-    """The digests that are kept: scenario to schedule to digest."""
+    """Read the kept digests: scenario to schedule to digest."""
     text = place().read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def digest_of(wanted: RunRequest) -> str:
-    """The digest of one run, in whichever process."""
+    """Digest of one run, in any process."""
     return simulate(wanted.draw()).digest
 
 
 def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, str | TaskFailed], bool]:
-    """Run them all; their digests, and false if Ctrl-C came first."""
+    """Run all golden runs; return their digests, and false if Ctrl-C came first."""
     found: dict[RunRequest, str | TaskFailed] = {}
 
     def done(wanted: RunRequest, digest: str | TaskFailed) -> None:
@@ -74,7 +70,7 @@ def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, s
 
 
 def compared(found: dict[RunRequest, str | TaskFailed]) -> Golden:
-    """What was found, held against what is kept."""
+    """Compare digests with the kept ones."""
     was = kept()
     differing = {}
     for wanted, digest in found.items():
@@ -85,7 +81,7 @@ def compared(found: dict[RunRequest, str | TaskFailed]) -> Golden:
 
 
 def write(found: dict[RunRequest, str | TaskFailed]) -> Path:
-    """Keep these digests; where. A run that failed has none."""
+    """Write the digests and return the path. A run that failed has none."""
     lines = [HEADER]
     for name in golden():
         own = {one.schedule: digest for one, digest in found.items() if one.name == name and isinstance(digest, str)}
@@ -96,5 +92,5 @@ def write(found: dict[RunRequest, str | TaskFailed]) -> Path:
 
 
 def place() -> Path:
-    """Where the digests are kept."""
+    """Path of the kept digests."""
     return Path(__file__).with_name("golden.toml")

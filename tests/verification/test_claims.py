@@ -1,4 +1,4 @@
-"""Many workers and many tasks in simulation: what the run shows, and that its books would notice."""
+"""Claims of many tasks by many workers in simulation, and what the claim checker reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_seed_is_one_run() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what became of the run, and exits with 0 where nothing was violated."""
+    """The command prints the result, and exits with 0 where nothing was violated."""
     status = execute(verification, ["claims", "--workers", "4", "--tasks", "12", "--kills", "0", "--json"])
     told = json.loads(capsys.readouterr().out)
 
@@ -46,7 +46,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ------------------------------------------------------------------------------------------------ the books do notice
 class Log:
-    """Records of jobs and workers, one after the other, and what the books say of them."""
+    """Records of jobs and workers, and the checker's reports."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, str]] = []
@@ -83,7 +83,7 @@ class Log:
 
 
 def test_a_task_that_is_held_twice_is_noticed() -> None:
-    """A second claim while the first one stands."""
+    """A second claim of a task that is held is reported."""
     log = Log()
     log.take("j1", 1)
     assert log.broken == []
@@ -91,8 +91,8 @@ def test_a_task_that_is_held_twice_is_noticed() -> None:
     assert log.broken == ["one_holder"]
 
 
-def test_a_token_that_does_not_grow_is_noticed() -> None:
-    """The next claim of a task has a larger token, also after the first one was let go of."""
+def test_a_fencing_token_that_does_not_grow_is_noticed() -> None:
+    """The next claim of a task must have a larger fencing token, also after the first one was released."""
     log = Log()
     log.take("j1", 5)
     log.leave("j1")
@@ -100,8 +100,8 @@ def test_a_token_that_does_not_grow_is_noticed() -> None:
     assert log.broken == ["one_holder"]
 
 
-def test_a_worker_with_too_much_is_noticed() -> None:
-    """Three jobs in two slots."""
+def test_a_worker_with_more_jobs_than_slots_is_noticed() -> None:
+    """A third job of a worker with two slots is reported."""
     log = Log()
     for number, job in enumerate(("j1", "j2", "j3"), 1):
         log.take(job, number)
@@ -110,7 +110,7 @@ def test_a_worker_with_too_much_is_noticed() -> None:
 
 @pytest.mark.parametrize("state", ["idle", "shutdown"])
 def test_a_worker_that_leaves_with_a_job_is_noticed(state: str) -> None:
-    """Who goes to idle, or away, holds nothing."""
+    """A worker that becomes idle, or leaves, with a job is reported."""
     log = Log()
     log.take("j1", 1)
     log.receive("worker", "w", "whatever", "busy", state)

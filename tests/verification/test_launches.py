@@ -1,4 +1,4 @@
-"""LaunchChecker: a program that is started before its intent is durable, or beside another agent, is noticed."""
+"""The launch checker: a program that is started before its intent is durable, or beside another agent, is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.verification.records import record_of
 
 
 class Log:
-    """A session with two launches on record, and what the checker finds."""
+    """A session with two launches on record, and the checker's reports."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -36,7 +36,7 @@ def test_an_agent_beside_another_one_is_noticed() -> None:
 
 
 def test_a_terminal_runs_beside_its_agent() -> None:
-    """It is no agent, but a call of one."""
+    """A terminal of a tool call is not a second agent."""
     log = Log()
     log.spawned(7, "agent")
     log.spawned(8, "agent:t1:c1")

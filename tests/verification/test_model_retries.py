@@ -1,4 +1,4 @@
-"""The judge's record of models that fail: each way to break the law of one budget is noticed, and nothing else is."""
+"""The checker of model errors: every breach of the retry budget is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def heard(records: list[LifecycleEvent]) -> list[str]:
 
 
 @pytest.mark.parametrize("records", LAWFUL)
-def test_what_is_lawful_is_left_alone(records: list[LifecycleEvent]) -> None:
-    """Tries within the budget, requests that are noticed, and other prompts break nothing."""
+def test_tries_within_the_budget_are_not_reported(records: list[LifecycleEvent]) -> None:
+    """Tries within the budget, requests that were noticed, and other prompts are not reported."""
     assert heard(records) == []
 
 
 @pytest.mark.parametrize(("records", "words"), BROKEN, ids=range(len(BROKEN)))
-def test_each_breach_is_said(records: list[LifecycleEvent], words: str) -> None:
-    """One breach, one word, under the law's name."""
+def test_each_breach_is_reported(records: list[LifecycleEvent], words: str) -> None:
+    """Each breach gives one report, under the name of the invariant."""
     (said,) = heard(records)
     assert said.startswith("one_budget: ")
     assert words in said

@@ -1,4 +1,4 @@
-"""What the host was told is held against what is durable."""
+"""The reply checker: replies that disagree with durable records are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hearing(found: Found) -> ReplyChecker:
 def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
-    """A record of a session that is in *state* after it."""
+    """Append of a session that is in *state* after it."""
     record = record_of(
         "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
@@ -36,7 +36,7 @@ def session(
 
 
 def call(turn_id: str, number: int, event: str = "tool_started") -> Append:
-    """The first or the last record of a tool call."""
+    """Append of the first or the last record of a tool call."""
     record = record_of("turn", turn_id, event, metadata={"number": number, "call_id": f"n{number}"})
     return append_of(record, "RUNNING")
 
@@ -52,8 +52,8 @@ def violations(found: Found) -> list[tuple[str, str]]:
     return [(law, who) for law, who, _ in found]
 
 
-def test_an_abort_that_did_nothing(hearing: ReplyChecker, found: Found) -> None:
-    """Whoever was told that a session was aborted finds it stopped on record."""
+def test_an_abort_that_stopped_nothing_is_noticed(hearing: ReplyChecker, found: Found) -> None:
+    """A session that an abort reports as ended must be stopped on record."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.abort_answered(wanted, receipt("s", named="s"))
@@ -61,7 +61,7 @@ def test_an_abort_that_did_nothing(hearing: ReplyChecker, found: Found) -> None:
 
 
 def test_an_abort_that_was_carried_out(hearing: ReplyChecker, found: Found) -> None:
-    """A session that is stopped on record, and named by the receipt, satisfies the host."""
+    """A session that is stopped on record and named by the receipt is not reported."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
@@ -69,8 +69,8 @@ def test_an_abort_that_was_carried_out(hearing: ReplyChecker, found: Found) -> N
     assert found == []
 
 
-def test_a_receipt_that_leaves_somebody_out(hearing: ReplyChecker, found: Found) -> None:
-    """Whoever was stopped by an abort stands in its receipt."""
+def test_a_receipt_without_a_stopped_session_is_noticed(hearing: ReplyChecker, found: Found) -> None:
+    """A session that an abort stopped must be in its receipt."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
@@ -78,8 +78,8 @@ def test_a_receipt_that_leaves_somebody_out(hearing: ReplyChecker, found: Found)
     assert violations(found) == [("one_answer", "s")]
 
 
-def test_siblings_are_meant_unless_they_are_adopted(hearing: ReplyChecker, found: Found) -> None:
-    """Of those beside the target, the one that still has its parent must be stopped."""
+def test_siblings_must_be_stopped_unless_they_are_adopted(hearing: ReplyChecker, found: Found) -> None:
+    """Siblings must be stopped, except those that have another parent by then."""
     for one in ("p/a", "p/b", "p/c"):
         hearing.wrote(session(one, parent="p"), 0.0)
     wanted = hearing.want_abort("p/a", AbortScope.SIBLING)
@@ -90,11 +90,11 @@ def test_siblings_are_meant_unless_they_are_adopted(hearing: ReplyChecker, found
 
 
 @pytest.mark.parametrize(("joined", "by", "well"), [("p", "a1", True), ("p", "a2", False), ("p/t", "a1", False)])
-def test_who_ends_with_one_above_has_its_reasons(
+def test_a_session_may_end_with_an_ancestor_that_the_abort_joined(
     hearing: ReplyChecker, found: Found, joined: str, by: str, well: bool
 ) -> None:
-    """Two aborts of the siblings of one, which reach their parent too: the second one joins the end of that, and so of
-    those below it. One that joined the end of somebody else has told them nothing."""
+    """An abort may join the end of an ancestor, and so of the sessions below that; joining the end of another session
+    does not count."""
     for name in ("p", "p/s", "p/t"):
         hearing.wrote(session(name, parent=name.rpartition("/")[0] or None), 0.0)
     wanted = hearing.want_abort("p/t", AbortScope.SIBLING)
@@ -105,8 +105,8 @@ def test_who_ends_with_one_above_has_its_reasons(
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_call_that_goes_on(hearing: ReplyChecker, found: Found, closed: bool) -> None:
-    """A call whose abort was answered is closed on record."""
+def test_an_aborted_call_that_is_open_is_noticed(hearing: ReplyChecker, found: Found, closed: bool) -> None:
+    """A call whose abort was answered must be closed on record."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
     if closed:
@@ -116,10 +116,8 @@ def test_a_call_that_goes_on(hearing: ReplyChecker, found: Found, closed: bool) 
 
 
 @pytest.mark.parametrize("named", ["s:t1:c1", ""])
-def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(
-    hearing: ReplyChecker, found: Found, named: str
-) -> None:
-    """Those that the receipt says it has ended are closed on record; the others had returned, and are on their way."""
+def test_calls_that_an_abort_of_a_session_names_must_be_closed(hearing: ReplyChecker, found: Found, named: str) -> None:
+    """Calls that the receipt names must be closed on record; others had returned already."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s", AbortScope.TOOL)
     assert wanted.calls == ("s:t1:c1",)
@@ -129,7 +127,7 @@ def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(
 
 @pytest.mark.parametrize("stopped_by", [None, "a1"])
 def test_a_call_whose_session_ends_already(hearing: ReplyChecker, found: Found, stopped_by: str | None) -> None:
-    """It ends with its session, where that does not end by this very abort, which then has named the call."""
+    """A call may end with its session, unless that ends by this very abort, which names the call then."""
     hearing.wrote(session("s"), 0.0)
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
@@ -139,7 +137,7 @@ def test_a_call_whose_session_ends_already(hearing: ReplyChecker, found: Found, 
 
 
 def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
-    """It is on its way there before that, and has begun after its last one, until its turn is over."""
+    """A call has begun from its first record on, until its turn is over."""
     assert not hearing.has_begun("s:t1:c1")
     hearing.wrote(call("s:t1", 1), 0.0)
     hearing.wrote(call("s:t1", 1, "tool_completed"), 0.0)
@@ -148,7 +146,7 @@ def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
 
 
 def permission(event: str, **told: object) -> Append:
-    """A record of a permission of the turn ``s:t1``."""
+    """Append of a permission record of the turn ``s:t1``."""
     words = {"number": 1, "by": "operator", "option": "y", "asked": True, "within_s": 2.0, **told}
     record = record_of("turn", "s:t1", event, metadata=words)
     return append_of(record, "RUNNING")
@@ -169,8 +167,8 @@ def permission(event: str, **told: object) -> Append:
 def test_a_permission_is_answered_in_time(
     found: Found, at_s: float, slept_s: float, down_s: float | None, by: str, broken: bool
 ) -> None:
-    """Within its time from when it is durable that somebody is asked: the disk may have taken 7 s for that. What is
-    slept is nobody's time, and what a commit that failed has written is known once the disk has recovered."""
+    """The time for an answer starts when the request is durable, which may take the disk 7 s; sleeps do not count, and
+    a failed commit is known once the disk recovers."""
     now = 7.0
     hearing = ReplyChecker(lambda law, *words: found.append((law, *words)), lambda: now, lambda since_s: slept_s, 0.0)
     hearing.wrote(permission("PermissionRequested"), 0.0)
@@ -198,7 +196,7 @@ def _told(node: NodeReceipt) -> Receipt:
 def test_a_call_within_our_process_ends_alone(
     hearing: ReplyChecker, found: Found, adapter: str, broken: list[tuple[str, str]]
 ) -> None:
-    """Only a call that an agent of its own process runs may take its turn with it."""
+    """Only a call of an agent in its own process may end with its turn."""
     agent = call("s:a1", 1).record
     born = msgspec.structs.replace(
         agent, entity_type="agent", outcome="born", metadata={"session_id": "s", "adapter": adapter}
@@ -213,7 +211,7 @@ def test_a_call_within_our_process_ends_alone(
 def test_a_receipt_has_the_seconds_on_record(
     hearing: ReplyChecker, found: Found, took_s: float, broken: list[tuple[str, str]]
 ) -> None:
-    """The rung and the seconds of a receipt are those of the session's last record."""
+    """Stage and seconds of a receipt must be those of the session's last record."""
     last = session("s", "Stopped", ended=True, event="Ended", abort_id="a1")
     told = msgspec.structs.replace(last.record, metadata={"rung": "kill", "took_s": 2.0})
     hearing.wrote(msgspec.structs.replace(last, record=told), 0.0)

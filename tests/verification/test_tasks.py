@@ -1,4 +1,4 @@
-"""Tasks: how plans end is worked out beforehand, and what a task did that no record bears out is noticed."""
+"""The expected endings of plans, and the task checker: what no record bears out is reported."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ FAST = {"max_attempts": 3, "circuit_breaker": {"max_error_repeats": 9, "probes_m
         ((Try.PERMANENT, Try.DONE), 1, Ending("completed", 2, 1)),
     ],
 )
-def test_a_task_ends_as_it_must(ways: tuple[Try, ...], retries: int, ending: Ending) -> None:
-    """Attempts within a run, runs within the task's retries; a permanent error ends a run at once."""
+def test_the_ending_of_a_task_follows_from_its_tries(ways: tuple[Try, ...], retries: int, ending: Ending) -> None:
+    """Attempts are counted within a run, runs within the task's retries; a permanent error ends a run at once."""
     plan = make_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST)
     assert expected_endings(plan, scripts_of(w0t0=ways)) == {"w0t0": ending}
 
 
-def test_the_circuit_is_foretold() -> None:
-    """The same error once too often opens it; each probe is one attempt more, and costs no retry."""
+def test_the_ending_after_an_open_circuit_is_known() -> None:
+    """A repeated error too many opens the circuit; each probe is one more attempt, and costs no retry."""
     lifecycle = {"max_attempts": 9, "circuit_breaker": {"max_error_repeats": 1, "probes_max": 2}}
     plan = make_plan({"id": "w0t0", "max_retries": 0}, task_lifecycle=lifecycle)
     assert expected_endings(plan, scripts_of(w0t0=(Try.BUSY,))) == {"w0t0": Ending("failed", 4, 1)}
@@ -81,15 +81,15 @@ BEARING = SessionLimits(max_consecutive_errors=2, max_total_errors=3)
         ),
     ],
 )
-def test_a_session_that_gives_up_is_foretold(limits: SessionLimits, retries: int, ending: Ending) -> None:
-    """It has had all its tries then, and its run none that is left; the next claim has another session."""
+def test_the_ending_after_a_session_gave_up_is_known(limits: SessionLimits, retries: int, ending: Ending) -> None:
+    """A session that gives up ends its run; the next claim has another session."""
     plan = make_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST | {"max_attempts": 9})
     assert expected_endings(plan, scripts_of(w0t0=(Try.BUSY,) * 3 + (Try.DONE,)), limits) == {"w0t0": ending}
 
 
 @pytest.mark.parametrize(("way", "stable_after_s"), [(Try.BUSY, 5.0), (Try.HANGS, 0.0)])
-def test_when_a_session_gives_up_may_be_a_matter_of_time(way: Try, stable_after_s: float) -> None:
-    """Of how long an agent has to go well before its failures are in a row no more; and of who ends one that hangs."""
+def test_no_ending_is_expected_where_time_decides_if_a_session_gives_up(way: Try, stable_after_s: float) -> None:
+    """No ending is expected where time decides: how long an agent must go well, or who ends one that hangs."""
     plan = make_plan({"id": "w0t0", "timeout_s": 60.0}, task_lifecycle=FAST | {"max_attempts": 9})
     limits = replace(BEARING, stable_after_s=stable_after_s)
     assert expected_endings(plan, scripts_of(w0t0=(way,) * 3 + (Try.DONE,)), limits) is None
@@ -107,8 +107,9 @@ def test_when_a_session_gives_up_may_be_a_matter_of_time(way: Try, stable_after_
         ({"scope": "xl"}, 3),
     ],
 )
-def test_who_hangs_begins_again_within_the_attempt(said: dict[str, Any], begun: int | None) -> None:
-    """It is woken up, and asked to stop, before it is ended: unless its time is over before, that is no other try."""
+def test_an_agent_that_hangs_begins_again_within_the_attempt(said: dict[str, Any], begun: int | None) -> None:
+    """An agent that hangs is woken and asked to stop before it is ended, which begins the attempt anew, unless its time
+    is over before."""
     plan = make_plan({"id": "w0t0", "max_retries": 0, **said}, task_lifecycle=FAST | {"max_attempts": 2})
     failed = None if begun is None else {"w0t0": Ending("failed", 2 * begun, 1)}
     assert expected_endings(plan, scripts_of(w0t0=(Try.HANGS,))) == failed
@@ -119,7 +120,7 @@ def test_who_hangs_begins_again_within_the_attempt(said: dict[str, Any], begun: 
         assert woken == {"w0t0": Ending("completed", begun, 0)}
 
 
-def test_nobody_wakes_who_is_not_looked_at() -> None:
+def test_an_agent_without_snapshots_is_not_woken() -> None:
     """Without snapshots an agent that hangs is ended by the time-out of its turn alone."""
     plan, task_scripts = make_plan({"id": "w0t0"}), scripts_of(w0t0=(Try.HANGS, Try.DONE))
     assert expected_endings(plan, task_scripts) == {"w0t0": Ending("completed", 2, 0)}
@@ -142,7 +143,8 @@ def test_nobody_wakes_who_is_not_looked_at() -> None:
 def test_a_whole_that_is_rejected_has_failed(
     said: dict[str, Any], checks: tuple[bool, ...], approvals: tuple[bool, ...], ending: Ending, follows: str
 ) -> None:
-    """By its tests or by a person: it is claimed anew, if it may be, and what waits for a failure has one."""
+    """A whole that is rejected, by its tests or by a person, fails and is claimed anew, if it may be; tasks that wait
+    for a failure start."""
     whole = {"id": "w0t0", "max_retries": 0, "acceptance": [{"command": ["x"]}], **said}
     plan = make_plan(
         whole | {"subtasks": [{"id": "w0t0s0", "agent": "worker", "prompt": ""}]},
@@ -155,8 +157,8 @@ def test_a_whole_that_is_rejected_has_failed(
     assert (endings["w0t0"], endings["w0t1"].outcome) == (ending, follows)
 
 
-def test_what_depends_on_a_failure_is_blocked() -> None:
-    """A task whose dependency has failed is not tried; an optional one counts as skipped."""
+def test_a_task_that_depends_on_a_failure_is_blocked() -> None:
+    """A task whose dependency failed is blocked; an optional one counts as skipped."""
     plan = make_plan(
         {"id": "w0t0", "max_retries": 0},
         {"id": "w0t1", "depends_on": ["w0t0"]},
@@ -168,8 +170,8 @@ def test_what_depends_on_a_failure_is_blocked() -> None:
     assert [one.outcome for one in endings.values()] == ["failed", "blocked", "skipped", "completed"]
 
 
-def test_what_time_decides_is_not_foretold() -> None:
-    """A critical failure, a budget that runs out, and an agent that is looked after leave more than one way."""
+def test_no_ending_is_expected_where_time_decides() -> None:
+    """A critical failure, a retry budget that runs out, and a watched agent have more than one possible ending."""
     failing = scripts_of(w0t0=(Try.PERMANENT,))
     assert expected_endings(make_plan({"id": "w0t0", "critical": True}), failing) is None
     assert expected_endings(make_plan({"id": "w0t0"}, retry_budget={"share": 0.0, "least": 1}), failing) is None
@@ -178,7 +180,7 @@ def test_what_time_decides_is_not_foretold() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- books
 class _Checked:
-    """The books of one plan of two tasks, and what they found."""
+    """The checker of a plan of two tasks, and its reports."""
 
     def __init__(self, *tasks: dict[str, Any], worktrees: bool = False) -> None:
         self.found: list[tuple[str, str, str]] = []
@@ -234,8 +236,8 @@ class _Checked:
         return [law for law, *_ in self.found]
 
 
-def test_who_goes_on_with_a_plan_has_workers_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run of the plan has others, and tasks of its own."""
+def test_workers_belong_to_one_run_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker belongs to one run of a plan, whose tasks are continued."""
     checked, gone_on = _Checked(), list[set[str]]()
     monkeypatch.setattr(checked.books.checkpoints, "plan_continued", gone_on.append)
     for run in ("w0", "w0-2"):
@@ -250,8 +252,8 @@ def test_who_goes_on_with_a_plan_has_workers_for_it(monkeypatch: pytest.MonkeyPa
     assert gone_on == [{"task:w0t0", "task:w0t1"}, set()]
 
 
-def test_a_task_that_is_done_is_borne_out() -> None:
-    """Claimed, worked on, merged and closed, one after the other: nothing is found."""
+def test_a_task_that_was_done_is_not_reported() -> None:
+    """A task that is claimed, worked on, merged and closed is not reported."""
     checked = _Checked()
     for name in ("w0t0", "w0t1"):
         checked.claimed(name, by=name)
@@ -267,7 +269,7 @@ def test_a_task_that_is_done_is_borne_out() -> None:
 
 
 def test_work_that_nobody_holds_is_noticed() -> None:
-    """An agent that works on what is open, or on what another session holds, breaks a law."""
+    """Work on an open task, or on one that another session holds, is reported."""
     checked = _Checked()
     checked.work("w0t0")
     checked.claimed("w0t0", by="w0t0-2")
@@ -275,8 +277,8 @@ def test_work_that_nobody_holds_is_noticed() -> None:
     assert checked.broken == ["intent_before_effect", "intent_before_effect", "one_holder"]
 
 
-def test_work_before_its_time_is_noticed() -> None:
-    """Nobody works on a task before what it depends on is closed."""
+def test_work_before_the_dependencies_is_noticed() -> None:
+    """Work on a task before its dependencies are closed is reported."""
     checked = _Checked()
     checked.claimed("w0t1", by="w0t1")
     checked.work("w0t1")
@@ -284,7 +286,7 @@ def test_work_before_its_time_is_noticed() -> None:
 
 
 def test_a_task_that_nobody_has_done_is_noticed() -> None:
-    """Closed without an agent that has done it, without a merge; and another one left open."""
+    """A task that is closed without work or merge, and one that is left open, are reported."""
     checked = _Checked()
     checked.hear("w0t0", "closed", "CLOSED")
     checked.books.settled()
@@ -292,9 +294,9 @@ def test_a_task_that_nobody_has_done_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(("answered", "broken"), [(False, []), (True, ["completion_requirement"])])
-def test_work_that_nobody_merges_is_nobodys(answered: bool, broken: list[str]) -> None:
-    """What is done, and closed since nobody goes on with its plan, has no merge; where somebody hears that the plan is
-    over, it should have had one."""
+def test_a_task_of_an_abandoned_plan_may_be_closed_without_a_merge(answered: bool, broken: list[str]) -> None:
+    """A task of a plan that nobody continues may be closed without a merge, but not if the plan's caller gets the
+    result."""
     checked = _Checked()
     checked.claimed("w0t0", by="w0t0")
     checked.work("w0t0")
@@ -314,10 +316,10 @@ def test_work_that_nobody_merges_is_nobodys(answered: bool, broken: list[str]) -
         (True, "workstream:w0", ["completion_requirement"]),
     ],
 )
-def test_what_a_run_that_resumes_finds_closed_needs_no_merge_in_place(
+def test_a_task_that_a_resumed_run_finds_closed_needs_no_merge_in_place(
     worktrees: bool, resumes: str, broken: list[str]
 ) -> None:
-    """It counts as done, and its work is where it was done; what a worktree held would be on its branch still."""
+    """A task that a resumed run finds closed needs no merge, unless it was worked on in a worktree."""
     checked = _Checked(worktrees=worktrees)
     checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
     checked.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes=resumes)
@@ -336,9 +338,8 @@ def test_what_a_run_that_resumes_finds_closed_needs_no_merge_in_place(
         (False, True, False, ["completion_requirement"]),
     ],
 )
-def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool, broken: list[str]) -> None:
-    """What a run that resumes finds closed, and every other task that is told to be done, is where the work is for:
-    also what nobody was left to merge when it was closed."""
+def test_a_task_that_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool, broken: list[str]) -> None:
+    """A task that counts as done must be merged, also one that was closed when nobody continued its plan."""
     checked = _Checked(worktrees=True)
     workspaces = checked.workspaces
     checked.claimed("w0t0", by="w0t0")
@@ -361,7 +362,7 @@ def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool
 
 
 def test_what_is_merged_already_is_not_merged_again() -> None:
-    """Its supervisor did not live to say so: whoever merges it finds nothing to do, and is refused nothing."""
+    """A merge that was made before a kill is found by the next supervisor, which has nothing to merge."""
     task_scripts = scripts_of(w0t0=(Try.DONE,))
     task_script, workspaces = (
         task_scripts.of("w0t0"),
@@ -387,9 +388,9 @@ def test_what_is_merged_already_is_not_merged_again() -> None:
         ("w0-2", "aborted", "w0t0", 2),
     ],
 )
-def test_what_is_told_is_of_the_run_that_is_over(last: str, outcome: str, by: str, found: int) -> None:
-    """A plan goes on with what an earlier one had left, when another one of the same tasks has come and gone since:
-    what is said of them is held against that one's. What a recovery says of another one is no run of it."""
+def test_results_are_compared_with_the_run_that_has_ended(last: str, outcome: str, by: str, found: int) -> None:
+    """The results of a plan are compared with the tasks of the run that has just ended, not with a later or an earlier
+    run; a recovery does not count as a run."""
     checked = _Checked()
     checked.claimed("w0t0", by="w0t0")
     checked.hear("w0t0", "cancelled", "CANCELLED")
@@ -405,8 +406,8 @@ def test_what_is_told_is_of_the_run_that_is_over(last: str, outcome: str, by: st
     assert checked.broken == ["honest_ends"] * found
 
 
-def test_a_failure_is_told_as_a_dead_letter() -> None:
-    """Of the run that is over: another one of the same task may have said so."""
+def test_a_failed_task_must_be_a_dead_letter() -> None:
+    """A task that failed must be a dead letter on record, in the run that has ended."""
     checked = _Checked()
     born = {"name": "w0t0", "part_of": "", "workstream": "workstream:w0-2", "waiting_for": []}
     checked.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
@@ -419,7 +420,7 @@ def test_a_failure_is_told_as_a_dead_letter() -> None:
 
 
 def test_another_ending_is_noticed() -> None:
-    """A task that must be completed and is cancelled, and one that was tried too often."""
+    """A task with another outcome, or another number of attempts, than expected is reported."""
     checked = _Checked()
     checked.hear("w0t0", "cancelled", "CANCELLED")
     checked.hear("w0t1", "closed", "CLOSED")
@@ -436,8 +437,10 @@ def test_another_ending_is_noticed() -> None:
         (True, "CLOSED", 50.0, ["punctual"]),
     ],
 )
-def test_who_hangs_is_ended_with_its_plan(critical: bool, state: str, ended_s: float, broken: list[str]) -> None:
-    """Since a critical task has failed nobody wants the others; until then one that hangs has its time."""
+def test_a_task_that_hangs_may_be_ended_when_a_critical_task_failed(
+    critical: bool, state: str, ended_s: float, broken: list[str]
+) -> None:
+    """A task that hangs may be ended early only since a critical task has failed."""
     checked = _Checked({"id": "w0t0", "critical": critical}, {"id": "w0t1"})
     task_script = checked.task_scripts.of("w0t1")
     assert task_script is not None
@@ -452,8 +455,8 @@ def test_who_hangs_is_ended_with_its_plan(critical: bool, state: str, ended_s: f
 
 
 @pytest.mark.parametrize(("state", "broken"), [("idle", ["counted_right"]), ("busy", [])])
-def test_a_worker_that_is_lost_with_a_task_leaves_nothing_foretold(state: str, broken: list[str]) -> None:
-    """What it was at is another one's then; where it had nothing, every task ends as it had to."""
+def test_no_ending_is_expected_of_a_plan_that_lost_a_worker_with_a_task(state: str, broken: list[str]) -> None:
+    """No ending is expected of a plan that lost a worker with a task; a worker without tasks does not matter."""
     checked = _Checked()
     born = {"misses_max": 3, "workstream": "workstream:w0"}
     for was, event, now, told in (("", "Born", state, born), (state, "health_check_timeout", "lost", {"missed": 3})):
@@ -470,8 +473,8 @@ def test_a_worker_that_is_lost_with_a_task_leaves_nothing_foretold(state: str, b
 
 # ------------------------------------------------------------------------------------------------------ whole runs
 @pytest.mark.parametrize("seed", [2, 3, 4, 5, 6, 7])
-def test_plans_end_as_foretold(seed: int) -> None:
-    """Whole plans through the real runner: every task ends as what it met foretells, after as many attempts."""
+def test_plans_end_as_their_scripts_let_expect(seed: int) -> None:
+    """Plans through the real runner: every task ends as its script lets expect, after as many attempts."""
     report = simulate(named("works-alone").draw(seed))
     assert report.problems == ()
     assert any(name.startswith("run: ") for name in report.reached)
@@ -479,6 +482,6 @@ def test_plans_end_as_foretold(seed: int) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- killed
 @pytest.mark.parametrize("seed", [8, 14])
-def test_a_killed_plan_waits_and_lets_go_as_it_should(seed: int) -> None:
-    """What was blocked before it was followed is not ended by that; a parent's job leaves the worker that is dead."""
+def test_plans_of_killed_supervisors_go_on(seed: int) -> None:
+    """Plans whose supervisor is killed: blocked tasks go on, and jobs leave the dead workers."""
     assert simulate(named("killed-works").draw(seed)).problems == ()

@@ -1,7 +1,7 @@
 """Heartbeats of workers: those that the world sent, compared with workers that are lost, and back, on record.
 
-Only a worker that is registered and not shut down beats. One that has beaten is not lost before its looks have passed
-without a beat, and one that is silent for longer is; it is back only when it was heard again.
+Only a worker that is registered and not shut down sends heartbeats. A worker is lost when its checks have passed
+without a heartbeat, not before, and not much later; it is back only after another heartbeat.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What tasks, runs and jobs are born with, what their facts say, and when what they wait for is over: by the plan.
+"""Metadata of tasks, runs and jobs, and the ends of their waits, checked against the plan.
 
-The second account is made of the plan that the host drew and of durable records (docs/plans.md, docs/work.md, spec 000
-and 002). A wait is not over before its time; and in its time, where nothing is in its way: a delay between two tries,
-the subtasks of a task, tasks that another one is blocked on, and a job that a free worker could have.
+The account is made of the plan that the host drew and of durable records (docs/plans.md, docs/work.md, spec 000 and
+002). A wait ends neither early nor, where nothing is in its way, late: a delay between two tries, the subtasks of a
+task, tasks that another one is blocked on, and a job that a free worker could have.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Errors of models: what agents report of their tries, compared with what the runtime does then.
 
-A simulated agent counts its own tries, from 1, with nothing new in between; its count is the least that the runtime's
-can be. So none is on record that is larger than the budget and one more, of a permanent problem none but the first.
-Requests in vain are counted by the agent, too. And a prompt whose model failed for good is not given to anybody again.
+A simulated agent counts its own tries, from 1, since its last message; the runtime's count is at least that. So no
+count on record is larger than the budget plus one, and after a permanent error there is no second try. Requests without
+result are counted by the agent, too. A prompt whose model failed for good is not sent again.
 """
 
 from __future__ import annotations

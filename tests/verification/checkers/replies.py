@@ -1,7 +1,7 @@
 """Replies to aborts and to answers of permission requests, compared with durable records.
 
-Whoever asked for an abort, and got its receipt, finds on record what the receipt tells; a permission request is
-answered once and in time, and whoever answered it finds just that answer on record.
+The receipt of an abort must agree with the records. A permission request is answered once and in time, and an accepted
+answer is the one on record.
 """
 
 from __future__ import annotations

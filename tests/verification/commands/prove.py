@@ -1,4 +1,4 @@
-"""Command ``prove``: one seed, one run, everywhere; and the golden runs are what they were."""
+"""Command ``prove``: compare the digests of seeds between processes, and of the golden runs with the kept ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
 
 
 def _refuse_others(context: click.Context, golden: str) -> None:
-    """The golden runs are what they are: whoever says otherwise wants something else."""
+    """Refuse options that would change the golden runs."""
     for option in context.command.get_params(context):
         given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
         if given and option.opts[0] not in (golden, "--jobs", "--json"):

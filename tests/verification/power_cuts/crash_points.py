@@ -1,4 +1,5 @@
-"""One run of the power-loss experiment: a journal is written, its disk is cut at many points, and opened each time.
+"""A run of the power-loss experiment: write a journal, cut the power of its disk at many points, and open it each
+time.
 
 A run has a kind: the production journal on a disk that keeps its word, and perhaps fails and says so; on a disk whose
 syncs lie; or with a planted mistake, a control that must be caught. It is a function of its kind and its seed.
@@ -24,23 +25,23 @@ from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDi
 __all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "CutCounts", "Run", "Setup"]
 
 _LIVES: Final = 2
-"""How often a writer begins in a run: the second begins on what the first one's last power cut left."""
+"""Writers in a run: the second continues from the last power cut of the first."""
 _CUTS_PER_LIFE: Final = 128
-"""Many share what they left: work that is cut often is cheap to cut again, and new work meets new states."""
+"""Power cuts in the life of a writer: work that was done is cheap to cut again, and new work meets new states."""
 CUTS_PER_RUN: Final = _LIVES * _CUTS_PER_LIFE
 _BATCHES_PER_LIFE: Final = 6
 
 
 # ----------------------------------------------------------------------------------------------------- configurations
 class _Normal(apsw.Connection):
-    """A mistake: commits that do not wait for the disk."""
+    """Control: commits that do not wait for the disk."""
 
     def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
         return super().pragma(name, "normal" if name == "synchronous" else value, **more)
 
 
 class _Off(apsw.Connection):
-    """A mistake: nothing waits for the disk."""
+    """Control: nothing waits for the disk."""
 
     def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
         return super().pragma(name, "off" if name == "synchronous" else value, **more)
@@ -63,11 +64,11 @@ CONTROLS: Final = {
     "no sync reaches the disk": Setup(faults=DiskFaults(lie=1.0)),
 }
 _SOUND: Final = (Setup(), Setup(), _FAILING)
-"""What the figures are about: two disks in three work, one fails and says so."""
+"""Disks of the runs that count: two in three work, one fails and reports that."""
 
 
 class CutCounts(msgspec.Struct):
-    """What one run, or many, came to."""
+    """Counts of one run or of many."""
 
     runs: int = 0
     failed_runs: int = 0
@@ -86,7 +87,7 @@ class CutCounts(msgspec.Struct):
         return self.verdicts.get(verdict.name, 0)
 
     def add(self, other: CutCounts) -> None:
-        """Count what came after."""
+        """Add the counts of a cut or a run."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for verdict, times in other.verdicts.items():
@@ -111,7 +112,7 @@ LIES: Final = "a lying disk"
 
 # ------------------------------------------------------------------------------------------------------------ one run
 class Run:
-    """One seed: a plan, a disk to write on, and a machine that finds what was left."""
+    """The run of one seed: a plan, a disk to write on, and a machine that reads what is left."""
 
     def __init__(self, kind: str, seed: int, witness: Path | None) -> None:
         random = KeyedRandom(seed, kind)
@@ -143,7 +144,7 @@ class Run:
         return self.tally
 
     def _lives(self, life: int, cuts: int) -> bool:
-        """Write, and cut that work *cuts* times; whether one of the cuts left something to go on with."""
+        """Write, and cut the power *cuts* times; return whether a cut left something to continue from."""
         if cuts <= 0:
             return False
         random = self._random.below("life", life)
@@ -166,7 +167,7 @@ class Run:
 
     @property
     def _caught(self) -> bool:
-        """A control that was caught has served."""
+        """Note that a control was caught."""
         return self._kind in CONTROLS and self.tally.first_failure is not None
 
     def _written(self, random: KeyedRandom) -> list[tuple[int, int]]:
@@ -193,7 +194,7 @@ class Run:
         return survivors, there
 
     def _opened(self, survivors: Survivors, lines: Path | None) -> int | Comparison:
-        """What the opening finds. The same files have the same answer; what else it reads is not among them."""
+        """Open the journal. Equal files have equal results; nothing else is read."""
         key = survivors.key if lines is None else None
         if key is not None and key in self._known:
             return self._known[key]
@@ -205,7 +206,7 @@ class Run:
         return there
 
     def _lines(self, promised: int, draws: Random) -> Path | None:
-        """``transitions.jsonl``, which is never synced: half the time nothing of it survives, else a part of it."""
+        """Draw what is left of ``transitions.jsonl``, which is never synced: half the time nothing, else a part."""
         if self._witness is None:
             return None
         share = max(0.0, 2 * draws.random() - 1)
@@ -229,13 +230,13 @@ class Run:
 
 
 def _points(random: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
-    """Where to cut: three times in four after the opening, which takes up to half of the steps."""
+    """Draw the points to cut: three in four after the opening, which takes up to half of the steps."""
     first = [1 if random.happens(0.25, "early", number) else opened for number in range(cuts)]
     return sorted(random.integer(low, steps, "point", number) for number, low in enumerate(first))
 
 
 def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
-    """How many batches had been acknowledged when the disk had made *point* steps."""
+    """Batches that had been acknowledged when the disk had made *point* steps."""
     return acknowledged[bisect_right(acknowledged, point, key=lambda one: one[0]) - 1][1]
 
 

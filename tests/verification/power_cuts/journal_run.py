@@ -1,4 +1,4 @@
-"""A writer of the production journal on a simulated disk, and what must be found after the power went.
+"""A writer of the production journal on a simulated disk, and what must be found after a power cut.
 
 The plan of a run says every batch beforehand, and what the journal's tables hold after each; the writer follows it
 through whatever the disk does. Nothing here asks the journal's own code whether the journal is right: what is found is
@@ -27,14 +27,14 @@ _JOURNAL: Final = Path("/disk/journal.db")
 _ENTITIES: Final = 5
 _BATCH_MAX: Final = 4
 _OPENINGS_MAX: Final = 8
-"""How often a failing disk is tried before it heals."""
+"""Openings of a failing disk before it heals."""
 
 Row = tuple[Any, ...]
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
 class Plan:
-    """The batches of one run, and the rows of the journal after each number of them, from none to all."""
+    """Batches of one run, and the rows of the journal after each number of them."""
 
     def __init__(self, random: KeyedRandom, batches: int) -> None:
         self._seqs = dict.fromkeys((f"s{number}" for number in range(_ENTITIES)), 0)
@@ -83,13 +83,13 @@ class Plan:
             self.effects.append([tuple(row) for row in effects.values()])
 
     def batches_in(self, rows: int) -> int | None:
-        """How many whole batches *rows* records are; ``None`` if the last one is not whole."""
+        """Number of whole batches in *rows* records; ``None`` if the last one is not whole."""
         return self.counts.index(rows) if rows in self.counts else None
 
 
 # -------------------------------------------------------------------------------------------------------- the writer
 class Writer:
-    """Follows a plan on a disk; an error leaves the outcome unknown, so it looks before it goes on.
+    """Writes a plan to a disk. An error leaves the outcome unknown, so the writer looks at the disk before it goes on.
 
     ``acknowledged`` has, for every acknowledgement, the number of steps the disk had made, and of batches it was for.
 
@@ -106,10 +106,10 @@ class Writer:
         self._tries = 0
         self.acknowledged = [(0, there)]
         self.lost_alive = 0
-        """Acknowledged batches that were gone although the power never went."""
+        """Acknowledged batches that were gone without a power cut."""
 
     def write(self, batches: int) -> None:
-        """Until that many batches of the plan are there; then close, or die."""
+        """Write until so many batches of the plan are there; then close, or die."""
         while not self._written(batches):
             self._tries += 1
             if self._tries % _OPENINGS_MAX == 0:
@@ -137,7 +137,7 @@ class Writer:
         database.close()
 
     def _die(self, database: Database) -> None:
-        """As a killed process does: without another word to the disk."""
+        """Die as a killed process does, without another operation."""
         self._disk.killed = True
         with suppress(apsw.Error):
             database.close()
@@ -150,7 +150,7 @@ class Writer:
         return done
 
     def _recovered(self, database: Database) -> int:
-        """Look at the disk as a supervisor does that goes on: what is there is there, the rest is written again."""
+        """Look at the disk as a restarted supervisor does, and write what is missing."""
         database.recover()
         return self._found(database)
 
@@ -173,7 +173,7 @@ class Writer:
 
 # ------------------------------------------------------------------------------------------------------- the judgement
 class Comparison(Enum):
-    """What a power cut did."""
+    """Result of a power cut."""
 
     WHOLE = "all that was acknowledged, and at most one batch more"
     REFUSED = "the journal's opening names a damage"
@@ -182,7 +182,7 @@ class Comparison(Enum):
 
 
 def found(plan: Plan, disk: SimulatedDisk, jsonl: Path | None = None) -> int | Comparison:
-    """Open the journal of *disk* as production does: how many batches of *plan* it holds, exactly as they were written.
+    """Open the journal of *disk* as production does; return how many batches of *plan* it holds, exactly as written.
 
     ``Comparison.REFUSED`` if the opening names a damage, ``Comparison.WRONG`` if it should have.
     """
@@ -211,7 +211,7 @@ def _compared(plan: Plan, db: apsw.Connection) -> int | Comparison:
 
 
 def compare_with_plan(there: int | Comparison, acknowledged: int) -> Comparison:
-    """What *there* is worth to whom *acknowledged* batches were promised."""
+    """Compare what is *there* with the *acknowledged* batches."""
     if isinstance(there, Comparison):
         return there
     if there < acknowledged:

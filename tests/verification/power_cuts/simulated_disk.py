@@ -1,4 +1,4 @@
-"""A simulated disk under the real SQLite: a VFS of its own, and the few things the journal asks of files besides.
+"""A simulated disk under the real SQLite: a VFS, and the few other file operations of the journal.
 
 Every operation may fail as a disk does, by name and by chance. Every step that changes something is kept, so that the
 same work can be cut at each of its steps: a ``DurablePages`` that makes them anew knows what would survive there.
@@ -21,17 +21,17 @@ __all__ = ["DiskFaults", "SimulatedDisk"]
 
 
 class DiskFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How often an operation of each kind goes wrong, 0 to 1."""
+    """Probabilities that an operation of each kind fails, 0 to 1."""
 
     full: float = 0.0
-    """A write fails with ENOSPC, part of it done."""
+    """A write fails with ENOSPC, partly done."""
     read_error: float = 0.0
     write_error: float = 0.0
-    """A write fails with EIO, part of it done."""
+    """A write fails with EIO, partly done."""
     sync_error: float = 0.0
     """A sync fails with EIO, and what it did not write is lost."""
     lie: float = 0.0
-    """A sync says that it is done, and did nothing."""
+    """A sync reports success and does nothing."""
 
 
 class SimulatedDisk(Files):
@@ -58,7 +58,7 @@ class SimulatedDisk(Files):
         self.mount({})
 
     def mount(self, files: Mapping[str, bytes | bytearray]) -> None:
-        """Begin with *files*, all of them durable: the machine boots."""
+        """Start with *files*, all of them durable, as a machine boots."""
         self._boots += 1
         self.steps: list[Step] = []
         self._numbers = {name: number for number, name in enumerate(files)}
@@ -66,11 +66,11 @@ class SimulatedDisk(Files):
         self._views = [bytearray(content) for content in files.values()]
 
     def heal(self) -> None:
-        """No operation fails any more."""
+        """Stop all failures."""
         self.faults = DiskFaults()
 
     def unregister(self) -> None:
-        """Take its name back from SQLite; every connection must be closed."""
+        """Remove the VFS from SQLite; every connection must be closed."""
         self._vfs.unregister()
 
     # ------------------------------------------------------------------------------------------------- `Files`
@@ -114,7 +114,7 @@ class SimulatedDisk(Files):
         return None if number is None else self._views[number]
 
     def opened(self, name: str) -> tuple[int, bytearray]:
-        """The number and the content of *name*, which is made if it is not there."""
+        """Return number and content of *name*, which is created if it does not exist."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._views)
@@ -149,7 +149,7 @@ class SimulatedDisk(Files):
                 self._did(DurablePages.sync_names)
 
     def read(self) -> None:
-        """Something is read: this may fail."""
+        """Fail a read, if that fault strikes."""
         if (self.killed or self.faults.read_error) and self._strikes(self.faults.read_error, "read"):
             raise self._error()
 
@@ -174,7 +174,7 @@ class SimulatedDisk(Files):
         return self._error() if self._strikes(self.faults.write_error, "write") else None
 
     def _sync_goes_wrong(self, number: int | None) -> bool:
-        """Whether it did nothing and keeps quiet about it; an error if it says so."""
+        """Whether a sync did nothing and hides that; raises if it reports that."""
         if self._strikes(self.faults.sync_error, "sync"):
             if number is not None:
                 self._did(
@@ -190,14 +190,14 @@ _LOGS: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 
 
 class _Vfs(apsw.VFS):
-    """The disk as SQLite sees it. Names of methods, and what they return, are SQLite's."""
+    """The disk as a VFS of SQLite, which gives the methods' names and results."""
 
     def __init__(self, name: str, disk: SimulatedDisk) -> None:
         self._disk = disk
         super().__init__(name, base="")
 
     def excepthook(self, *error: object) -> bool:
-        """An error that SQLite keeps to itself, as that of a sync while a connection is closed."""
+        """Keep an error that SQLite hides, as that of a sync while a connection is closed."""
         return True
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> Any:
@@ -221,7 +221,8 @@ class _Vfs(apsw.VFS):
 
 
 class _File:
-    """An open file. SQLite on POSIX syncs the directory with a log's first sync, whoever made the log; so does this."""
+    """An open file. SQLite on POSIX syncs the directory with a log's first sync, whoever created the log; so does
+    this."""
 
     def __init__(self, disk: SimulatedDisk, name: str, flags: int) -> None:
         self._disk = disk
