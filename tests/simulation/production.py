@@ -27,7 +27,7 @@ HORIZON_S = 200_000.0
 
 
 class _VirtualWall:
-    """The wall clock: what the runtime takes from the system unless it is told otherwise."""
+    """Wall clock in virtual time, in place of the system's."""
 
     def time(self) -> float:
         return 1e9 + anyio.current_time()
@@ -43,12 +43,12 @@ async def _main(seed: int) -> simulated.Ran:
 
 
 def play(seed: int, schedule: Schedule) -> EngineResult[simulated.Ran]:
-    """A host, its agents and whatever disturbs them, for one seed of both."""
+    """Run a host, its agents and its disturbances, for one seed of both."""
     return run(partial(_main, seed), seed=seed, schedule=schedule, horizon_s=HORIZON_S)
 
 
 def digest(ran: EngineResult[simulated.Ran]) -> str:
-    """Steps, time, and every byte of the journal."""
+    """Digest of steps, time, and every byte of the journal."""
     if ran.value is None:
         return f"failed: {ran.error}"
     summed = hashlib.blake2b(repr((ran.steps, ran.time_jumps, ran.simulated_s)).encode(), digest_size=8)
@@ -58,7 +58,7 @@ def digest(ran: EngineResult[simulated.Ran]) -> str:
 
 
 def lines(seeds: Iterable[int]) -> list[str]:
-    """What the program prints."""
+    """Lines that the program prints."""
     return [f"{schedule} {seed} {digest(play(seed, schedule))}" for schedule in Schedule for seed in seeds]
 
 

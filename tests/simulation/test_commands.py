@@ -62,7 +62,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --------------------------------------------------------------------------------------------------------- one run
 def test_a_run_is_printed_for_people(run_command: RunCommand) -> None:
-    """One run: what was asked for, how it ended, what it took, and its digest."""
+    """The output of a run has the request, the result, measurements, and the digest."""
     status, out, err = run_command("--seed", 1, "--scenario", "quiet")
     assert (status, err) == (0, "")
     assert out.startswith("quiet, seed 1, ")
@@ -100,7 +100,7 @@ def test_the_trace_is_every_line(run_command: RunCommand) -> None:
 
 
 def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
-    """So many customers come, and their turns take so many hours."""
+    """The options set the number of customers and the hours of their turns."""
     status, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--sessions", 7, "--hours", 3, "--json")
     told = json.loads(out)
     assert status == 0
@@ -159,7 +159,7 @@ def test_bad_input_is_told_and_starts_nothing(run_command: RunCommand, arguments
 
 # ------------------------------------------------------------------------------------------------------- many runs
 def test_a_soak_adds_up(run_command: RunCommand) -> None:
-    """A soak tells the sum of its runs, what they reached and what not; by itself, that is no failure."""
+    """A soak prints the sums of its runs, what they reached and what not, which is no failure."""
     status, out, _ = run_command("soak", "--seeds", 3, "--scenario", "quiet", "--jobs", 1, "--json")
     told = json.loads(out)
     assert status == 0
@@ -169,7 +169,7 @@ def test_a_soak_adds_up(run_command: RunCommand) -> None:
 
 
 def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
-    """Whom an abort reached by a policy edge says nothing of aborts at that level."""
+    """An abort counts for the state of its target, not for nodes that it reached over a policy edge."""
     covered = coverage.Coverage()
     born = LifecycleEvent(
         seq=1,
@@ -206,7 +206,7 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
 def test_ctrl_c_prints_what_was_reached(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
 ) -> None:
-    """Nothing is violated by it: exit status 130."""
+    """An interrupt is no violation: exit status 130."""
 
     def pressed(self: Any, one: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -218,7 +218,7 @@ def test_ctrl_c_prints_what_was_reached(
 
 
 def test_an_interrupted_disk_is_no_failure(run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C before the controls have run: what was reached, and exit status 130."""
+    """Ctrl-C before the controls have run prints what was reached, with exit status 130."""
 
     def interrupt(*arguments: object) -> bool:
         return False
@@ -229,13 +229,13 @@ def test_an_interrupted_disk_is_no_failure(run_command: RunCommand, monkeypatch:
 
 
 def test_the_line_that_runs_it_again_has_every_digit() -> None:
-    """A time is written as it was asked for, not rounded."""
+    """A number is written as it was given, not rounded."""
     line = RunRequest(seed=1, hours=1.23456789012).line()
     assert line == "supervisor simulate --seed 1 --hours 1.23456789012"
 
 
 def test_a_failing_seed_of_a_soak_has_its_line(run_command: RunCommand, forbidden: None) -> None:
-    """Each failing seed is told with how to see it again."""
+    """Each failing seed is printed with the command that runs it again."""
     status, out, _ = run_command("soak", "--seeds", 2, "--first-seed", 5, "--scenario", "quiet", "--jobs", 1, "--json")
     assert status == 1
     lines = [one["reproduce"] for one in json.loads(out)["failing"]]
@@ -243,7 +243,7 @@ def test_a_failing_seed_of_a_soak_has_its_line(run_command: RunCommand, forbidde
 
 
 def test_a_simulator_that_fails_is_a_violation_of_its_seed(run_command: RunCommand) -> None:
-    """What a run raises is told as its seed's violation; the soak goes on."""
+    """An error of a run is reported as its seed's violation, and the soak goes on."""
     with patch("supervisor.simulation.search.soak.simulate", side_effect=RuntimeError("broken")):
         status, out, _ = run_command("soak", "--seeds", 2, "--jobs", 1, "--json")
     told = json.loads(out)
@@ -252,7 +252,7 @@ def test_a_simulator_that_fails_is_a_violation_of_its_seed(run_command: RunComma
 
 
 def test_a_shrunk_scenario_fails_by_itself(run_command: RunCommand, forbidden: None, tmp_path: Path) -> None:
-    """What is saved is run again by its file alone, and violates the same."""
+    """The saved file alone runs again, and violates the same invariant."""
     path = tmp_path / "small.toml"
     status, out, _ = run_command("shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path, "--json")
     told = json.loads(out)
@@ -268,7 +268,7 @@ def test_a_shrunk_scenario_fails_by_itself(run_command: RunCommand, forbidden: N
 def test_ctrl_c_ends_a_search_for_a_smaller_run(
     run_command: RunCommand, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What was reached is told and kept, and not tried again: exit status 130."""
+    """The result so far is printed and saved, and not run again: exit status 130."""
     run_until = shrink._run_until
 
     def pressed(*arguments: Any, **more: Any) -> Any:
@@ -300,7 +300,7 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
 def test_what_cannot_be_kept_is_told_before_the_work(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
 ) -> None:
-    """A shrunk scenario's file that cannot be written: bad input, with its name."""
+    """A file that cannot be written is bad input, with its name, before the work."""
     monkeypatch.setattr(shrink, "_run_until", None)
     (tmp_path / "folder.toml").mkdir()
     status, _, err = run_command("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
@@ -310,7 +310,7 @@ def test_what_cannot_be_kept_is_told_before_the_work(
 
 
 def test_a_try_to_write_changes_nothing(run_command: RunCommand, tmp_path: Path) -> None:
-    """Where the work comes to nothing, no empty file is left, and one that was there is as it was."""
+    """The check leaves no empty file, and does not change an existing one."""
     new, old, connection = tmp_path / "new.toml", tmp_path / "old.toml", tmp_path / "link.toml"
     old.write_text("kept")
     connection.symlink_to(tmp_path / "nowhere.toml")
@@ -323,7 +323,7 @@ def test_a_try_to_write_changes_nothing(run_command: RunCommand, tmp_path: Path)
 def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They belong to a working copy: an installed one may be for reading only."""
+    """Golden digests belong to a working copy; an installed one may be read-only."""
     monkeypatch.setattr(goldens, "place", lambda: tmp_path)
     monkeypatch.setattr(goldens, "digests", None)
     status, _, err = run_command("prove", "--write-golden")
@@ -332,7 +332,7 @@ def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(
 
 
 def test_a_seed_is_the_same_run_in_other_processes(run_command: RunCommand) -> None:
-    """Three fresh processes with three hash seeds tell the same digest."""
+    """Three fresh processes with three hash seeds have the same digest."""
     status, out, _ = run_command("prove", "--seeds", 1, "--scenario", "quiet", "--json")
     told = json.loads(out)
     assert (status, told["compared"], told["differing"]) == (0, 1, {})
@@ -340,7 +340,7 @@ def test_a_seed_is_the_same_run_in_other_processes(run_command: RunCommand) -> N
 
 
 def test_a_seed_that_differs_is_named(run_command: RunCommand, tmp_path: Path) -> None:
-    """An interpreter on which a run has another digest is told, with both."""
+    """An interpreter on which a run has another digest is reported with both digests."""
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho 4 another\n", encoding="utf-8")
     other.chmod(0o755)
@@ -366,7 +366,7 @@ def test_a_seed_that_differs_is_named(run_command: RunCommand, tmp_path: Path) -
 def test_an_interpreter_without_the_project_is_bad_input(
     run_command: RunCommand, tmp_path: Path, complaint: str, cause: str
 ) -> None:
-    """What does not run the simulator is no proof against it; the line that says why is told."""
+    """An interpreter that cannot run the simulator is bad input, with the line that says why."""
     other = tmp_path / "python"
     other.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{complaint}\nEND\nexit 1\n", encoding="utf-8")
     other.chmod(0o755)
@@ -390,7 +390,7 @@ def test_there_are_twenty_golden_scenarios_each_on_both_engines() -> None:
 
 # ------------------------------------------------------------------------------------------------------- the wiring
 def test_help_does_not_import_the_simulator() -> None:
-    """The command line starts at once: ``supervisor --help`` names the simulator and leaves it alone."""
+    """``supervisor --help`` names the simulator without importing it."""
     code = (
         "import sys; from supervisor.__main__ import main; sys.argv = ['supervisor', '--help']\n"
         "try: main()\nexcept SystemExit: pass\n"

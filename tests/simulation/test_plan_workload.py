@@ -1,4 +1,4 @@
-"""Plans of work in simulation: what tasks meet is drawn."""
+"""Plans of simulated runs: scripts of tasks are drawn from the faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_without_faults_nothing_is_in_the_way() -> None:
 
 @pytest.mark.parametrize("kind", ["work.busy", "work.permanent", "work.hangs", "work.crashes", "work.unknown"])
 def test_what_strikes_comes_first(kind: str) -> None:
-    """Tries that go wrong come before the one that does not, if there is one."""
+    """Tries that fail come before the one that succeeds, if there is one."""
     for seed in range(30):
         task_script = draw_task_script("w0t0", FaultPlan(KeyedRandom(seed), only=(f"{kind}@w0t0",)))
         assert task_script.ways[0] is not Try.DONE
@@ -38,7 +38,7 @@ def test_what_strikes_comes_first(kind: str) -> None:
 
 
 def test_the_last_way_goes_on() -> None:
-    """Every further try meets what the last one of the list met."""
+    """Every try after the last entry of a list meets that entry."""
     task_script = TaskScript("w0t0", (Try.BUSY, Try.DONE), checks=(False, True))
     assert [task_script.begin("w0t0", 0.0).way for _ in range(3)] == [
         Try.BUSY,
@@ -49,7 +49,7 @@ def test_the_last_way_goes_on() -> None:
 
 
 def test_sessions_know_their_task() -> None:
-    """A second session of a task, and one of a subtask, are told apart; a child session works on no task."""
+    """A second session of a task belongs to it, one of a subtask to the subtask; a child session works on no task."""
     task_scripts = TaskScripts()
     for name in ("w0t1", "w0t1s0"):
         task_scripts.add(TaskScript(name))
@@ -58,7 +58,7 @@ def test_sessions_know_their_task() -> None:
 
 
 def test_drawn_plans_hang_together() -> None:
-    """Whatever the seed: the plan is one, each of its tasks has an errand, and the same seed draws the same."""
+    """Whatever the seed, the plan is valid, each task has a script, and the same seed draws the same."""
     for seed in range(40):
         task_scripts, faults = TaskScripts(), FaultPlan(KeyedRandom(seed))
         plan = draw_plan(3, 6, KeyedRandom(seed).below("plan"), faults, task_scripts)

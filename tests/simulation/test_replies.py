@@ -1,4 +1,4 @@
-"""What a host was told of prompts and closes is compared with what is durable."""
+"""Replies to prompts and closes are compared with durable records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replies(found: Found) -> Replies:
 def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
-    """A record of a session that is in *state* after it."""
+    """Append of a session that is in *state* after it."""
     record = record_of(
         "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
@@ -37,7 +37,7 @@ def violations(found: Found) -> list[tuple[str, str]]:
 
 
 def test_a_close_that_did_nothing(replies: Replies, found: Found) -> None:
-    """Whoever was told that a session is closed finds its last record."""
+    """A session that is reported as closed must have its last record."""
     replies.wrote(session("s", "SessionComplete"))
     replies.close_answered("s")
     assert violations(found) == [("one_answer", "s")]
@@ -47,7 +47,7 @@ def test_a_close_that_did_nothing(replies: Replies, found: Found) -> None:
 
 
 def test_an_answer_that_nobody_gave(replies: Replies, found: Found) -> None:
-    """A prompt's answer is on record, with that outcome, and is given once; but for what a failed disk keeps back."""
+    """A result must be on record with its outcome, and is given once; except errors of a failed disk."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.prompt_answered("s", "failed", "", 1)
     assert found == []
@@ -64,7 +64,7 @@ def test_an_answer_that_another_record_gave(replies: Replies, found: Found, outc
 
 
 def test_an_answer_that_is_heard_by_others(replies: Replies, found: Found) -> None:
-    """Who comes back to a session hears how its last prompt ended, whoever had asked; they are told as well."""
+    """A result may be given to a caller that comes back to the session, and to the caller of the prompt."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.result_told("s", "failed", "", 1)
     replies.prompt_answered("s", "failed", "", 1)

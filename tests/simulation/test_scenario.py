@@ -1,4 +1,4 @@
-"""Scenarios that cannot be run: every one is told with its field, its value and the fix, before anything runs."""
+"""Scenarios that cannot be run are refused with field, value and fix, before anything runs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _written(folder: Path, text: str) -> Path:
     ],
 )
 def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
-    """The file, the field, the value, and what would be right."""
+    """The message has the file, the field, the value, and what would be right."""
     path = _written(tmp_path, text)
     with pytest.raises(BadScenario) as told:
         load(path)
@@ -154,7 +154,7 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
     ],
 )
 def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) -> None:
-    """Its name may become that of a file; its text is UTF-8."""
+    """The name of a scenario can be that of a file; its text is UTF-8."""
     path = tmp_path / "mine.toml"
     path.write_bytes(text)
     with pytest.raises(BadScenario) as told:
@@ -164,13 +164,14 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) ->
 
 @pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("a\0b.toml", "embedded null byte")])
 def test_a_path_of_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
-    """Whatever it is: with its name, and what would be right."""
+    """A path that is not a file is refused with its name, and what would be right."""
     with pytest.raises(BadScenario, match=f"cannot be read: {why}; give the path of a FILE.toml"):
         load(tmp_path / name)
 
 
 def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path) -> None:
-    """Where combinations are too many to be tried at loading, a seed finds it: that is no violation."""
+    """Where combinations are too many to be tried when loading, an invalid draw of a seed is bad input, not a
+    violation."""
     wake, stop = list(range(1, 12)), list(range(2, 13))
     text = f"settings.liveness.default = {{ wake = {{ any = {wake} }}, stop = {{ any = {stop} }}, kill = 20 }}"
     path = _written(tmp_path, text)
@@ -193,12 +194,12 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
     ],
 )
 def test_what_is_at_the_edge_is_no_mistake(tmp_path: Path, text: str) -> None:
-    """A choice among ranges, one customer, one way to have an agent, no faults: all of these can be run."""
+    """A choice among ranges, one customer, one way to run agents, and no faults are valid."""
     assert load(_written(tmp_path, text)).draw(1).name == "mine"
 
 
 def test_the_manual_says_which_fields_a_seed_may_draw() -> None:
-    """Those that take anything, and are checked for what it may be drawn as."""
+    """Fields that take choices of anything are checked for every value that may be drawn."""
     manual = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `load` \|(.*)", manual, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == {
@@ -227,7 +228,8 @@ load.customers = { any = [7] }
 
 
 def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
-    """So many of them as the shares say; what a lean does not name is as in the scenario, table by table."""
+    """As many seeds have a weighted profile as the shares say; what it does not name is as in the scenario, table by
+    table."""
     drawn = [load(_written(tmp_path, LEANING)).draw(seed) for seed in range(400)]
     few, many = ([one for one in drawn if one.load.customers == wanted] for wanted in (1, {"any": [7]}))
     assert 60 < len(few) < 140
@@ -238,12 +240,12 @@ def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
 
 
 def test_a_rate_is_taken_as_it_is_said() -> None:
-    """A kind that has one is on in every seed, at that rate and no other; all others are drawn."""
+    """A kind with a fixed rate is on in every seed, at that rate; the rates of others are drawn."""
     plans = [FaultPlan(KeyedRandom(seed), rates={"host.urgent": 0.125}) for seed in range(20)]
     assert {plan.rates["host.urgent"] for plan in plans} == {0.125}
     assert len({plan.rates["host.flood"] for plan in plans}) > 2
 
 
 def test_every_scenario_of_the_library_can_be_drawn() -> None:
-    """None of those that come with the program is bad."""
+    """Every scenario of the library is valid."""
     assert [named(name).draw(1).name for name in library()] == list(library())
