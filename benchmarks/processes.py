@@ -1,4 +1,4 @@
-"""What a warden costs: from spawn to the first output, from a kill to an empty tree, and its memory.
+"""Cost of a shim: from spawn to the first output, from a kill to an empty tree, and its memory.
 
 Run it with ``python -m benchmarks.processes [--short]``. Wall time on this machine; compare rows of one run, not runs.
 """
@@ -55,7 +55,7 @@ async def first_output(effort: Effort) -> list[float]:
     return taken
 
 
-async def without_warden(effort: Effort) -> list[float]:
+async def without_shim(effort: Effort) -> list[float]:
     """the same with anyio.open_process"""
     taken = []
     for _ in range(effort.spawns):
@@ -119,7 +119,7 @@ async def kill_one_by_one(effort: Effort) -> list[float]:
 
 
 async def memory_kb() -> dict[str, int]:
-    """Resident and proportional memory of one warden."""
+    """Resident and proportional memory of one shim."""
     async with ShimHost().spawn(launch("echo up; exec sleep 60")) as process:
         await process.receive()
         lines = Path(f"/proc/{process.shim_client.pid}/smaps_rollup").read_text().splitlines()  # noqa: ASYNC240
@@ -131,11 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     effort = SHORT if options(__doc__).parse_args(arguments).short else FULL
     print(f"{effort.spawns} processes one after another; {effort.trees} trees at once, {effort.rounds} times")
     for backend in BACKENDS:
-        for case in (without_warden, first_output, kill_one_by_one, kill_together):
+        for case in (without_shim, first_output, kill_one_by_one, kill_together):
             taken = sorted(anyio.run(case, effort, backend=backend))
             median, most = statistics.median(taken), taken[-1]
             print(f"{backend:8} {(case.__doc__ or '').strip():55} median {median:6.1f} ms, max {most:6.1f} ms")
-    print("one warden, kB:", anyio.run(memory_kb))
+    print("one shim, kB:", anyio.run(memory_kb))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ OPTIONS = ("role", "files", "fallback_agents", "critical", "optional", "scope", 
 
 
 def scenario(*more: str, load: str = "works = 1.0\ntasks = 1", kinds: str = "", customers: int = 1) -> Scenario:
-    """One customer with one plan of one task, without faults; *more*: lines of ``[world]``, and tables after it."""
+    """Customer with one plan of one task, without faults; *more*: lines of ``[world]``, and tables after it."""
     return parsed("race", SCENARIO.format(load=load, kinds=kinds, customers=customers, more="\n".join(more)))
 
 

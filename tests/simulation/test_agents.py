@@ -67,7 +67,7 @@ def with_jsonl(seed: int, *only: str, resumed: str = "") -> Talk:
 # ------------------------------------------------------------------------------------------- when nothing strikes
 @virtual
 async def test_acp_turns_without_faults(autojump_clock: MockClock) -> None:
-    """Whatever the seed: each turn ends well, each call is closed once, and the agent leaves when its input ends."""
+    """For every seed each turn ends well, each call is closed once, and the agent leaves when its input ends."""
     heard: Counter[type] = Counter()
     for seed in range(25):
         async with with_agent(seed) as talk:
@@ -261,7 +261,7 @@ async def test_a_closed_output(autojump_clock: MockClock) -> None:
     ],
 )
 async def test_output_that_breaks_the_protocol(autojump_clock: MockClock, kind: str, words: str) -> None:
-    """Whatever the seed chose to write, the codec ends the conversation and names what was wrong."""
+    """For every seed the codec ends the conversation and names what was wrong."""
     for seed in range(3 if kind == "process.huge_line" else 12):
         async with with_agent(seed, f"{kind}@s:a1:t1") as talk:
             await talk.ready()

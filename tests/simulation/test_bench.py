@@ -85,7 +85,7 @@ def test_a_percentile_is_the_nearest_rank(percent: int, expected: int) -> None:
 
 
 def test_what_never_happened_is_later_than_everything() -> None:
-    """Where two of four never happened, the median is a value, and the higher percentiles are ``None``."""
+    """If two of four never happened, the median is a value, and the higher percentiles are ``None``."""
     summary = summary_of([None, 1.23456, None, 0.5], 3)
     assert (summary.p50, summary.p90, summary.max, summary.never) == (1.235, None, None, 2)
 
@@ -103,7 +103,7 @@ def _record(seq: int, kind: str, entity: str, event: str = "", **more: Any) -> L
 
 
 def test_tokens_are_wasted_unless_their_turn_completes() -> None:
-    """One turn completes, one fails, and what is used between turns belongs to none."""
+    """A turn completes, another one fails, and what is used between turns belongs to none."""
     meter = CostMeter()
     for seq, (turn, status, tokens) in enumerate(
         [("s:t1", "SPAWNING", 10), ("s:t1", "COMPLETING", 5), ("s:t2", "SPAWNING", 100), ("s:t2", "FAILED", 1000)], 1
@@ -224,7 +224,7 @@ def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
 
 
 def test_a_curve_ends_at_the_share_of_what_happened() -> None:
-    """One of two never happened: the curve rises half of the way, and no further."""
+    """If one of two never happened, the curve rises half of the way, and no further."""
     heights = []
     for sample in ([1.0, 1.0], [1.0, None]):
         (curve,) = [line for line in figure("", "", [Panel("", "", {"a": sample})]).splitlines() if "V" in line][-1:]
@@ -246,7 +246,7 @@ def test_nothing_to_draw_is_said_so() -> None:
 
 # --------------------------------------------------------------------------------------------------- the command line
 def test_digests_that_were_written_verify(suite_file: Path, tmp_path: Path) -> None:
-    """What is written now is verified later, and files that are the same are written."""
+    """Digests that were written are verified later, and the same files are written again."""
     out = tmp_path / "out"
     assert _invoke("--suite", suite_file, "--write-digests", "--seeds", 1, "--jobs", 1, "--out", out).return_value == 0
     assert sorted(one.name for one in out.iterdir()) == ["small-storm.svg", "small.json"]

@@ -259,7 +259,7 @@ class SplitAndKill(Intruder):
 
 
 def test_a_task_that_is_blocked_at_a_take_over_has_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own turn, which no worker has taken up yet, is seen through before the subtask blocks the task."""
+    """The turn of the task, which no worker has taken up yet, is seen through before the subtask blocks the task."""
     monkeypatch.setattr(running, "RESTART_S", SplitAndKill.DOWN_S)
     free, blocked = WorkerPool.free, 0
     for seed in range(8):
@@ -313,7 +313,7 @@ class ResetRejected(Intruder):
 
 
 def test_a_run_that_is_reset_as_its_whole_is_rejected_rests() -> None:
-    """What the subtasks made is not accepted; a reset that comes too late does not begin the run anew."""
+    """The work of the subtasks is not accepted; a reset that comes too late does not begin the run anew."""
     whole, part = TaskScript("w0t0", checks=(False, True)), TaskScript(PART)
     host = type("Host", (ScriptedHost,), {"scripts": (whole, part)})
     race(scenario(FIFO).draw(1), resetter := ResetRejected(), whole_of_one_part(whole, part), host=host)
@@ -420,7 +420,7 @@ class MessageDone(Intruder):
 @pytest.mark.parametrize("at", ["now", "turn_end"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_a_message_opens_no_turn_once_its_task_is_closed(seed: int, at: str) -> None:
-    """It may open one while the task is done and not closed yet."""
+    """A message may open a turn while the task is done and not closed yet."""
     drawn = scenario("commit_s = [0.01, 0.5]", load="works = 1.0\ntasks = [1, 3]", kinds='"disk.slow"').draw(seed)
     race(drawn, operator := MessageDone(at))
     assert operator.delivered
@@ -469,7 +469,7 @@ def given_up(seed: int, kinds: str = "", rates: str = "", settings: str = "", *e
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_worker_of_a_plan_that_is_given_up_lets_go_of_no_job_that_runs(seed: int) -> None:
-    """Its record that it holds nothing comes after the end of every job that it held."""
+    """The record that a worker holds nothing comes after the end of every job that it held."""
     assert given_up(seed).faults == {"host.gives_up": 1}
 
 

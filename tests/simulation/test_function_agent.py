@@ -58,7 +58,7 @@ def _outcomes(run: Run) -> list[str]:
 
 @virtual
 async def test_functions_without_faults(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Whatever the seed, the turn succeeds with its text, and so do its child sessions."""
+    """For every seed the turn succeeds with its text, and so do its child sessions."""
     children = 0
     for seed in range(6):
         result, run = await _one_turn(tmp_path, seed, shape=FAMILY)

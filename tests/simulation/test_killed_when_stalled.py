@@ -98,7 +98,7 @@ LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDAT
     "at", ["Ended", "execution_timed_out", "retry_decided", "execution_failed", "retry_delay_elapsed"]
 )
 def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was on record, the try is judged once, charged once to a budget of one retry, and another session has
+    """At each of these records the try is judged once, charged once to a budget of one retry, and another session has
     the next try."""
     found, tries = killed(monkeypatch, at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
 

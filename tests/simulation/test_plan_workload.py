@@ -58,7 +58,7 @@ def test_sessions_know_their_task() -> None:
 
 
 def test_drawn_plans_hang_together() -> None:
-    """Whatever the seed, the plan is valid, each task has a script, and the same seed draws the same."""
+    """For every seed the plan is valid, each task has a script, and the same seed draws the same."""
     for seed in range(40):
         task_scripts, faults = TaskScripts(), FaultPlan(KeyedRandom(seed))
         plan = draw_plan(3, 6, KeyedRandom(seed).below("plan"), faults, task_scripts)

@@ -170,7 +170,7 @@ def test_a_path_of_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
 
 
 def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path) -> None:
-    """Where combinations are too many to be tried when loading, an invalid draw of a seed is bad input, not a
+    """If too many combinations keep loading from trying them all, an invalid draw of a seed is bad input, not a
     violation."""
     wake, stop = list(range(1, 12)), list(range(2, 13))
     text = f"settings.liveness.default = {{ wake = {{ any = {wake} }}, stop = {{ any = {stop} }}, kill = 20 }}"

@@ -29,7 +29,7 @@ from supervisor.simulation.search.smaller import REDUCIBLE, less, other_seed, pi
 
 @given(st.sets(st.integers(0, 40), max_size=6), st.integers(1, 41))
 def test_exactly_what_is_needed_is_left(needed: set[int], size: int) -> None:
-    """Where a failure needs all of some items, exactly those are left, in their order."""
+    """If a failure needs all of some items, exactly those are left, in their order."""
     items = list(range(size))
     wanted = needed & set(items)
 
@@ -97,7 +97,7 @@ def shrunk_of(patience: Callable[[], bool] = lambda: True) -> Shrunk:
 
 @pytest.mark.usefixtures("forbidden")
 def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
-    """One urgent message to one customer is left, and the file of it fails by itself."""
+    """An urgent message to one customer is left, and the file of it fails by itself."""
     shrunk = shrunk_of()
     assert shrunk.minimal
     assert shrunk.invariant == "bounded"

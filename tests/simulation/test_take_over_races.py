@@ -351,7 +351,7 @@ def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
 @pytest.mark.parametrize("verbs", [[Verb.REQUEUE], [Verb.REQUEUE, Verb.SPLIT]])
 @pytest.mark.parametrize(("attempts", "run"), [(3, "RETRYING"), (1, "CIRCUIT_OPEN")])
 def test_a_task_that_is_requeued_at_a_take_over_waits_for_its_delay(attempts: int, run: str, verbs: list[Verb]) -> None:
-    """Its next attempt waits for the whole delay, also where the rest of it is left to subtasks."""
+    """The next attempt waits for the whole delay, also where the rest of it is left to subtasks."""
     drawn, delayed = scenario("commit_s = 0.1", RESTART), 0
     for seed in range(20):
         ways = {"w0t0": (Try.BUSY, Try.HANGS, Try.DONE)}
@@ -401,7 +401,7 @@ class UnblockAtTakeOver(Intruder):
 
 
 def test_a_task_that_is_unblocked_at_a_take_over_goes_on_once() -> None:
-    """It is offered once, not both as what was left and as what was commanded."""
+    """The task is offered once, not both as what was left and as what was commanded."""
     drawn, jobs = scenario("commit_s = 0.1"), set[str]()
     for seed in range(20):
         names = dict.fromkeys(("w0t0", *OTHERS), (Try.HANGS, Try.DONE))
