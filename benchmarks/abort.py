@@ -4,8 +4,8 @@ Shapes: 100 x 100 sessions at rest, the same with every tenth in the middle of a
 aborted at scope SESSION from its root, in memory (until the receipt says that all has ended) and on disk (until the
 receipt says that it is durable). Beside it, in the same run and on the same backend: as many tasks, each in a cancel
 scope and task group of its own, in the same shape, cancelled from the root and joined; and, for the disk, the time in
-which the journal commits as many rows by itself, in batches as large as the journal writer's. asyncio does not end nested task
-groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
+which the journal commits as many rows by itself, in batches as large as the journal writer's. asyncio does not end
+nested task groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
 
 What waits for no disk is measured in process time, which a loaded machine does not stretch; what does, by the wall.
 Run: ``python -m benchmarks.abort [--rounds N] [--folder DIR] [--short]``.
