@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan
-from supervisor.policies.liveness import Liveness
 from supervisor.recovery.restore import VERIFIED
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
@@ -35,7 +32,7 @@ def scripts_of(**ways: tuple[Try, ...]) -> TaskScripts:
     return task_scripts
 
 
-# ------------------------------------------------------------------------------------------------------- foretold
+# ------------------------------------------------------------------------------------------------ expected endings
 FAST = {"max_attempts": 3, "circuit_breaker": {"max_error_repeats": 9, "probes_max": 0}}
 
 
@@ -56,120 +53,6 @@ def test_the_ending_of_a_task_follows_from_its_tries(ways: tuple[Try, ...], retr
     assert expected_endings(plan, scripts_of(w0t0=ways)) == {"w0t0": ending}
 
 
-def test_the_ending_after_an_open_circuit_is_known() -> None:
-    """A repeated error too many opens the circuit; each probe is one more attempt, and costs no retry."""
-    lifecycle = {"max_attempts": 9, "circuit_breaker": {"max_error_repeats": 1, "probes_max": 2}}
-    plan = make_plan({"id": "w0t0", "max_retries": 0}, task_lifecycle=lifecycle)
-    assert expected_endings(plan, scripts_of(w0t0=(Try.BUSY,))) == {"w0t0": Ending("failed", 4, 1)}
-
-
-BEARING = SessionLimits(max_consecutive_errors=2, max_total_errors=3)
-
-
-@pytest.mark.parametrize(
-    ("limits", "retries", "ending"),
-    [
-        (BEARING, 0, Ending("failed", 3, 2)),
-        (BEARING, 1, Ending("completed", 4, 3)),
-        (replace(BEARING, max_total_errors=4), 0, Ending("completed", 4, 3)),
-        (replace(BEARING, max_consecutive_errors=1), 2, Ending("failed", 3, 2)),
-        (replace(BEARING, max_consecutive_errors=4, stable_after_s=5.0), 0, Ending("failed", 3, 2)),
-        (
-            replace(BEARING, max_consecutive_errors=1, max_total_errors=1, stable_after_s=5.0),
-            3,
-            Ending("completed", 4, 3),
-        ),
-    ],
-)
-def test_the_ending_after_a_session_gave_up_is_known(limits: SessionLimits, retries: int, ending: Ending) -> None:
-    """A session that gives up ends its run; the next claim has another session."""
-    plan = make_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST | {"max_attempts": 9})
-    assert expected_endings(plan, scripts_of(w0t0=(Try.BUSY,) * 3 + (Try.DONE,)), limits) == {"w0t0": ending}
-
-
-@pytest.mark.parametrize(("way", "stable_after_s"), [(Try.BUSY, 5.0), (Try.HANGS, 0.0)])
-def test_no_ending_is_expected_where_time_decides_if_a_session_gives_up(way: Try, stable_after_s: float) -> None:
-    """No ending is expected where time decides: how long an agent must go well, or who ends one that hangs."""
-    plan = make_plan({"id": "w0t0", "timeout_s": 60.0}, task_lifecycle=FAST | {"max_attempts": 9})
-    limits = replace(BEARING, stable_after_s=stable_after_s)
-    assert expected_endings(plan, scripts_of(w0t0=(way,) * 3 + (Try.DONE,)), limits) is None
-    assert expected_endings(plan, scripts_of(w0t0=(way, Try.DONE)), limits) == {"w0t0": Ending("completed", 2, 1)}
-
-
-@pytest.mark.parametrize(
-    ("said", "begun"),
-    [
-        ({"timeout_s": 90.0}, 1),  # over before
-        ({"timeout_s": 150.0}, 2),
-        ({"timeout_s": 100.0}, None),  # as soon as it may be
-        ({}, 3),
-        ({"scope": "small"}, 3),
-        ({"scope": "xl"}, 3),
-    ],
-)
-def test_an_agent_that_hangs_begins_again_within_the_attempt(said: dict[str, Any], begun: int | None) -> None:
-    """An agent that hangs is woken and asked to stop before it is ended, which begins the attempt anew, unless its time
-    is over before."""
-    plan = make_plan({"id": "w0t0", "max_retries": 0, **said}, task_lifecycle=FAST | {"max_attempts": 2})
-    failed = None if begun is None else {"w0t0": Ending("failed", 2 * begun, 1)}
-    assert expected_endings(plan, scripts_of(w0t0=(Try.HANGS,))) == failed
-    if begun is not None:
-        done = Ending("completed", begun + 1, 1)
-        assert expected_endings(plan, scripts_of(w0t0=(Try.HANGS,) * begun + (Try.DONE,))) == {"w0t0": done}
-        woken = expected_endings(plan, scripts_of(w0t0=(Try.HANGS,) * (begun - 1) + (Try.DONE,)))
-        assert woken == {"w0t0": Ending("completed", begun, 0)}
-
-
-def test_an_agent_without_snapshots_is_not_woken() -> None:
-    """Without snapshots an agent that hangs is ended by the time-out of its turn alone."""
-    plan, task_scripts = make_plan({"id": "w0t0"}), scripts_of(w0t0=(Try.HANGS, Try.DONE))
-    assert expected_endings(plan, task_scripts) == {"w0t0": Ending("completed", 2, 0)}
-    assert expected_endings(plan, task_scripts, liveness=Liveness(snapshot_s=0.0)) == {
-        "w0t0": Ending("completed", 2, 1)
-    }
-
-
-@pytest.mark.parametrize(
-    ("said", "checks", "approvals", "ending", "follows"),
-    [
-        ({}, (True,), (True,), Ending("completed"), "skipped"),
-        ({}, (False, True), (True,), Ending("failed"), "completed"),
-        ({"max_retries": 1}, (False, True), (True,), Ending("completed", 1, 1), "skipped"),
-        ({"approval": "after"}, (True,), (True,), Ending("completed"), "skipped"),
-        ({"approval": "after"}, (True,), (False, True), Ending("failed"), "completed"),
-        ({"approval": "after", "max_retries": 1}, (True,), (False, True), Ending("completed", 1, 1), "skipped"),
-    ],
-)
-def test_a_whole_that_is_rejected_has_failed(
-    said: dict[str, Any], checks: tuple[bool, ...], approvals: tuple[bool, ...], ending: Ending, follows: str
-) -> None:
-    """A whole that is rejected, by its tests or by a person, fails and is claimed anew, if it may be; tasks that wait
-    for a failure start."""
-    whole = {"id": "w0t0", "max_retries": 0, "acceptance": [{"command": ["x"]}], **said}
-    plan = make_plan(
-        whole | {"subtasks": [{"id": "w0t0s0", "agent": "worker", "prompt": ""}]},
-        {"id": "w0t1", "when": {"task": "w0t0", "is": "failed"}},
-    )
-    task_scripts = scripts_of(w0t0s0=(Try.DONE,))
-    task_scripts.add(TaskScript("w0t0", checks=checks, approvals=approvals))
-    endings = expected_endings(plan, task_scripts)
-    assert endings is not None
-    assert (endings["w0t0"], endings["w0t1"].outcome) == (ending, follows)
-
-
-def test_a_task_that_depends_on_a_failure_is_blocked() -> None:
-    """A task whose dependency failed is blocked; an optional one counts as skipped."""
-    plan = make_plan(
-        {"id": "w0t0", "max_retries": 0},
-        {"id": "w0t1", "depends_on": ["w0t0"]},
-        {"id": "w0t2", "depends_on": ["w0t0"], "optional": True},
-        {"id": "w0t3", "depends_on": ["w0t2"]},
-    )
-    endings = expected_endings(plan, scripts_of(w0t0=(Try.PERMANENT,)))
-    assert endings is not None
-    assert [one.outcome for one in endings.values()] == ["failed", "blocked", "skipped", "completed"]
-
-
 def test_no_ending_is_expected_where_time_decides() -> None:
     """A critical failure, a retry budget that runs out, and a watched agent have more than one possible ending."""
     failing = scripts_of(w0t0=(Try.PERMANENT,))
@@ -178,7 +61,7 @@ def test_no_ending_is_expected_where_time_decides() -> None:
     assert expected_endings(make_plan({"id": "w0t0"}), scripts_of(w0t0=(Try.HANGS,))) is None
 
 
-# ---------------------------------------------------------------------------------------------------------- books
+# ----------------------------------------------------------------------------------------------------- the checker
 class _Checked:
     """The checker of a plan of two tasks, and its reports."""
 
@@ -234,22 +117,6 @@ class _Checked:
     @property
     def broken(self) -> list[str]:
         return [law for law, *_ in self.found]
-
-
-def test_workers_belong_to_one_run_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker belongs to one run of a plan, whose tasks are continued."""
-    checked, gone_on = _Checked(), list[set[str]]()
-    monkeypatch.setattr(checked.books.checkpoints, "plan_continued", gone_on.append)
-    for run in ("w0", "w0-2"):
-        told = {
-            "workstream": f"workstream:{run}",
-            "max_concurrent_tasks": 1,
-            "capabilities": [],
-            "misses_max": 3,
-            "shutdown_s": 180.0,
-        }
-        checked.hear(run, "Born", "initializing", "born", kind="worker", **told)
-    assert gone_on == [{"task:w0t0", "task:w0t1"}, set()]
 
 
 def test_a_task_that_was_done_is_not_reported() -> None:
@@ -452,23 +319,6 @@ def test_a_task_that_hangs_may_be_ended_when_a_critical_task_failed(
     checked.hear("w0t0", "settled", state)
     checked.books.check_expected()
     assert [law for law in checked.broken if law != "counted_right"] == broken
-
-
-@pytest.mark.parametrize(("state", "broken"), [("idle", ["counted_right"]), ("busy", [])])
-def test_no_ending_is_expected_of_a_plan_that_lost_a_worker_with_a_task(state: str, broken: list[str]) -> None:
-    """No ending is expected of a plan that lost a worker with a task; a worker without tasks does not matter."""
-    checked = _Checked()
-    born = {"misses_max": 3, "workstream": "workstream:w0"}
-    for was, event, now, told in (("", "Born", state, born), (state, "health_check_timeout", "lost", {"missed": 3})):
-        outcome = "transition" if was else "born"
-        record = record_of("worker", "worker:w", event, from_status=was, outcome=outcome, to_status=now, metadata=told)
-        checked.books.heartbeats.wrote(append_of(record, now), 0.0)
-    checked.hear("w0t0", "closed", "CLOSED")
-    checked.work("w0t0")
-    checked.found.clear()
-    checked.hear("w0t1", "cancelled", "CANCELLED")
-    checked.books.check_expected()
-    assert checked.broken == broken
 
 
 # ------------------------------------------------------------------------------------------------------ whole runs

@@ -62,14 +62,6 @@ def test_a_timer_fires_at_its_instant(at_s: float, broken: list[str]) -> None:
     assert books.broken == broken
 
 
-def test_a_sleep_of_the_machine_delays_a_timer() -> None:
-    """A timer may be late by what the machine slept, and no more."""
-    books = _Books(slept_s=5.0)
-    books.back_off()
-    books.elapse(6.9)
-    assert books.broken == []
-
-
 @pytest.mark.parametrize(("down_s", "broken"), [(0.0, ["punctual"]), (100.0, [])])
 def test_a_backoff_that_is_taken_over_waits_for_the_disk(down_s: float, broken: list[str]) -> None:
     """A backoff that is taken over starts again when its session is on record as continued."""
@@ -190,35 +182,6 @@ def test_a_repeated_turn_has_the_time_that_was_left(at_s: float, seconds: float,
         books.now = at_s
         books.run("s:t9", seconds)
         assert books.broken == broken
-
-
-def test_the_turn_of_another_request_has_its_own_time() -> None:
-    """After another end than a loss, and after an interruption, the next turn has its own time."""
-    books = _Turns()
-    for after in ("FAILED", "COMPLETING"):
-        books.run("s:t1")
-        books.crash()
-        books.moves("s:t1", "RUNNING", after)
-        books.run("s:t2")
-        books.moves("s:t2", "RUNNING", "COMPLETING")
-    books.run("s:t3")
-    books.crash()
-    books.lose("s:t3")
-    books.moves("s", "Interrupting", "BuildingPrompt")
-    books.run("s:t4")
-    assert books.broken == []
-
-
-def test_an_interrupted_turn_leaves_its_time_to_no_other() -> None:
-    """A turn that interrupted another one and is lost is repeated with its own time."""
-    books = _Turns()
-    books.run("s:t1")
-    books.moves("s", "Interrupting", "BuildingPrompt")
-    books.now = 2.0
-    books.crash()
-    books.lose("s:t1")
-    books.run("s:t3")
-    assert books.broken == []
 
 
 @pytest.mark.parametrize(

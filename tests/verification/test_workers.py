@@ -105,14 +105,6 @@ def test_a_job_that_is_never_released_is_reported(log: Log) -> None:
     assert [(law, who) for law, who, _ in log.found] == [("released", "job:w0t0")]
 
 
-def test_an_outage_extends_the_bound(log: Log) -> None:
-    """An outage of the disk extends the bound."""
-    _loses(log)
-    log.leases.delayed(100.0)
-    _lets_go(log.at(BOUND_S + 100.0))
-    assert log.broken == []
-
-
 @pytest.mark.parametrize(("at_s", "broken"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
 def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, broken: list[str]) -> None:
     """A worker must be told within the bound that a job is over."""
@@ -133,13 +125,6 @@ def test_jobs_of_a_dead_supervisor_are_released_when_its_plan_goes_on(
 
 
 # ----------------------------------------------------------------------------------------------------- heartbeats
-def test_a_registered_worker_sends_heartbeats(log: Log) -> None:
-    """Heartbeats of a registered worker, idle, busy or lost, are not reported."""
-    log.heartbeats.beat("worker:one", 1.0)
-    _loses(log.at(91.0))
-    log.heartbeats.beat("worker:one", 95.0)
-    log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
-    assert log.broken == []
 
 
 def test_no_other_worker_sends_heartbeats(log: Log) -> None:
