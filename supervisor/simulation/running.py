@@ -36,7 +36,7 @@ from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.oracle import MakeCheckers, Oracle, no_checkers
-from supervisor.simulation.scenario import Drawn
+from supervisor.simulation.scenario import DrawnScenario
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 
@@ -141,7 +141,7 @@ class _Run:
 
     def __init__(
         self,
-        drawn: Drawn,
+        drawn: DrawnScenario,
         on_line: Callable[[str], None] | None,
         make_host: Callable[[World], RunHost] | None = None,
         agents: Agents | None = None,
@@ -318,7 +318,7 @@ async def _answers_at_once(turn: AgentTurn) -> str:
 
 @uncollected()  # when it returns, nobody holds the run's world any more
 def simulate(
-    drawn: Drawn,
+    drawn: DrawnScenario,
     *,
     host: Callable[[World], RunHost] | None = None,
     agents: Agents | None = None,
@@ -359,7 +359,7 @@ def _intruding(one: _Run, intrude: Intruder) -> Callable[[int], None]:
 
 def simulate_main(
     main: Callable[[Supervisor], Awaitable[T]],
-    drawn: Drawn,
+    drawn: DrawnScenario,
     *,
     agents: Agents | None = None,
     on_line: Callable[[str], None] | None = None,

@@ -34,7 +34,7 @@ __all__ = [
     "AGENTS",
     "HOUR_S",
     "BadScenario",
-    "Drawn",
+    "DrawnScenario",
     "Scenario",
     "WeightedProfile",
     "library",
@@ -237,29 +237,29 @@ class Scenario(ScenarioModel):
     leans: dict[str, WeightedProfile] = {}
 
     @model_validator(mode="after")
-    def _leans_hold(self) -> Self:
-        if sum(lean.share for lean in self.leans.values()) > 1:
+    def _check_profiles(self) -> Self:
+        if sum(profile.share for profile in self.leans.values()) > 1:
             raise ValueError("leans: their shares are more than 1 in all; make some smaller")
-        for name, lean in self.leans.items():
-            if "seed" in lean.world:  # that is what a scenario is drawn from, and a lean is drawn
+        for name, profile in self.leans.items():
+            if "seed" in profile.world:  # a profile is drawn from the seed
                 raise ValueError(f"leans.{name}: world.seed: a lean has no seed of its own; give the scenario one")
             try:
-                self._leant(lean)
+                self._with_profile(profile)
             except ValidationError as error:
                 raise ValueError("; ".join(problems(f"leans.{name}", error, _table_at))) from None
         return self
 
-    def leaning(self, seed: int) -> Scenario:
+    def with_drawn_profile(self, seed: int) -> Scenario:
         """The scenario as that seed has it: merged with one weighted profile, or with none."""
         point = KeyedRandom(seed).below("scenario").unit("lean")
-        for lean in self.leans.values():
-            point -= lean.share
+        for profile in self.leans.values():
+            point -= profile.share
             if point < 0:
-                return self._leant(lean)
+                return self._with_profile(profile)
         return self.model_copy(update={"leans": {}})
 
-    def _leant(self, lean: WeightedProfile) -> Scenario:
-        changes = lean.model_dump(exclude={"share", "about"})
+    def _with_profile(self, profile: WeightedProfile) -> Scenario:
+        changes = profile.model_dump(exclude={"share", "about"})
         return Scenario.model_validate(merged(self.model_dump(exclude={"leans"}), changes))
 
     def check_draws(self, where: str) -> None:
@@ -269,8 +269,8 @@ class Scenario(ScenarioModel):
             BadScenario: a shape or setting that may be drawn is none; the message begins with *where*.
         """
         self._check_outcomes(where)
-        for name, lean in self.leans.items():
-            self._leant(lean)._check_outcomes(f"{where}: leans.{name}")
+        for name, profile in self.leans.items():
+            self._with_profile(profile)._check_outcomes(f"{where}: leans.{name}")
 
     def _check_outcomes(self, where: str) -> None:
         try:
@@ -286,21 +286,21 @@ class Scenario(ScenarioModel):
             for one in options:
                 self._shaped({**first, key: one}, where)
 
-    def draw(self, seed: int) -> Drawn:
+    def draw(self, seed: int) -> DrawnScenario:
         """Draw the scenario of a seed.
 
         Raises:
             BadScenario: a drawn shape or setting is none.
         """
-        return self.leaning(seed)._drawn(seed)
+        return self.with_drawn_profile(seed)._drawn(seed)
 
-    def _drawn(self, seed: int) -> Drawn:
+    def _drawn(self, seed: int) -> DrawnScenario:
         random, where = KeyedRandom(seed).below("scenario"), f"scenario {self.name}"
         choices = _choices(self.agents.shape)
         shape = self._shaped({key: random.choice(options, "shape", key) for key, options in choices.items()}, where)
         settings = _settings(drawn(self.settings, random, "settings"), where)
         world = drawn(self.world.model_dump(exclude=set(LISTS)), random, "world")
-        return Drawn(
+        return DrawnScenario(
             name=self.name,
             seed=seed,
             schedule=random.choice(self.world.schedules, "schedule"),
@@ -358,7 +358,7 @@ def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnScenario(msgspec.Struct, frozen=True, kw_only=True):
     """A scenario with the draws of one seed; open values of the load are drawn for each customer."""
 
     name: str

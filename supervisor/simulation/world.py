@@ -43,7 +43,7 @@ from supervisor.simulation.plan_workload.task_board import TaskBoard
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts
 from supervisor.simulation.plan_workload.workspace import SimulatedFiles, SimulatedWorkspace
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
-from supervisor.simulation.scenario import AGENTS, Drawn
+from supervisor.simulation.scenario import AGENTS, DrawnScenario
 from supervisor.simulation.trace import Trace
 
 __all__ = ["Agents", "World"]
@@ -101,7 +101,7 @@ class World:
 
     def __init__(
         self,
-        drawn: Drawn,
+        drawn: DrawnScenario,
         group: TaskGroup,
         now: Callable[[], float],
         trace: Trace,
@@ -147,7 +147,7 @@ class World:
         try:
             self.oracle.wrote(batch, encoded)
         except Exception as error:  # to the supervisor it would be one more trouble of its disk
-            self.oracle.violated("judged", "run", f"the judge itself failed: {error!r}")
+            self.oracle.violated("judged", "run", f"the oracle itself failed: {error!r}")
             raise
         for one in batch:
             self.board.wrote(one)

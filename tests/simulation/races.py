@@ -18,7 +18,7 @@ from supervisor.simulation.host import Host, LoadGenerator
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, Try
 from supervisor.simulation.running import Report
-from supervisor.simulation.scenario import Drawn, Scenario, parsed
+from supervisor.simulation.scenario import DrawnScenario, Scenario, parsed
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
@@ -130,7 +130,7 @@ class Intruder:
 
 
 def race(
-    drawn: Drawn,
+    drawn: DrawnScenario,
     intruder: Callable[[int, World, Host], None] | None,
     *edits: Callable[[Plan], Plan],
     ways: Mapping[str, tuple[Try, ...]] | None = None,

@@ -31,7 +31,7 @@ from supervisor.simulation.bench.suite import (
 )
 from supervisor.simulation.commands.bench_cli import command
 from supervisor.simulation.cost import CostMeter
-from supervisor.simulation.scenario import Drawn, named
+from supervisor.simulation.scenario import DrawnScenario, named
 
 SUITE = """
 name = "small"
@@ -439,7 +439,7 @@ def test_policies_of_the_command_line_are_compared_everywhere() -> None:
 def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit status 1, the scenario, the policy and the seed; digests of such runs are not kept."""
 
-    def broken(drawn: Drawn) -> NoReturn:
+    def broken(drawn: DrawnScenario) -> NoReturn:
         raise RuntimeError(f"no {drawn.seed}")
 
     monkeypatch.setattr("supervisor.simulation.bench.simulate", broken)

@@ -1,6 +1,6 @@
 """Races of commands about a task with what happens to it: split, block, reset, requeue, give up, message.
 
-Each test names the moment. All checkers of tests/verification judge every run; the asserts here say that the moment
+Each test names the moment. All checkers of tests/verification check every run; the asserts here say that the moment
 was met, and what must follow from it.
 """
 

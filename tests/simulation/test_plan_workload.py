@@ -15,7 +15,7 @@ from supervisor.simulation.plan_workload.workspace import SimulatedWorkspace
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 
 
-# ------------------------------------------------------------------------------------------------------- errands
+# ------------------------------------------------------------------------------------------------------- scripts
 def test_without_faults_nothing_is_in_the_way() -> None:
     """A task that nothing strikes is done at once, accepted, merged and approved."""
     task_script = draw_task_script("w0t0", FaultPlan(KeyedRandom(1), only=()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.simulation import oracle
 from supervisor.simulation.running import Report, simulate
-from supervisor.simulation.scenario import Drawn, library, load, named
+from supervisor.simulation.scenario import DrawnScenario, library, load, named
 from supervisor.simulation.search import shrink as shrinking
 from supervisor.simulation.search.shrink import (
     NothingViolated,
@@ -174,7 +174,7 @@ def test_what_was_in_vain_is_not_tried_again() -> None:
     runs: list[str] = []
     failed = shrinking._Search._failed
 
-    def counted(search: shrinking._Search, drawn: Drawn, steps_max: float) -> Report | None:
+    def counted(search: shrinking._Search, drawn: DrawnScenario, steps_max: float) -> Report | None:
         report = failed(search, drawn, steps_max)
         if report is None:
             runs.append(repr(drawn))

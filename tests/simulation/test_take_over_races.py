@@ -1,6 +1,6 @@
 """Races around a take-over: a supervisor is killed at a chosen moment, and the next one continues from the journal.
 
-Each test names the moment. All checkers of tests/verification judge every run; the asserts here say that the moment
+Each test names the moment. All checkers of tests/verification check every run; the asserts here say that the moment
 was met, and what must follow from it.
 """
 

@@ -84,7 +84,7 @@ class Times:
         self.began = {one.entity_id: one.monotonic_s - first_s for one in began}
         self.ended = {one.entity_id: one.monotonic_s - first_s for one in late}
         judged = killer.turns("execution_timed_out", "TIMEOUT")
-        self.judged_s = judged[0].monotonic_s - first_s
+        self.decided_s = judged[0].monotonic_s - first_s
         """Time at which the first attempt at the task was judged."""
 
 
@@ -94,7 +94,7 @@ def test_a_hung_attempt_is_over_in_its_time(at_s: tuple[float, ...]) -> None:
     times = Times(*at_s)
     turn_id, ended_s = next(iter(times.ended.items()))
     assert list(times.began).index(turn_id) == len(at_s)
-    assert TIME_S <= ended_s <= times.judged_s <= TIME_S + 10 * COMMIT_S
+    assert TIME_S <= ended_s <= times.decided_s <= TIME_S + 10 * COMMIT_S
     assert ended_s <= TIME_S + COMMIT_S
 
 

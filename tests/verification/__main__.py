@@ -1,6 +1,6 @@
 """Command line of the verification: ``python -m tests.verification prove --golden``, ``... soak``, ``... sweep``.
 
-It runs a seed, soaks and shrinks as ``supervisor simulate`` does; here all checkers judge each run.
+It runs a seed, soaks and shrinks as ``supervisor simulate`` does; here all checkers check each run.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from supervisor.ports import Append
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.running import Report
-from supervisor.simulation.scenario import Drawn, FaultsConfig, Scenario, WorldConfig
+from supervisor.simulation.scenario import DrawnScenario, FaultsConfig, Scenario, WorldConfig
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
@@ -263,7 +263,7 @@ def simulate_claims(
     )
 
 
-def _drawn(seed: int) -> Drawn:
+def _drawn(seed: int) -> DrawnScenario:
     world = WorldConfig(crashes_max=0, operators=0, horizon_s=HORIZON_S)
     return Scenario(name="claims", faults=FaultsConfig(kinds=()), world=world).draw(seed)
 

@@ -19,7 +19,7 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.scenario import Drawn, Scenario, named
+from supervisor.simulation.scenario import DrawnScenario, Scenario, named
 from supervisor.simulation.search.many import TaskFailed, map_in_order
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
@@ -148,7 +148,7 @@ def _least(value: Any) -> int:
 
 
 @lru_cache(maxsize=64)
-def _drawn(scenario: str, seed: int) -> Drawn:
+def _drawn(scenario: str, seed: int) -> DrawnScenario:
     return small(named(scenario)).draw(seed)
 
 

@@ -25,7 +25,9 @@ class Bench:
         self.task_script, task_scripts = TaskScript("w0t0"), TaskScripts()
         task_scripts.add(self.task_script)
         self.workspaces = WorkspaceContents(task_scripts, self.taken_back, worktrees=worktrees)
-        self.books = CheckpointChecker(lambda law, who, words: self.found.append(words), task_scripts, self.workspaces)
+        self.account = CheckpointChecker(
+            lambda law, who, words: self.found.append(words), task_scripts, self.workspaces
+        )
         self.workspaces.prepare("w0t0")
         self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
@@ -34,16 +36,16 @@ class Bench:
         record = record_of(
             "run", run, event, to_status=to, outcome=outcome, actor=told.pop("actor", "plan"), metadata=told
         )
-        self.books.wrote(record, "w0t0", self.task)
+        self.account.wrote(record, "w0t0", self.task)
 
     def taken_back(self, owner: str) -> None:
         """Check a rollback that is about to happen."""
-        self.books.check_rollback(owner)
+        self.account.check_rollback(owner)
 
     def try_it(self) -> Attempt:
         """Let an agent do a piece of work."""
         attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.workspaces.found("w0t0"), ended_s=1.0)
-        self.books.attempt_began(self.task_script, attempt, self.task)
+        self.account.attempt_began(self.task_script, attempt, self.task)
         self.task_script.attempts.append(attempt)
         self.workspaces.write("w0t0", attempt, self.task_script)
         return attempt
@@ -113,10 +115,10 @@ def test_a_continued_plan_rolls_back_what_a_killed_supervisor_left(killed: bool,
     bench.try_it()
     bench.hear("cancelled", "CANCELLED")
     if killed:
-        bench.books.supervisor_lost()
+        bench.account.supervisor_lost()
     if goes_on:
-        bench.books.plan_continued({"task:w0t0"})
-    bench.books.plan_continued({"task:w0t0-2"})
+        bench.account.plan_continued({"task:w0t0"})
+    bench.account.plan_continued({"task:w0t0-2"})
     told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
     bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
     bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
@@ -138,7 +140,7 @@ def test_a_second_rollback_need_not_hold_the_work_again(on_record: bool, killed:
     else:
         bench.workspaces.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.supervisor_lost()
+        bench.account.supervisor_lost()
     bench.workspaces.begin("w0t0", bench.place)
     bench.take_back()
     assert any("lacks w0t0#0" in one for one in bench.found) is lacks
@@ -178,7 +180,7 @@ def test_the_work_of_a_completed_run_is_not_rolled_back(last: str) -> None:
     bench.save("CANCELLED")
     saved_as = bench.workspaces.save("w0t0", bench.place)
     bench.hear("cancelled", "CANCELLED")
-    bench.books.resumed(["w0t0"])
+    bench.account.resumed(["w0t0"])
     told = {"task": "task:w0t0-2", "resumed_from": "run:w0t0", "resumed_at": saved_as}
     bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
     bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
@@ -214,8 +216,8 @@ def test_no_work_of_a_cancelled_run_stays_in_a_shared_place(lets_it_lie: bool, k
     if not lets_it_lie:
         bench.workspaces.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.supervisor_lost()
-    bench.books.settled(frozenset())
+        bench.account.supervisor_lost()
+    bench.account.settled(frozenset())
     assert bench.found == (["is CANCELLED, and w0t0#0 was not taken back"] if wrong else [])
 
 

@@ -44,13 +44,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "12 of 12 tasks closed by 4 workers" in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------------------ the books do notice
+# ------------------------------------------------------------------------------------------------ the checker notices
 class Log:
     """Records of jobs and workers, and the checker's reports."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, str]] = []
-        self.books = ClaimChecker(lambda *words: self.said.append(words))
+        self.account = ClaimChecker(lambda *words: self.said.append(words))
         self.receive("worker", "w", "registration_complete", "initializing", "idle", max_concurrent_tasks=2)
         for job in ("j1", "j2", "j3"):
             self.receive("job", job, "Born", "", "pending", outcome="born", parent=f"task:{job}")
@@ -69,7 +69,7 @@ class Log:
     ) -> None:
         record = record_of(kind, who, event, from_status=before, to_status=after, outcome=outcome, metadata=metadata)
         one = append_of(record, after, parent)
-        self.books.wrote([one])
+        self.account.wrote([one])
 
     def take(self, job: str, token: int) -> None:
         self.receive("job", job, "worker_started", "queued", "running", worker_id="w", token=token)

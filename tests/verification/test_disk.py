@@ -26,35 +26,35 @@ from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDi
 OLD, NEW = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
 
 
-def cuts(platter: DurablePages, count: int = 300) -> Iterator[dict[str, bytes]]:
+def cuts(pages: DurablePages, count: int = 300) -> Iterator[dict[str, bytes]]:
     """States after many cuts at the same point."""
     for seed in range(count):
-        yield {name: bytes(content) for name, content in platter.cut(Random(seed)).files.items()}
+        yield {name: bytes(content) for name, content in pages.cut(Random(seed)).files.items()}
 
 
 # -------------------------------------------------------------------------------------------------------- the platter
 def test_what_was_synced_survives_every_cut() -> None:
     """Every cut finds what was synced, exactly as it was written."""
-    platter = DurablePages({"a": OLD * 2})
-    platter.write(0, SECTOR_BYTES, NEW)
-    platter.sync(0)
-    assert set(map(str, cuts(platter))) == {str({"a": OLD + NEW})}
+    pages = DurablePages({"a": OLD * 2})
+    pages.write(0, SECTOR_BYTES, NEW)
+    pages.sync(0)
+    assert set(map(str, cuts(pages))) == {str({"a": OLD + NEW})}
 
 
 def test_what_was_not_synced_may_be_lost_kept_or_come_in_another_order() -> None:
     """Of three unsynced sectors a cut may find none, all, the first only, the last only."""
-    platter = DurablePages({"a": OLD * 3})
+    pages = DurablePages({"a": OLD * 3})
     for sector in range(3):
-        platter.write(0, sector * SECTOR_BYTES, NEW)
-    seen = {one["a"] for one in cuts(platter)}
+        pages.write(0, sector * SECTOR_BYTES, NEW)
+    seen = {one["a"] for one in cuts(pages)}
     assert {OLD * 3, NEW * 3, NEW + OLD * 2, OLD * 2 + NEW} <= seen
 
 
 def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -> None:
     """A torn sector begins as it was written, and its neighbours are old or new."""
-    platter = DurablePages({"a": OLD * 3})
-    platter.write(0, SECTOR_BYTES, NEW)
-    found = [one["a"] for one in cuts(platter)]
+    pages = DurablePages({"a": OLD * 3})
+    pages.write(0, SECTOR_BYTES, NEW)
+    found = [one["a"] for one in cuts(pages)]
     torn = [one for one in found if one[SECTOR_BYTES : 2 * SECTOR_BYTES] not in (OLD, NEW)]
     assert torn
     assert {one[:SECTOR_BYTES] + one[2 * SECTOR_BYTES :] for one in found} == {OLD * 2}
@@ -63,17 +63,17 @@ def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -
 
 def test_a_cut_counts_what_it_took() -> None:
     """Lost and torn sectors are counted; a cut with an empty cache loses nothing."""
-    platter = DurablePages({"a": OLD})
-    assert (platter.cut(Random(1)).lost, platter.cut(Random(1)).torn) == (0, 0)
-    platter.write(0, 0, NEW * 4)
-    took = [platter.cut(Random(seed)) for seed in range(100)]
+    pages = DurablePages({"a": OLD})
+    assert (pages.cut(Random(1)).lost, pages.cut(Random(1)).torn) == (0, 0)
+    pages.write(0, 0, NEW * 4)
+    took = [pages.cut(Random(seed)) for seed in range(100)]
     assert {one.lost for one in took} == {0, 1, 2, 3, 4}
     assert {one.torn for one in took} == {0, 1}
 
 
 def test_cuts_with_the_same_key_left_the_same() -> None:
     """States with the same key are equal, over syncs, renames and truncations; torn or partial states have no key."""
-    platter = DurablePages({"a": OLD * 2})
+    pages = DurablePages({"a": OLD * 2})
     known: dict[tuple[int, ...], dict[str, bytes]] = {}
     keyless = 0
     steps: list[Step] = [
@@ -87,9 +87,9 @@ def test_cuts_with_the_same_key_left_the_same() -> None:
         (DurablePages.sync_names, ()),
     ]
     for step in steps:
-        platter.make([step])
+        pages.make([step])
         for seed in range(100):
-            left = platter.cut(Random(seed))
+            left = pages.cut(Random(seed))
             files = {name: bytes(content) for name, content in left.files.items()}
             keyless += left.key is None
             assert left.key is None or known.setdefault(left.key, files) == files
@@ -99,22 +99,22 @@ def test_cuts_with_the_same_key_left_the_same() -> None:
 
 def test_names_survive_in_their_order_and_surely_after_a_sync_of_the_directory() -> None:
     """A rename may be lost, but never half done; a synced one is durable."""
-    platter = DurablePages({"a": OLD})
-    platter.rename("a", "b", 0)
-    platter.remove("b")
-    assert {tuple(one) for one in cuts(platter)} == {("a",), ("b",), ()}
-    platter.sync_names()
-    assert {tuple(one) for one in cuts(platter)} == {()}
+    pages = DurablePages({"a": OLD})
+    pages.rename("a", "b", 0)
+    pages.remove("b")
+    assert {tuple(one) for one in cuts(pages)} == {("a",), ("b",), ()}
+    pages.sync_names()
+    assert {tuple(one) for one in cuts(pages)} == {()}
 
 
 def test_a_failed_sync_loses_for_good_what_it_did_not_write() -> None:
     """No later sync writes it, and reading past the cache shows that."""
-    platter = DurablePages({"a": OLD * 64})
-    platter.write(0, 0, NEW * 64)
-    platter.fail_sync(0, seed=1)
-    platter.sync(0)
-    (left,) = {one["a"] for one in cuts(platter)}
-    assert left == bytes(platter.content(0))
+    pages = DurablePages({"a": OLD * 64})
+    pages.write(0, 0, NEW * 64)
+    pages.fail_sync(0, seed=1)
+    pages.sync(0)
+    (left,) = {one["a"] for one in cuts(pages)}
+    assert left == bytes(pages.content(0))
     assert 0 < left.count(NEW) < 64
 
 
@@ -181,10 +181,10 @@ def test_a_lying_sync_makes_nothing_durable(disk: SimulatedDisk) -> None:
     """The append succeeds, the disk counts its lies, and a cut may lose everything."""
     disk.faults = DiskFaults(lie=1.0)
     open_database(PATH, None, disk).close()
-    platter = DurablePages({})
-    platter.make(disk.steps)
+    pages = DurablePages({})
+    pages.make(disk.steps)
     assert disk.lies > 0
-    assert {} in list(cuts(platter))
+    assert {} in list(cuts(pages))
 
 
 def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(disk: SimulatedDisk) -> None:
@@ -201,12 +201,12 @@ def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(
     disk.heal()
     database = open_database(PATH, None, disk)
     there = database.last_seq
-    platter = DurablePages({})
-    platter.make(disk.steps)
+    pages = DurablePages({})
+    pages.make(disk.steps)
     database.close()
     machine = SimulatedDisk("after the cut")
     for seed in range(20):
-        machine.mount(platter.cut(Random(seed)).files)
+        machine.mount(pages.cut(Random(seed)).files)
         after = open_database(PATH, None, machine)
         assert after.last_seq == there
         after.close()

@@ -29,9 +29,9 @@ def _found(
 ) -> list[str]:
     """Invariants reported for this receipt, whose process was terminated and ended by that."""
     broken: list[str] = []
-    fates = ExitChecker(lambda law, *words: broken.append(law))
+    checker = ExitChecker(lambda law, *words: broken.append(law))
     for what, detail in saw:
-        fates.process(ProcessEvent(3.5, what, 7, OWNER, detail))
+        checker.process(ProcessEvent(3.5, what, 7, OWNER, detail))
     given: dict[str, Any] = {
         "abort_id": "abort-1",
         "target": "s",
@@ -45,7 +45,7 @@ def _found(
         **receipt,
     }
     asked = AbortRequested("s", AbortScope.SESSION, "enough", 3.0, 103.0)
-    fates.check(AbortReturned(asked, None, Receipt(**given), 5.0, 105.0))
+    checker.check(AbortReturned(asked, None, Receipt(**given), 5.0, 105.0))
     return broken
 
 

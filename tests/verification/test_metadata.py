@@ -18,7 +18,7 @@ class Bench:
     def __init__(self) -> None:
         self.found: list[str] = []
         self.now_s = 0.0
-        self.books = MetadataChecker(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
+        self.account = MetadataChecker(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
         for name in ("w0t0", "w0t0s0"):
             self.born(name)
         self.split()
@@ -34,7 +34,7 @@ class Bench:
             reason="",
             metadata=told,
         )
-        self.books.wrote(append_of(record, state), self.now_s, lambda name: None)
+        self.account.wrote(append_of(record, state), self.now_s, lambda name: None)
 
     def born(self, name: str) -> None:
         self.hear(f"task:{name}", "Born", "OPEN", "born", name=name, workstream="workstream:w0", waiting_for=[])
@@ -136,7 +136,7 @@ def test_a_task_blocked_on_closed_tasks_goes_on_with_its_plan(stream: str, found
     bench.born("w0t1")
     bench.hear("task:w0t0s0", "closed", "CLOSED")
     bench.hear("task:w0t1", "blocked", "BLOCKED", on=["task:w0t0s0"])
-    bench.books.ended()
+    bench.account.ended()
     bench.hear("worker:local", "Born", "initializing", "born", workstream=stream, max_concurrent_tasks=1)
     bench.hear("task:w1t0", "Born", "OPEN", "born", name="w1t0", workstream="workstream:w1", waiting_for=[])
     bench.hear("task:w1t0", "cancelled", "CANCELLED")

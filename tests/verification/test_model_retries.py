@@ -55,11 +55,11 @@ BROKEN = [
 
 def heard(records: list[LifecycleEvent]) -> list[str]:
     said: list[str] = []
-    books = ModelRetryChecker(
+    account = ModelRetryChecker(
         lambda law, who, words: said.append(f"{law}: {words}"), ModelLimits(retries_max=3, fruitless_max=5)
     )
     for one in records:
-        books.wrote(one)
+        account.wrote(one)
     return said
 
 

@@ -72,9 +72,9 @@ class _Checked:
         self.now_s = 0.0
         self.workspaces = WorkspaceContents(self.task_scripts, lambda owner: None, worktrees=worktrees)
         say, now = (lambda *words: self.found.append(words)), (lambda: self.now_s)
-        self.books = TaskChecker(say, self.task_scripts, self.workspaces, 60.0, now)
+        self.account = TaskChecker(say, self.task_scripts, self.workspaces, 60.0, now)
         plan = make_plan(*(tasks or ({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})))
-        self.books.planned(plan)
+        self.account.planned(plan)
         for task in plan.tasks:
             born = {"name": task.id, "part_of": "", "workstream": "workstream:w0", "waiting_for": [*task.depends_on]}
             allowed = {"max_retries": task.max_retries, "needs_approval": False}
@@ -103,7 +103,7 @@ class _Checked:
             reason=reason,
             metadata=meta,
         )
-        self.books.wrote(append_of(record, state), 0.0)
+        self.account.wrote(append_of(record, state), 0.0)
 
     def claimed(self, task: str, by: str) -> None:
         self.hear(task, "claimed", "CLAIMED", by=by, reason="agent worker")
@@ -111,7 +111,7 @@ class _Checked:
     def work(self, name: str, session_id: str = "") -> None:
         task_script = self.task_scripts.of(name)
         assert task_script is not None
-        task_script.begun = self.books.attempt_began
+        task_script.begun = self.account.attempt_began
         task_script.begin(session_id or name, 0.0)
 
     @property
@@ -130,8 +130,8 @@ def test_a_task_that_was_done_is_not_reported() -> None:
         task_script.attempts[-1].ended_s = 1.0
         task_script.merge()
         checked.hear(name, "closed", "CLOSED")
-    checked.books.settled()
-    checked.books.check_expected()
+    checked.account.settled()
+    checked.account.check_expected()
     assert checked.found == []
 
 
@@ -156,7 +156,7 @@ def test_a_task_that_nobody_has_done_is_noticed() -> None:
     """A task that is closed without work or merge, and one that is left open, are reported."""
     checked = _Checked()
     checked.hear("w0t0", "closed", "CLOSED")
-    checked.books.settled()
+    checked.account.settled()
     assert checked.broken == ["nothing_lost", "honest_ends", "completion_requirement"]
 
 
@@ -170,8 +170,8 @@ def test_a_task_of_an_abandoned_plan_may_be_closed_without_a_merge(answered: boo
     checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
     checked.hear("w0t1", "cancelled", "CANCELLED")
     if answered:
-        checked.books.plan_ended([TaskResult("w0t0", "w0t0", "completed", "", 0.0)], 1.0)
-    checked.books.settled()
+        checked.account.plan_ended([TaskResult("w0t0", "w0t0", "completed", "", 0.0)], 1.0)
+    checked.account.settled()
     assert checked.broken == broken
 
 
@@ -191,7 +191,7 @@ def test_a_task_that_a_resumed_run_finds_closed_needs_no_merge_in_place(
     checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
     checked.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes=resumes)
     checked.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
-    checked.books.plan_ended([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
+    checked.account.plan_ended([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
     assert checked.broken == broken
 
 
@@ -217,14 +217,14 @@ def test_a_task_that_counts_as_done_is_merged(unmerged: bool, begun: bool, merge
         checked.work("w0t0")
         workspaces.write("w0t0", task_script.attempts[-1], task_script)
     checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason if unmerged else "merged")
-    checked.books.started()  # another supervisor
+    checked.account.started()  # another supervisor
     checked.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes="workstream:w0")
     workspaces.put_away("w0t0")
     if merges:
         task_script.merge()
         workspaces.merged("w0t0")
     checked.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
-    checked.books.plan_ended([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
+    checked.account.plan_ended([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
     assert checked.broken == broken
 
 
@@ -269,7 +269,7 @@ def test_results_are_compared_with_the_run_that_has_ended(last: str, outcome: st
     checked.hear(other, "settled", "completed", kind="workstream")
     checked.hear(last, "settled", "completed", kind="workstream")
     checked.hear(other, "user_cancelled", "cancelled", kind="workstream", actor="recovery")
-    checked.books.plan_ended([TaskResult("w0t0", by, outcome, "", 0.0)], 1.0)
+    checked.account.plan_ended([TaskResult("w0t0", by, outcome, "", 0.0)], 1.0)
     assert checked.broken == ["honest_ends"] * found
 
 
@@ -280,7 +280,7 @@ def test_a_failed_task_must_be_a_dead_letter() -> None:
     checked.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
     checked.hear("w0t0", "failed", "FAILED")
     checked.hear("w0", "settled", "completed", kind="workstream")
-    checked.books.plan_ended([TaskResult("w0t0", "", "failed", "", 0.0)], 1.0)
+    checked.account.plan_ended([TaskResult("w0t0", "", "failed", "", 0.0)], 1.0)
     assert checked.found == [
         ("honest_ends", "task:w0t0", "has failed, and no record says that it is a dead letter"),
     ]
@@ -291,7 +291,7 @@ def test_another_ending_is_noticed() -> None:
     checked = _Checked()
     checked.hear("w0t0", "cancelled", "CANCELLED")
     checked.hear("w0t1", "closed", "CLOSED")
-    checked.books.check_expected()
+    checked.account.check_expected()
     assert checked.broken == ["counted_right", "counted_right"]
 
 
@@ -317,7 +317,7 @@ def test_a_task_that_hangs_may_be_ended_when_a_critical_task_failed(
     task_script.attempts[-1].ended_s = ended_s
     checked.now_s = 50.0
     checked.hear("w0t0", "settled", state)
-    checked.books.check_expected()
+    checked.account.check_expected()
     assert [law for law in checked.broken if law != "counted_right"] == broken
 
 

@@ -22,7 +22,7 @@ from tests.verification.checkers.timers import TimerChecker
 LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 
 
-class _Books:
+class _Checked:
     """The checker of a run whose clock is set by the test."""
 
     def __init__(self, slept_s: float = 0.0) -> None:
@@ -56,35 +56,35 @@ class _Books:
 @pytest.mark.parametrize(("at_s", "broken"), [(2.0, []), (1.9, ["punctual"]), (2.1, ["punctual"])])
 def test_a_timer_fires_at_its_instant(at_s: float, broken: list[str]) -> None:
     """A timer of two seconds that fires sooner or later is reported."""
-    books = _Books()
-    books.back_off()
-    books.elapse(at_s)
-    assert books.broken == broken
+    account = _Checked()
+    account.back_off()
+    account.elapse(at_s)
+    assert account.broken == broken
 
 
 @pytest.mark.parametrize(("down_s", "broken"), [(0.0, ["punctual"]), (100.0, [])])
 def test_a_backoff_that_is_taken_over_waits_for_the_disk(down_s: float, broken: list[str]) -> None:
     """A backoff that is taken over starts again when its session is on record as continued."""
-    books = _Books()
-    books.back_off()
-    books.now = 1.0
-    books.promised.forget(0.0)
-    books.now = 102.0
-    books.promised.disk_was_down(down_s)
-    books.elapse(102.0)
-    assert books.broken == broken
+    account = _Checked()
+    account.back_off()
+    account.now = 1.0
+    account.promised.forget(0.0)
+    account.now = 102.0
+    account.promised.disk_was_down(down_s)
+    account.elapse(102.0)
+    assert account.broken == broken
 
 
 @pytest.mark.parametrize(("began_s", "broken"), [(1.0, ["punctual"]), (2.0, [])])
 def test_a_timer_that_was_due_in_a_sleep_fires_after_the_grace(began_s: float, broken: list[str]) -> None:
     """A timer that fell due in a sleep fires after the grace for messages; one that was due as the sleep began may have
     fired."""
-    books = _Books(slept_s=102.0)
-    books.back_off()
-    books.now = began_s
-    books.promised.slept(100.0)
-    books.elapse(began_s + 100.0)
-    assert books.broken == broken
+    account = _Checked(slept_s=102.0)
+    account.back_off()
+    account.now = began_s
+    account.promised.slept(100.0)
+    account.elapse(began_s + 100.0)
+    assert account.broken == broken
 
 
 def test_a_sleep_may_begin_a_grain_after_a_timer_was_due() -> None:
@@ -113,26 +113,26 @@ def test_a_sleep_may_begin_a_grain_after_a_timer_was_due() -> None:
     assert rang_s == pytest.approx(105.5)
     now = 0.0
     oracle = Oracle(lambda: now, Trace(lambda: now), LADDER, grain_s=0.1)
-    books = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, LADDER, 0.1)
+    account = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, LADDER, 0.1)
     timer = StartTimer(name="backoff", delay_s=3.35, event=BackoffElapsed())
     words: dict[str, Any] = {"entity_type": "session", "entity_id": "s", "timestamp": 0.0, "monotonic_s": 0.0}
     failed = LifecycleEvent(seq=1, entity_seq=1, event="SessionExited", **words)
-    books.stepped(failed, cast(Any, Step(None, None, (timer,), None)))
+    account.stepped(failed, cast(Any, Step(None, None, (timer,), None)))
     now = 1.0
-    books.slept(100.0)
+    account.slept(100.0)
     oracle.slept(100.0)
     elapsed = LifecycleEvent(seq=2, entity_seq=2, event="BackoffElapsed", actor="s", cause_id=1, **words)
-    books.heard(elapsed, rang_s)
+    account.heard(elapsed, rang_s)
     assert oracle.violations == []
 
 
 def test_a_timer_that_never_fires_is_noticed() -> None:
     """A timer that has not fired when a later record is there is reported, unless its state was left."""
-    books = _Books()
-    books.back_off()
-    books.promised.heard(books.record("Born", 3, entity_id="t"), 2.5)
-    assert books.broken == ["punctual"]
-    left = _Books()
+    account = _Checked()
+    account.back_off()
+    account.promised.heard(account.record("Born", 3, entity_id="t"), 2.5)
+    assert account.broken == ["punctual"]
+    left = _Checked()
     left.back_off()
     stop = left.record("OperatorStop", 2, from_status="CoolingDown", to_status="Stopped")
     left.promised.stepped(stop, cast(Any, Step(None, None, (), None)))
@@ -140,7 +140,7 @@ def test_a_timer_that_never_fires_is_noticed() -> None:
     assert left.broken == []
 
 
-class _Turns(_Books):
+class _Turns(_Checked):
     """A session with one turn after the other, each with ten seconds by default."""
 
     seq = 0
@@ -171,17 +171,17 @@ class _Turns(_Books):
 def test_a_repeated_turn_has_the_time_that_was_left(at_s: float, seconds: float, broken: list[str]) -> None:
     """A repeated turn that has more or less time than was left is reported, also after a second loss."""
     for crashes in (1, 2):
-        books = _Turns()
-        books.run("s:t1")
+        account = _Turns()
+        account.run("s:t1")
         for number in range(crashes):
-            books.now = 2.0 + number
-            books.crash()
-            books.lose(f"s:t{number + 1}")
+            account.now = 2.0 + number
+            account.crash()
+            account.lose(f"s:t{number + 1}")
             if number + 1 < crashes:
-                books.run(f"s:t{number + 2}", 8.0 - number)
-        books.now = at_s
-        books.run("s:t9", seconds)
-        assert books.broken == broken
+                account.run(f"s:t{number + 2}", 8.0 - number)
+        account.now = at_s
+        account.run("s:t9", seconds)
+        assert account.broken == broken
 
 
 @pytest.mark.parametrize(
@@ -198,35 +198,35 @@ def test_a_repeated_turn_has_the_time_that_was_left(at_s: float, seconds: float,
 )
 def test_a_termination_takes_what_its_stages_take(rung: str, took_s: float, broken: list[str]) -> None:
     """Stage and seconds of a termination must fit its ladder."""
-    books = _Books()
-    books.end(rung, took_s)
-    assert books.broken == broken
+    account = _Checked()
+    account.end(rung, took_s)
+    assert account.broken == broken
 
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_termination_that_was_joined_before_its_record_may_have_less_time(joined: bool) -> None:
     """A termination that was joined before its record may have less time than its ladder."""
-    books = _Books()
+    account = _Checked()
     if joined:
-        books.promised.ending(books.record("AbortJoined", 1, outcome="fact"), 0.0)
-    books.end("cancel", 3.0)
-    assert books.broken == ([] if joined else ["punctual"])
+        account.promised.ending(account.record("AbortJoined", 1, outcome="fact"), 0.0)
+    account.end("cancel", 3.0)
+    assert account.broken == ([] if joined else ["punctual"])
 
 
 @pytest.mark.parametrize(("outages", "broken"), [((), ["punctual"]), ((0.6,), [])])
 def test_a_turn_whose_time_stood_still_may_end_as_a_sleep_ends(outages: Any, broken: list[str]) -> None:
     """An outage is added to a turn's time: the turn may be due so shortly before a sleep ended that no grace
     applies."""
-    books = _Turns()
-    books.run("s:t1")
-    books.now = 8.0
+    account = _Turns()
+    account.run("s:t1")
+    account.now = 8.0
     for down_s in outages:
-        books.promised.disk_was_down(down_s)
-    books.now = 9.9
-    books.promised.slept(1.6)
-    books.now = 11.5
-    books.promised.heard(books.record("task_failed", 1, entity_id="s:t1", actor="s:t1", cause_id=1), 11.5)
-    assert books.broken == broken
+        account.promised.disk_was_down(down_s)
+    account.now = 9.9
+    account.promised.slept(1.6)
+    account.now = 11.5
+    account.promised.heard(account.record("task_failed", 1, entity_id="s:t1", actor="s:t1", cause_id=1), 11.5)
+    assert account.broken == broken
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_a_termination_may_be_delayed_by_a_sleep_at_the_end_of_a_stage(
     paused_at_s: float, rung: str, broken: list[str]
 ) -> None:
     """A sleep that starts at the very end of a stage's time counts as time of that stage."""
-    books = _Books()
-    books.now = paused_at_s
-    books.promised.slept(4000.0)
-    books.end(rung, 40.0)
-    assert books.broken == broken
+    account = _Checked()
+    account.now = paused_at_s
+    account.promised.slept(4000.0)
+    account.end(rung, 40.0)
+    assert account.broken == broken

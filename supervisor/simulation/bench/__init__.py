@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from supervisor.simulation.bench.plots import Panel, figure
 from supervisor.simulation.bench.suite import BadSuite, Overrides, ScenarioComparison, Suite, stem_of
 from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import BadScenario, Drawn, LoadConfig, Scenario, merged, named
+from supervisor.simulation.scenario import BadScenario, DrawnScenario, LoadConfig, Scenario, merged, named
 from supervisor.simulation.search.many import TaskFailed, map_in_order
 from supervisor.simulation.toml_fields import problems
 
@@ -220,7 +220,7 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
                 raise BadSuite(str(error)) from None
 
 
-def _drawn(ask: _RunSpec) -> Drawn:
+def _drawn(ask: _RunSpec) -> DrawnScenario:
     """Draw the scenario of a run; customers have no policies of their own here."""
     scenario: Scenario = _scenario(ask.scenario)
     settings = merged(scenario.settings, ask.overrides)

@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
-from supervisor.simulation.scenario import BadScenario, Drawn, LoadConfig, Scenario, named
+from supervisor.simulation.scenario import BadScenario, DrawnScenario, LoadConfig, Scenario, named
 
 __all__ = ["RunRequest", "Runner"]
 
@@ -74,7 +74,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
             update={"load": LoadConfig.model_validate({**scenario.load.model_dump(), **changed})}
         )
 
-    def draw(self) -> Drawn:
+    def draw(self) -> DrawnScenario:
         """Draw the scenario of the seed.
 
         Raises:

@@ -26,7 +26,7 @@ import msgspec
 
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.running import Report, simulate
-from supervisor.simulation.scenario import Drawn, Scenario, parsed
+from supervisor.simulation.scenario import DrawnScenario, Scenario, parsed
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
@@ -117,7 +117,7 @@ class _StopCondition:
 
 
 def _run_until(
-    drawn: Drawn,
+    drawn: DrawnScenario,
     invariant: str,
     patience: Callable[[], bool],
     steps_max: float = math.inf,
@@ -164,7 +164,7 @@ class _Search:
         self.invariant = invariant_of(report.problems[0])
         self.first = self.best = report
         self.scenario = pinned(scenario, drawn, report.struck)
-        self._open = scenario.leaning(seed)
+        self._open = scenario.with_drawn_profile(seed)
         self.patience, self._heard = patience, heard
 
     @property
@@ -189,7 +189,7 @@ class _Search:
         self.scenario = with_strikes(scenario, report.struck)
         return True
 
-    def _failed(self, drawn: Drawn, steps_max: float) -> Report | None:
+    def _failed(self, drawn: DrawnScenario, steps_max: float) -> Report | None:
         """Run within so many steps; return the report if it violates the same invariant."""
         report = _run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
         self.runs += 1

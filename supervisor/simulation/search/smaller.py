@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.scenario import AGENTS, AgentsConfig, Drawn, FaultsConfig, Scenario, WorldConfig
+from supervisor.simulation.scenario import AGENTS, AgentsConfig, DrawnScenario, FaultsConfig, Scenario, WorldConfig
 
 __all__ = ["PLAINER", "REDUCIBLE", "less", "other_seed", "pinned", "plainer", "with_strikes"]
 
@@ -58,7 +58,7 @@ PLAINER: Final[Mapping[Path, Any]] = {
 
 
 # ------------------------------------------------------------------------------------------------------- as it was
-def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
+def pinned(scenario: Scenario, drawn: DrawnScenario, only: Sequence[str]) -> Scenario:
     """Write down every draw of a seed and the strikes; the load stays open."""
     return Scenario(
         name=scenario.name,
@@ -75,7 +75,7 @@ def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
     )
 
 
-def _shape(drawn: Drawn) -> dict[str, Any]:
+def _shape(drawn: DrawnScenario) -> dict[str, Any]:
     """Fields of the shape that differ from the default shape."""
     shape, usual = (json.loads(msgspec.json.encode(one)) for one in (drawn.shape, AgentShape()))
     return {name: value for name, value in shape.items() if value != usual[name]}

@@ -44,135 +44,135 @@ simulate = partial(running.simulate, checkers=every_checker)
 
 class _Timers(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, oracle.ladder, oracle.grain_s)
+        self.account = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, oracle.ladder, oracle.grain_s)
 
     def record(self, one: Append, at_s: float) -> None:
-        self.books.heard(one.record, at_s)
+        self.account.heard(one.record, at_s)
         if one.record.entity_type == "session" or one.record.outcome == "fact":
-            self.books.ending(one.record, at_s)
+            self.account.ending(one.record, at_s)
 
     def transition(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        self.books.stepped(record, step)
+        self.account.stepped(record, step)
 
     def observe(self, fact: Fact) -> None:
         match fact:
             case checkers.ClockRead(offset_s):
-                self.books.forget(offset_s)
+                self.account.forget(offset_s)
             case checkers.DiskWasDown(seconds):
-                self.books.disk_was_down(seconds)
+                self.account.disk_was_down(seconds)
             case checkers.MachineSlept(seconds):
-                self.books.slept(seconds)
+                self.account.slept(seconds)
 
 
 class _Replies(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = ReplyChecker(oracle.violated, oracle.now, oracle.slept_since, oracle.grain_s)
+        self.account = ReplyChecker(oracle.violated, oracle.now, oracle.slept_since, oracle.grain_s)
         self._wanted: dict[checkers.AbortRequested, AbortTarget] = {}
 
     def record(self, one: Append, at_s: float) -> None:
-        self.books.wrote(one, at_s)
+        self.account.wrote(one, at_s)
 
     def observe(self, fact: Fact) -> None:
         match fact:
             case checkers.DiskWasDown(seconds):
-                self.books.disk_was_down(seconds)
+                self.account.disk_was_down(seconds)
             case checkers.PermissionAnswered(permission_id, option):
-                self.books.permission_answered(permission_id, option)
+                self.account.permission_answered(permission_id, option)
             case checkers.AbortRequested():
-                self._wanted[fact] = self.books.want_abort(fact.target, fact.scope)
+                self._wanted[fact] = self.account.want_abort(fact.target, fact.scope)
             case checkers.AbortReturned(asked, plan, receipt):
                 nodes = plan.nodes if plan is not None else ()
                 waited = [one.id for one in nodes if one.mode is CancelMode.WAIT_COMPLETED]
-                self.books.abort_answered(self._wanted[asked], receipt, waited)
+                self.account.abort_answered(self._wanted[asked], receipt, waited)
 
 
 class _Exits(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = ExitChecker(oracle.violated)
+        self.account = ExitChecker(oracle.violated)
 
     def process(self, event: ProcessEvent) -> None:
-        self.books.process(event)
+        self.account.process(event)
 
     def observe(self, fact: Fact) -> None:
         if isinstance(fact, checkers.AbortReturned):
-            self.books.check(fact)
+            self.account.check(fact)
 
 
 class _Launches(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = LaunchChecker(oracle.violated)
+        self.account = LaunchChecker(oracle.violated)
 
     def record(self, one: Append, at_s: float) -> None:
-        self.books.wrote(one.record)
+        self.account.wrote(one.record)
 
     def process(self, event: ProcessEvent) -> None:
-        self.books.process(event)
+        self.account.process(event)
 
 
 class _ModelRetries(Checker):
     def __init__(self, oracle: Oracle) -> None:
-        self.books = ModelRetryChecker(oracle.violated, oracle.model)
+        self.account = ModelRetryChecker(oracle.violated, oracle.model)
 
     def record(self, one: Append, at_s: float) -> None:
-        self.books.wrote(one.record)
+        self.account.wrote(one.record)
 
 
 class _Work(Checker):
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        self.books: TaskChecker
+        self.account: TaskChecker
 
     def record(self, one: Append, at_s: float) -> None:
-        self.books.wrote(one, at_s)
+        self.account.wrote(one, at_s)
 
     def process(self, event: ProcessEvent) -> None:
         session_id = event.owner.partition("$ ")[0].removeprefix(f"{HOME}/")
-        if event.what == "spawned" and self.books.has_closed(session_id):
+        if event.what == "spawned" and self.account.has_closed(session_id):
             self._oracle.violated("one_holder", session_id, f"{event.detail} was started, and its task is closed")
         if (event.what, event.detail) == ("killed", "with its warden"):
-            self.books.lost_processes = True
+            self.account.lost_processes = True
 
     def observe(self, fact: Fact) -> None:
         match fact:
             case checkers.WorldMade(task_scripts, workspaces, _, archive):
                 say, bound_s, now = self._oracle.violated, self._oracle.recorded_within_s, self._oracle.now
-                self.books = TaskChecker(say, task_scripts, workspaces, bound_s, now, archive=archive)
+                self.account = TaskChecker(say, task_scripts, workspaces, bound_s, now, archive=archive)
             case checkers.SupervisorStarted():
-                self.books.started()
+                self.account.started()
             case checkers.SupervisorEnded(how):
-                self.books.ended(how)
+                self.account.ended(how)
             case checkers.DiskWasDown(seconds):
-                self.books.disk_was_down(seconds)
+                self.account.disk_was_down(seconds)
             case checkers.MachineSlept(seconds):
-                self.books.slept(seconds + GRACE_S + self._oracle.grain_s)
+                self.account.slept(seconds + GRACE_S + self._oracle.grain_s)
             case checkers.OnlyTaskFaultsStruck(session, liveness):
-                self.books.check_expected(session, liveness)
+                self.account.check_expected(session, liveness)
             case checkers.PlanGiven(plan):
-                self.books.planned(plan)
+                self.account.planned(plan)
             case checkers.PlanResumed(tasks):
-                self.books.checkpoints.resumed(tasks)
+                self.account.checkpoints.resumed(tasks)
             case checkers.PlanEnded(results, at_s):
-                self.books.plan_ended(results, at_s)
+                self.account.plan_ended(results, at_s)
             case checkers.PlannedTasksListed(planned, known):
-                self.books.shown(planned, known)
+                self.account.shown(planned, known)
             case checkers.TaskAnswered(name, state):
-                self.books.answered(name, state)
+                self.account.answered(name, state)
             case checkers.AttemptBegan(task_script, attempt):
-                self.books.attempt_began(task_script, attempt)
+                self.account.attempt_began(task_script, attempt)
             case checkers.WorkRolledBack(owner):
-                self.books.checkpoints.check_rollback(owner)
+                self.account.checkpoints.check_rollback(owner)
             case checkers.Heartbeat(worker_id, at_s):
-                self.books.heartbeats.beat(worker_id, at_s)
+                self.account.heartbeats.beat(worker_id, at_s)
             case checkers.Preserved(name, records):
-                self.books.preserved(name, records)
+                self.account.preserved(name, records)
 
     def finish(self) -> None:
-        self.books.settled()
+        self.account.settled()
 
 
 class _Consistency(Checker):
     def __init__(self, oracle: Oracle, timers: _Timers, replies: _Replies) -> None:
-        self._oracle, self._timers, self._replies = oracle, timers.books, replies.books
+        self._oracle, self._timers, self._replies = oracle, timers.account, replies.account
         self._world: checkers.WorldMade
 
     def observe(self, fact: Fact) -> None:

@@ -61,7 +61,7 @@ def check_memory(
         say: reports a law that was broken: its name, whose, and the words.
         durable: what the journal holds, by id.
         living: of that, what has not ended: a long day has many more of the others.
-        timers: how many timers of a session run, by the oracle's own books.
+        timers: how many timers of a session run, by the timer checker.
         ruling: the policy that rules a session, as far as the host has said so.
         begun: whether a call of a living turn is on record.
         looked_at: which of the living is inspected, as a number that is counted around.

@@ -122,7 +122,7 @@ class TaskChecker:
         self._task_scripts = task_scripts
         self._tasks: dict[str, TaskState] = {}
         """Tasks of the newest run of each plan, by name."""
-        self._books: dict[str, TaskState] = {}
+        self._account: dict[str, TaskState] = {}
         """Tasks by the id of the task or of its run."""
         self._by_stream: dict[str, dict[str, TaskState]] = {}
         """Tasks by name and workstream."""
@@ -144,7 +144,7 @@ class TaskChecker:
         self.metadata.ended()
         self.conservation.ended()
         self.heartbeats.forget()
-        for book in self._books.values():
+        for book in self._account.values():
             book.unclaimed = False
 
     def ended(self, how: str) -> None:
@@ -188,7 +188,7 @@ class TaskChecker:
 
     def has_closed(self, session_id: str) -> bool:
         """Whether a closed task is held by that session."""
-        return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
+        return any(book.state == "CLOSED" and book.holder == session_id for book in self._account.values())
 
     def plan_ended(self, results: Iterable[TaskResult], now_s: float) -> None:
         """Check the results of a plan: outcomes and sessions are those on record."""
@@ -289,13 +289,13 @@ class TaskChecker:
         """Note that the plan of a worker is begun or continued."""
         if record.outcome == "born":
             stream = str(record.metadata["workstream"])
-            books = (by_stream.get(stream) for by_stream in self._by_stream.values())
-            self.checkpoints.plan_continued({book.entity_id for book in books if book is not None})
+            account = (by_stream.get(stream) for by_stream in self._by_stream.values())
+            self.checkpoints.plan_continued({book.entity_id for book in account if book is not None})
 
     def _run(self, record: LifecycleEvent) -> None:
         if record.outcome == "born":
-            self._books[record.entity_id] = self._books[str(record.metadata["task"])]
-        book = self._books[record.entity_id]
+            self._account[record.entity_id] = self._account[str(record.metadata["task"])]
+        book = self._account[record.entity_id]
         book.run_id = record.entity_id
         if (task := self._config(book.name)) is not None:
             self.checkpoints.wrote(record, book.name, task)
@@ -308,10 +308,10 @@ class TaskChecker:
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
             name, told = str(record.metadata["name"]), record.metadata
-            book = self._books[record.entity_id] = self._tasks[name] = TaskState(record.entity_id, name, state)
+            book = self._account[record.entity_id] = self._tasks[name] = TaskState(record.entity_id, name, state)
             self._by_stream.setdefault(name, {})[str(told["workstream"])] = book
             return
-        book = self._books[record.entity_id]
+        book = self._account[record.entity_id]
         if book.state != state:
             book.before, book.left_s = book.state, self._now()
         book.state = state

@@ -148,16 +148,16 @@ class Run:
         if cuts <= 0:
             return False
         random = self._random.below("life", life)
-        platter = DurablePages(self._left)
+        pages = DurablePages(self._left)
         self._known.clear()
         acknowledged = self._written(random)
         steps, done, goes_on = self._disk.steps, 0, random.integer(0, cuts - 1, "goes on")
         draws = random.stream("cuts")
         there: int | Comparison = 0
         for number, point in enumerate(_points(random, cuts, acknowledged[1][0], len(steps))):
-            platter.make(steps[done:point])
+            pages.make(steps[done:point])
             done = point
-            survivors, opened = self._cut(platter, draws, point, _promised(acknowledged, point))
+            survivors, opened = self._cut(pages, draws, point, _promised(acknowledged, point))
             if number == goes_on:
                 self._left, there = survivors.files, opened
             if self._caught:
@@ -183,10 +183,8 @@ class Run:
             self._failed("an acknowledged batch was missing although the power never went")
         return writer.acknowledged
 
-    def _cut(
-        self, platter: DurablePages, draws: Random, point: int, promised: int
-    ) -> tuple[Survivors, int | Comparison]:
-        survivors = platter.cut(draws)
+    def _cut(self, pages: DurablePages, draws: Random, point: int, promised: int) -> tuple[Survivors, int | Comparison]:
+        survivors = pages.cut(draws)
         there = self._opened(survivors, self._lines(promised, draws))
         verdict = compare_with_plan(there, promised)
         self._digest.update(f"{point} {survivors.lost} {survivors.torn} {there} {verdict.name}\n".encode())

@@ -104,9 +104,9 @@ class SimulatedDisk(Files):
             return
         self.sync_file(number)
         if any(step is DurablePages.fail_sync for step, _ in self.steps):
-            platter = DurablePages(self._mounted)
-            platter.make(self.steps)
-            self._views[number][:] = platter.content(number)
+            pages = DurablePages(self._mounted)
+            pages.make(self.steps)
+            self._views[number][:] = pages.content(number)
 
     # -------------------------------------------------------------------------------------------------- for SQLite
     def content(self, name: str) -> bytearray | None:
