@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         AbortScope,
         CancelMode,
         DeliveryPoint,
-        Ladder,
         LifecycleEvent,
+        StageBudgets,
         TransitionReason,
     )
     from supervisor.plans import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from supervisor.plugins.reading import load_plan
     from supervisor.policies.abort_plan import AbortPlan, AbortRecord, Receipt, UnknownTarget
     from supervisor.policies.budgets import Amounts, Budget
-    from supervisor.policies.liveness import Patience
+    from supervisor.policies.liveness import StallProfileName
     from supervisor.policies.permissions import OpenPermission
     from supervisor.ports import JournalError, JournalLost, JournalUnavailable
     from supervisor.runtime.availability import Outage, Shortage
@@ -76,7 +76,6 @@ __all__ = [
     "JournalError",
     "JournalLost",
     "JournalUnavailable",
-    "Ladder",
     "LifecycleEvent",
     "LimitsConfig",
     "McpError",
@@ -84,7 +83,6 @@ __all__ = [
     "NoSuchEntity",
     "OpenPermission",
     "Outage",
-    "Patience",
     "Plan",
     "PlanResult",
     "PolicyConfig",
@@ -94,6 +92,8 @@ __all__ = [
     "Session",
     "Settings",
     "Shortage",
+    "StageBudgets",
+    "StallProfileName",
     "StateDirBusy",
     "StateDirError",
     "SubscriptionLagged",
@@ -132,7 +132,7 @@ _HOMES = {
     ),
     "supervisor.plugins.reading": ("load_plan",),
     "supervisor.policies.budgets": ("Amounts", "Budget"),
-    "supervisor.policies.liveness": ("Patience",),
+    "supervisor.policies.liveness": ("StallProfileName",),
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.work.results": ("PlanResult", "TaskResult"),
     "supervisor.work.plan_runner": ("run_plan",),
@@ -156,7 +156,7 @@ _HOMES = {
         "AbortScope",
         "CancelMode",
         "DeliveryPoint",
-        "Ladder",
+        "StageBudgets",
         "LifecycleEvent",
         "TransitionReason",
     ),

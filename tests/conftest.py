@@ -1,4 +1,4 @@
-"""Shared fixtures: every anyio test runs on both backends."""
+"""Shared fixtures and options: every anyio test runs on both backends."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Both backends, always."""
+    """Return the name of the event loop: each test runs on asyncio and on trio."""
     return str(request.param)
 
 
 @pytest.fixture
 def hears_ctrl_c() -> Iterator[None]:
-    """As a program on a terminal does; in the background, and in pytest's own processes, it is ignored."""
+    """Install Python's handler of SIGINT for a test: a run started in a shell's background ignores the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How large the tests of scale are."""
+    """Declare the options that set the size of the large tests."""
     parser.addoption(
         "--sessions", type=int, default=2_000, help="sessions in tests/integration/test_scale.py, in hundreds"
     )

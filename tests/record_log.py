@@ -1,4 +1,5 @@
-"""A log written by hand, for tests of what reads logs: the tables fill in what a record says, unless the test lies."""
+"""Log written by hand, for tests of modules that read logs: the state machines fill in each record, unless the test
+overrides them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["Log"]
 
 
 class Log:
-    """Records in order. A lie is an argument: ``to``, ``source``, ``cause_id``, ``monotonic_s``, ``as_seq``."""
+    """Records in order. An argument overrides the machine: ``to``, ``source``, ``cause_id``, ``monotonic_s``,
+    ``as_seq``."""
 
     def __init__(self) -> None:
         self.records: list[LifecycleEvent] = []
@@ -22,7 +24,7 @@ class Log:
 
     # ------------------------------------------------------------------ records
     def born(self, kind: str, entity_id: str, *, cause: int | None = None, to: str = "", **data: Any) -> int:
-        """The first record of an entity; its number."""
+        """Append the first record of an entity, and return its number."""
         table = KINDS[kind]
         state = table.states.get(to, table.machine.initial[-1 if kind == "task" else 0])
         known = msgspec.convert(data, table.data)
@@ -31,7 +33,8 @@ class Log:
         return self._add(entity_id, "Born", "born", "", to or state.value, metadata, {"cause_id": cause})
 
     def tell(self, entity_id: str, event: str, *, to: str = "", source: str = "", **facts: Any) -> int:
-        """A transition, by the table unless *to* says otherwise; *facts* are the record's own fields or metadata."""
+        """Append a transition, by the machine unless *to* is given; *facts* are fields of the record or its
+        metadata."""
         described = {name: facts.pop(name) for name in tuple(facts) if name in _FIELDS}
         metadata = {**facts, **({"abort_id": described["abort_id"]} if "abort_id" in described else {})}
         if event not in _NAMING:
@@ -54,7 +57,7 @@ class Log:
         return number
 
     def fact(self, entity_id: str, event: str, *, outcome: str = "fact", to: str = "", **facts: Any) -> int:
-        """A record that moves nothing."""
+        """Append a record that is no transition."""
         described = {name: facts.pop(name) for name in tuple(facts) if name in _FIELDS}
         status = to or self._entities[entity_id][1].value
         return self._add(entity_id, event, outcome, "", status, facts, described)
@@ -83,7 +86,7 @@ class Log:
 
     # ------------------------------------------------------------------ whole chapters
     def request(self, session: str, request_id: str = "r1") -> int:
-        """A prompt is given to a session at rest; its turn opens."""
+        """Send a prompt to a session at rest; its turn opens."""
         asked = self.tell(session, "TurnRequested", request_id=request_id, prompt="p")
         self.open_turn(session, asked, request_id)
         return self.tell(session, "WorktreeReady", path="/", cause_id=asked)
@@ -95,7 +98,7 @@ class Log:
         return turn
 
     def launch(self, session: str, agent: str, *, messages: int = 0, adapter: str = "test") -> int:
-        """From the prompt to Running, with a new agent."""
+        """Append the records from the prompt to Running, with a new agent."""
         wanted = self.tell(session, "PromptReady", prompt="p", messages=messages)
         self.born("agent", agent, cause=wanted, id=agent, session_id=session, adapter=adapter)
         return self.ready(session, agent)
@@ -110,7 +113,7 @@ class Log:
         return started
 
     def running(self, session: str = "s", **limits: Any) -> None:
-        """A session with an agent at work on its first request."""
+        """Append a session with an agent at work on its first request."""
         self.session(session, **limits)
         self.request(session, f"{session}:r1")
         self.launch(session, f"{session}:a1")
@@ -123,7 +126,7 @@ class Log:
         return self.tell(turn, "tool_started", number=number, call_id=call_id, title="a call")
 
     def succeed(self, session: str, turn: str, agent: str) -> int:
-        """The turn of a running session ends well."""
+        """End the turn of a running session well."""
         word = self.tell(turn, "verify_requested", verdict={"exit": "Success"})
         self.tell(session, "SessionExited", incarnation=self.incarnation(session), verdict=OK, cause_id=word)
         self.tell(agent, "task_finished", cause_id=word)
@@ -132,7 +135,7 @@ class Log:
         return self.tell(session, "TurnReaped", turn_id=turn, completed=True, cause_id=reaped)
 
     def fail(self, session: str, turn: str, *, at: float | None = None) -> int:
-        """The turn of a running session fails, and its session hears of it."""
+        """End the turn of a running session by a failure."""
         failed = self.tell(turn, "task_failed", verdict=ERROR, **({} if at is None else {"at": at}))
         incarnation = self.incarnation(session)
         exited = self.tell(session, "SessionExited", incarnation=incarnation, verdict=ERROR, cause_id=failed)
@@ -140,7 +143,7 @@ class Log:
         return exited
 
     def abort(self, log_of: str, target: str, scope: str, **more: Any) -> str:
-        """The wish to abort; its id."""
+        """Append the record of an abort, and return its id."""
         abort_id = f"abort-{len(self.records) + 1}"
         self.fact(log_of, "AbortRecord", abort_id=abort_id, id=abort_id, scope=scope, target=target, **more)
         return abort_id
@@ -153,7 +156,7 @@ class Log:
         return self.fact(log_of, "AbortRecord", abort_id=abort_id, cause_id=cause, **told)
 
     def stop(self, session: str, abort_id: str | None = None, cause: int | None = None) -> int:
-        """A session is told to end: for a sibling's sake, if the abort that is its cause is one of siblings."""
+        """Stop a session; an abort of siblings as its cause stops it as a sibling."""
         scope = self.records[cause - 1].metadata.get("scope") if cause is not None else None
         over = "sibling_aborted" if scope == "sibling" else "aborted"
         more = {"abort_id": abort_id, "cause_id": cause, "transition_reason": over}

@@ -1,7 +1,8 @@
-"""Seeded runs of the real runtime on a virtual clock: what a host and its agents do is drawn, time costs nothing.
+"""Seeded runs of the real runtime on a virtual clock: the actions of host and agents are random, and time costs
+nothing.
 
-Everything is the product but four things at its edge: the agents' functions, the workspace, the clock, and agents that
-are never ready. A seed is one run on one backend: drawings never depend on the order in which tasks are scheduled.
+Four parts are replaced: the agents' functions, the workspace, the clock, and connections of agents that never get
+ready. A seed is one run on one backend: random choices never depend on the order in which tasks are scheduled.
 """
 
 from __future__ import annotations
@@ -20,44 +21,44 @@ import anyio
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents.protocols.inprocess import AgentTurn, FunctionLink, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, FunctionConnection, ToolAborted
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused, Session, Supervisor
 from supervisor.host import factories
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.events import AgentExited
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, StageBudgets, Verdict
 from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.work.plan_runner import run_plan
 from supervisor.workspaces.directory import DirectoryWorkspace
 
-__all__ = ["HostError", "Ran", "VirtualLoop", "simulate"]
+__all__ = ["FinishedRun", "HostError", "VirtualLoop", "simulate"]
 
 DEADLINE_S = 100_000.0
-"""Virtual seconds: a run that takes longer hangs."""
+"""Virtual seconds after which a run counts as hung."""
 
 LADDER = {"request_s": 1.0, "cancel_s": 0.5, "terminate_s": 0.1, "kill_s": 0.1}
 KINDS = (*["worker"] * 8, "mute", "stillborn")
-"""Agents by name: most work, one is never ready, one cannot be started."""
+"""Names of agents: most work, ``mute`` never gets ready, ``stillborn`` cannot be started."""
 GONE = (NoSuchEntity, Refused, LookupError, ValueError, JournalError)
-"""What a host may hear when it speaks to what has ended."""
+"""Errors of a request to something that has ended."""
 
 
 class HostError(Exception):
-    """The host's own bug, by which it leaves."""
+    """Error of the host, by which it leaves its block."""
 
 
 # ---------------------------------------------------------------------------------------------------------- agents
 class Agents:
-    """What agents do, drawn for each turn."""
+    """Functions of agents; each turn's steps are random."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     async def work(self, turn: AgentTurn) -> str:
-        """A few steps, one after the other."""
+        """Do a few random steps, one after the other."""
         rng = Random(f"{self._seed} {turn.turn_id}")
         depth = turn.session_id.count("/")
         for _ in range(rng.randint(1, 3)):
@@ -138,7 +139,7 @@ async def _delegate_in_parallel(rng: Random, turn: AgentTurn) -> None:
 
 
 class _Places(DirectoryWorkspace):
-    """A workspace without a disk; it takes a while, and sessions called ``lost`` have none."""
+    """Workspace without a disk; it takes a while, and has no directory for sessions called ``lost``."""
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         await anyio.sleep(0.01)
@@ -147,8 +148,8 @@ class _Places(DirectoryWorkspace):
         return "/"
 
 
-class _Link(FunctionLink):
-    """A function's link, but for agents that do not come up."""
+class _Link(FunctionConnection):
+    """Connection to a function, with agents that do not get ready."""
 
     async def run(self) -> None:
         if self.session.profile.name != "stillborn":
@@ -166,8 +167,8 @@ class _Link(FunctionLink):
 
 
 # ------------------------------------------------------------------------------------------------------------ host
-class Ran:
-    """What a run leaves behind: its journal, and, where the machine was lost on the way, what came after that."""
+class FinishedRun:
+    """Journal of a run, and, if the machine was lost on the way, the journal of the recovery."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -175,15 +176,15 @@ class Ran:
 
 
 class _Host:
-    """A host with work, and with hands that disturb it."""
+    """Host with sessions and a plan, and with operators that disturb them."""
 
-    def __init__(self, seed: int, sup: Supervisor, ran: Ran) -> None:
+    def __init__(self, seed: int, sup: Supervisor, ran: FinishedRun) -> None:
         self._seed, self._sup, self._ran = seed, sup, ran
         self._rng = Random(f"{seed} host")
         self._failed = False
 
     async def play(self) -> None:
-        """All of it at once. Whether the host itself breaks is drawn, too."""
+        """Start everything at once. A random choice decides whether the host itself breaks."""
         async with anyio.create_task_group() as group:
             async with anyio.create_task_group() as work:
                 for number in range(self._rng.randint(1, 2)):
@@ -205,7 +206,7 @@ class _Host:
         policy = AbortPolicy(
             tool_to_sibling=rng.random() < 0.5,
             sibling_to_session=rng.random() < 0.5,
-            ladder=Ladder(**LADDER),
+            ladder=StageBudgets(**LADDER),
         )
         with suppress(*GONE):
             session = await self._sup.start_session(f"s{number}", agent=rng.choice(KINDS), policy=policy)
@@ -236,7 +237,7 @@ class _Host:
             await rng.choice(wishes)(rng)
 
     def _target(self, rng: Random, scope: AbortScope = AbortScope.SESSION) -> str:
-        """Something alive that an abort of that scope makes sense for."""
+        """Return a random living entity that an abort of that scope can name."""
         nodes = sorted((one.id, one.kind, one.parent) for one in self._sup.registry.abort_tree().values())
         match scope:
             case AbortScope.TOOL:
@@ -278,7 +279,7 @@ class _Host:
         raise HostError("the host broke")
 
     async def _crash(self, rng: Random) -> None:
-        """The machine is lost here, as far as the next supervisor knows."""
+        """Copy the journal, as if the machine was lost at this moment."""
         await anyio.sleep(2 * rng.random())
         self._ran.crashed = copy.deepcopy(self._ran.store)
 
@@ -306,14 +307,14 @@ def _settings(rng: Random) -> Settings:
 
 
 # --------------------------------------------------------------------------------------------------------- running
-async def _run(seed: int) -> Ran:
-    ran, rng = Ran(), Random(f"{seed} settings")
+async def _run(seed: int) -> FinishedRun:
+    ran, rng = FinishedRun(), Random(f"{seed} settings")
     profile = partial(_profile, Agents(seed).work)
     settings = _settings(rng)
     with ExitStack() as edge, anyio.fail_after(DEADLINE_S):
         edge.enter_context(patch.object(runtime, "profile_of", profile))
         edge.enter_context(patch.object(factories, "DirectoryWorkspace", _Places))
-        edge.enter_context(patch.object(factories, "FunctionLink", _Link))
+        edge.enter_context(patch.object(factories, "FunctionConnection", _Link))
         await _supervise(ran.store, settings, lambda sup: _Host(seed, sup, ran).play())
         if ran.crashed is not None:
             await _supervise(ran.crashed, settings, _nothing)
@@ -340,7 +341,7 @@ def _profile(function: Any, name: str, config: AgentConfig, where: object) -> Ag
 
 
 class _Jumping(selectors.DefaultSelector):
-    """A selector that does not wait: the time that it was to wait for has passed."""
+    """Selector that does not wait: its clock moves on by the time that it was to wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -354,7 +355,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer."""
+    """Event loop whose clock jumps to the next timer."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -364,11 +365,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
-def simulate(seed: int, backend: str) -> Ran:
-    """One run, from beginning to end."""
+def simulate(seed: int, backend: str) -> FinishedRun:
+    """Run one seed from beginning to end."""
     options: dict[str, Any] = {"loop_factory": VirtualLoop}
     if backend == "trio":
         trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
         options = {"clock": MockClock(autojump_threshold=0)}
-    ran: Ran = anyio.run(_run, seed, backend=backend, backend_options=options)
+    ran: FinishedRun = anyio.run(_run, seed, backend=backend, backend_options=options)
     return ran

@@ -1,8 +1,8 @@
-"""Help for tests that run whole sessions: wait for facts, and check the records of every run.
+"""Helpers for tests that run whole sessions: wait for a record or a process, and check the records of every run.
 
-Nothing here sleeps: a test waits for a durable record, for the end of a process (its pidfd), or for a pipe that all
-victims hold. Whatever a test is about, ``supervising`` checks afterwards that the journal of the run is legal,
-explained, complete, and owes nothing; so a test of one thing is a test of the laws too.
+Nothing here sleeps: a test waits for a durable record, for the end of a process (by its pidfd), or for the end of file
+of a pipe that processes hold. When its block is left, ``supervising`` checks the journal of the run: every transition
+is legal, every record names its cause, every entity has ended, and no effect is pending.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, contextmanager, redirect_stderr, red
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import msgspec
@@ -25,8 +24,7 @@ from supervisor.agents.codecs import scripted_command
 from supervisor.cli.commands import supervisor
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.diagnostics.invariants import RecordChecker
-from supervisor.embedding import runtime
-from supervisor.embedding.runtime import Session, Supervisor, TurnResult
+from supervisor.embedding.runtime import Session, Supervisor, TurnResult, open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import LifecycleEvent
@@ -37,39 +35,40 @@ from supervisor.processes import shim
 __all__ = [
     "AGENTS",
     "DEADLINE_S",
-    "Asked",
     "FrozenJournal",
     "Gate",
-    "Roll",
+    "HeldPipe",
+    "PendingPrompt",
     "Run",
-    "ask",
+    "agent_pids",
     "check_records",
-    "collect",
     "data_of",
-    "gone",
-    "nothing_left",
-    "path_of",
-    "pids_of",
-    "quick",
+    "no_leaks",
+    "quick_settings",
+    "reap",
     "reap_all",
+    "send_prompt",
+    "states_of",
     "supervising",
-    "until",
+    "taking_over",
+    "wait_for_exit",
+    "wait_for_record",
 ]
 
 DEADLINE_S = 30.0
-"""How long anything may take before a test gives up: generous, since it is never waited for."""
+"""Seconds after which a test gives up. No test waits for this time to pass."""
 
 DATA: Mapping[str, type[msgspec.Struct]] = {name: kind.data for name, kind in KINDS.items()}
 
 AGENTS: Mapping[str, AgentConfig] = {"scripted": AgentConfig(adapter="scripted")}
 
 
-def quick(
+def quick_settings(
     *, ladder: Mapping[str, float] | None = None, policy: Mapping[str, bool] | None = None, **limits: Any
 ) -> Settings:
-    """Settings under which a hostile agent costs a test little; *limits* are those of a session.
+    """Return settings with short deadlines, for hostile agents; *limits* are those of a session.
 
-    The first rung is long, so that who ends in order is not hurried on a loaded machine.
+    The first termination stage stays long, so that an agent that ends in order has time on a loaded machine.
     """
     rungs = {"request_s": 10.0, "cancel_s": 1.0, "terminate_s": 0.1, "kill_s": 1.0, **(ladder or {})}
     bounds = {"backoff_base_ms": 1, "backoff_cap_ms": 4, **limits}
@@ -82,19 +81,19 @@ def quick(
 
 # ---------------------------------------------------------------------------------------------------- running
 class Run:
-    """A supervisor in a block, and what its journal holds also after that."""
+    """Supervisor of a test, with its journal, which can be read after the supervisor has ended, too."""
 
     def __init__(self, sup: Supervisor, store: MemoryStore) -> None:
         self.sup = sup
         self.store = store
 
     def events(self, entity_id: str | None = None) -> list[LifecycleEvent]:
-        """What is durable now."""
+        """Return the durable records, of one entity or of all."""
         log = self.store.log if entity_id is None else self.store.logs[entity_id]
         return log.after(0, 1_000_000)
 
     def transitions(self, event: str, entity_id: str | None = None) -> list[LifecycleEvent]:
-        """The transitions of that name."""
+        """Return the durable transitions by the event of that name."""
         return [one for one in self.events(entity_id) if one.event == event and one.outcome == "transition"]
 
     def row(self, entity_id: str) -> EntityRow:
@@ -112,21 +111,41 @@ async def supervising(
     within_s: float = 2 * DEADLINE_S,
     plugins: Sequence[object] = (),
 ) -> AsyncIterator[Run]:
-    """A supervisor with its journal in memory; when it has ended, its records are checked.
+    """Run a supervisor with its journal in memory, and check its records when it has ended.
 
-    *refused*: the test provokes refusals itself.
+    *refused*: the test itself sends events that a machine refuses.
     """
     store = MemoryStore()
-    with patch.object(runtime, "MemoryJournal", lambda: journal(store)), anyio.fail_after(within_s):
-        async with runtime.open_supervisor(
-            agents=agents, settings=settings or quick(), workdir=workdir, plugins=plugins
+    with anyio.fail_after(within_s):
+        async with open_supervisor(
+            agents=agents,
+            settings=settings or quick_settings(),
+            workdir=workdir,
+            plugins=plugins,
+            journal=journal(store),
         ) as sup:
             yield Run(sup, store)
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
 
 
+@asynccontextmanager
+async def taking_over(
+    left: MemoryStore | MemoryJournal,
+    workdir: Path,
+    *,
+    agents: Mapping[str, AgentConfig] = AGENTS,
+    settings: Settings | None = None,
+) -> AsyncIterator[Supervisor]:
+    """Run a supervisor on the journal that a dead one left."""
+    journal = MemoryJournal(left) if isinstance(left, MemoryStore) else left
+    settings = settings or quick_settings()
+    with anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=agents, settings=settings, workdir=workdir, journal=journal) as sup:
+            yield sup
+
+
 class FrozenJournal(MemoryJournal):
-    """A disk that stops to answer: when it is told to, or at the first record of a certain name."""
+    """Journal whose appends wait for ``thaw``, after ``freeze()`` or from the first record of a given event on."""
 
     def __init__(self, store: MemoryStore, freeze_at: str = "") -> None:
         super().__init__(store)
@@ -149,8 +168,8 @@ class FrozenJournal(MemoryJournal):
         await super().append(batch)
 
 
-class Asked:
-    """A prompt on its way, and its answer."""
+class PendingPrompt:
+    """Prompt that a task of its own has sent, and its result."""
 
     def __init__(self) -> None:
         self._answered = anyio.Event()
@@ -177,17 +196,17 @@ class Asked:
         return self._outcome
 
 
-def ask(group: TaskGroup, session: Session, prompt: str) -> Asked:
-    """Give *session* a prompt without waiting for the answer."""
-    asked = Asked()
+def send_prompt(group: TaskGroup, session: Session, prompt: str) -> PendingPrompt:
+    """Send *session* a prompt, and do not wait for the result."""
+    asked = PendingPrompt()
     group.start_soon(asked.run, session, prompt)
     return asked
 
 
-async def until(
+async def wait_for_record(
     sup: Supervisor, event: str, entity_id: str, *, number: int = 1, outcome: str = "transition"
 ) -> LifecycleEvent:
-    """The *number*-th durable record of that name in that entity's log, as soon as there is one."""
+    """Wait for the *number*-th durable record of that event and outcome in the log of an entity."""
     seen = 0
     with anyio.fail_after(DEADLINE_S):
         async with sup.subscribe(0) as records:
@@ -199,9 +218,9 @@ async def until(
     raise AssertionError(f"the supervisor ended before the {number}. {event} of {entity_id}")
 
 
-# ---------------------------------------------------------------------------------------------------- looking
-def path_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
-    """The states that an entity has been in, in order."""
+# ---------------------------------------------------------------------------------------------------- records
+def states_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
+    """Return the states that an entity has been in, in order."""
     path: list[str] = []
     for one in events:
         changes = one.outcome == "born" or (one.outcome == "transition" and one.from_status != one.to_status)
@@ -211,12 +230,12 @@ def path_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
 
 
 def data_of(row: EntityRow) -> Any:
-    """What an entity knows, decoded."""
+    """Return the decoded data of an entity."""
     return msgspec.json.decode(row.data, type=DATA[row.kind])
 
 
-def pids_of(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
-    """The pids of a session's agents, oldest first."""
+def agent_pids(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
+    """Return the pids of a session's agents, oldest first."""
     return [
         one.metadata["pid"]
         for one in events
@@ -224,7 +243,7 @@ def pids_of(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------------- the laws
+# ------------------------------------------------------------------------------------------------------ invariants
 def check_records(
     events: list[LifecycleEvent],
     rows: Iterable[EntityRow],
@@ -232,11 +251,11 @@ def check_records(
     *,
     refused: bool = False,
 ) -> None:
-    """What must hold of the journal of every run that has ended in order."""
+    """Assert the invariants of the journal of a run that has ended in order."""
     assert [one.seq for one in events] == list(range(1, len(events) + 1))
     if not refused:
-        words = [f"{one.entity_id}: {one.reason}" for one in events if one.outcome == "refused"]
-        assert not words, words
+        refusals = [f"{one.entity_id}: {one.reason}" for one in events if one.outcome == "refused"]
+        assert not refusals, refusals
     for one in events:
         check_cause(one)
     logs: dict[str, list[LifecycleEvent]] = {}
@@ -247,12 +266,12 @@ def check_records(
     left = list(owed)
     assert not left, left
     checker = RecordChecker()
-    broken = [violation for one in events for violation in checker.take(one)] + checker.finish(quiescent=False)
+    broken = [violation for one in events for violation in checker.check(one)] + checker.finish(quiescent=False)
     assert not broken, broken
 
 
 def check_cause(record: LifecycleEvent) -> None:
-    """A cause is an older record; what has none is the word of somebody outside, who is named."""
+    """Assert that a record follows from an older one, or names the operator or program that asked for it."""
     if record.cause_id is None:
         assert record.actor not in ("", "supervisor"), f"nothing explains {record}"
     else:
@@ -260,7 +279,7 @@ def check_cause(record: LifecycleEvent) -> None:
 
 
 def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
-    """Its log is gap-free, legal, and gives its state; it has ended, and nothing was decided after its end."""
+    """Assert that an entity's log has no gap, is legal, leads to the state of its row, and reaches a final state."""
     machine = MACHINES[row.kind]
     born, *rest = events
     assert [one.entity_seq for one in events] == list(range(1, len(events) + 1))
@@ -278,14 +297,14 @@ def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
         assert one.to_status == str(state.value), one
     folded = (str(state.value), msgspec.json.encode(data))
     assert (row.state, row.data) == folded, (row, folded)
-    # A task that failed may still be tried again: nobody does, but its log, and its run's, do not end there.
+    # An operator could retry a failed task, so neither its log nor that of its task run is final.
     rests = {("task", "FAILED"), ("run", "CIRCUIT_OPEN")}
     assert row.ended or (row.kind, row.state) in rests, f"{row.id} is left in {row.state}"
 
 
 # ---------------------------------------------------------------------------------------------------- processes
-async def gone(*pids: int) -> None:
-    """Until none of these processes runs any more (a dead one that nobody has reaped counts as gone)."""
+async def wait_for_exit(*pids: int) -> None:
+    """Wait until none of these processes runs any more; a zombie has exited."""
     with anyio.fail_after(DEADLINE_S):
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -296,55 +315,56 @@ async def gone(*pids: int) -> None:
                     os.close(pidfd)
 
 
-class Roll:
-    """A pipe that victims open for writing and hold: who has come (lines ``NAME PID``), and that all have gone.
+class HeldPipe:
+    """Named pipe that processes open for writing and hold: tells which have started, and when all have exited.
 
-    In a script: ``@run exec 9>roll; echo tool $$ >&9; ...``. Whoever they start holds it too.
+    In a script: ``@run exec 9>roll; echo tool $$ >&9; ...`` writes a line ``NAME PID``. Child processes inherit the
+    descriptor, so end of file comes when every process that ever held the pipe is gone.
     """
 
     def __init__(self, directory: Path, name: str = "roll") -> None:
         self.path = str(directory / name)
         os.mkfifo(self.path)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._heard = b""
+        self._unread = b""
         self.seen: list[tuple[str, int]] = []
 
-    async def _hear(self) -> bool:
+    async def _read(self) -> bool:
         await anyio.wait_readable(self._fd)
         try:
             data = os.read(self._fd, 65536)
         except BlockingIOError:
             return True
-        *lines, self._heard = (self._heard + data).split(b"\n")
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             name, pid = line.decode().split()
             self.seen.append((name, int(pid)))
         return bool(data)
 
     async def here(self, count: int) -> list[int]:
-        """The pids of the first *count* that have come, as soon as they have."""
+        """Wait until *count* processes have written their line; return the pids of all that have."""
         with anyio.fail_after(DEADLINE_S):
             while len(self.seen) < count:
-                await self._hear()
+                await self._read()
         return [pid for _, pid in self.seen]
 
     async def all_gone(self, within_s: float = DEADLINE_S) -> None:
-        """End of file: nobody who ever opened it, and nobody whom they forked, exists any more."""
+        """Wait for end of file: no process holds the pipe any more."""
         with anyio.fail_after(within_s):
-            while await self._hear():
+            while await self._read():
                 pass
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-def said(*words: object) -> str:
-    """Return what a command line prints on standard output; what it raises is raised here."""
+def stdout_of(*words: object) -> str:
+    """Run a command line in this process; return its standard output, raise its exception."""
     return _printed(words)[0]
 
 
-def warned(*words: object) -> str:
-    """Return what a command line prints on standard error; what it raises is raised here."""
+def stderr_of(*words: object) -> str:
+    """Run a command line in this process; return its standard error, raise its exception."""
     return _printed(words)[1]
 
 
@@ -355,7 +375,7 @@ def _printed(words: tuple[object, ...]) -> tuple[str, str]:
 
 
 class Gate:
-    """A pipe that a program waits at: ``read go < gate``. It is shut until it is opened, once for each who waits."""
+    """Named pipe that programs wait at, with ``read go < gate``; each ``open()`` releases one program."""
 
     def __init__(self, directory: Path, name: str = "gate") -> None:
         self.path = str(directory / name)
@@ -369,39 +389,42 @@ class Gate:
         os.close(self._fd)
 
     def agent(self) -> AgentConfig:
-        """A scripted agent that does not start to talk before the gate is opened."""
+        """Return a scripted agent that waits at the gate before its handshake."""
         line = f'read go < {self.path}; exec "$@"'
         return AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))
 
 
-def descriptors() -> set[str]:
-    """Those that are open, without the one that the listing itself needs."""
+def open_descriptors() -> set[str]:
+    """Return the open descriptors of this process, without that of the listing itself."""
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
 
 
-def collect(pid: int) -> None:
-    """Reap a child that has died, or that never was ours."""
+def reap(pid: int) -> None:
+    """Reap a dead child; a process that is no child of ours is ignored."""
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
-FAMILY: set[int] = set()
-"""Children of this process that no test has started, such as what ``multiprocessing`` keeps."""
+OLDER_CHILDREN: set[int] = set()
+"""Children of this process that no test has started, such as ``multiprocessing``'s resource tracker."""
 
 
 async def reap_all() -> None:
-    """Wait for every process that fell to us, and reap it."""
-    for pid in set(shim.children(os.getpid())) - FAMILY:
-        await gone(pid)
-        collect(pid)
+    """Wait for every child of this process, orphans of other processes included, and reap it."""
+    for pid in set(shim.children(os.getpid())) - OLDER_CHILDREN:
+        await wait_for_exit(pid)
+        reap(pid)
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """Whatever is started inside is gone, reaped and closed at the end: orphans fall to this process meanwhile."""
+def no_leaks() -> Iterator[None]:
+    """Assert that the block leaves no process and no descriptor behind.
+
+    This process is a subreaper meanwhile: orphans of the processes that the block started become its children.
+    """
     ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before, family = descriptors(), set(shim.children(os.getpid()))
-    FAMILY.update(family)
+    before, family = open_descriptors(), set(shim.children(os.getpid()))
+    OLDER_CHILDREN.update(family)
     try:
         yield
         orphans = set(shim.children(os.getpid())) - family
@@ -412,4 +435,4 @@ def nothing_left() -> Iterator[None]:
                 os.waitpid(pid, 0)
         ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert not orphans, f"left behind: {orphans}"
-    assert descriptors() == before
+    assert open_descriptors() == before

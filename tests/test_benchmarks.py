@@ -1,4 +1,4 @@
-"""The benchmarks run: each measurement once, at a tiny size. What they find is not looked at; time is not a fact."""
+"""Each benchmark runs once, at a tiny size; its figures are not checked, since time is not a fact."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_short_forms_in_the_makefile_are_those_of_every_command() -> None:
 
 @pytest.mark.parametrize("name", commands())
 def test_a_command_has_a_short_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Under the same name for all of them."""
+    """Every benchmark has the option ``--short``."""
     module = importlib.import_module(f"{name}.__main__" if (ROOT / name.replace(".", "/")).is_dir() else name)
     with pytest.raises(SystemExit, match="0"):
         module.main(["--help"])
@@ -63,19 +63,19 @@ def test_a_command_has_a_short_form(name: str, capsys: pytest.CaptureFixture[str
 
 
 def without_peers(case: Case) -> Case:
-    """What asks another program is tried once for each program, below."""
+    """Return the case without its other side, if that is another program: each program is tried once, below."""
     is_peer = case.theirs is not None and case.theirs.__module__ == "benchmarks.peers"
     return case._replace(theirs=None) if is_peer else case
 
 
 def test_the_cases_have_names_of_their_own() -> None:
-    """No row is shown twice."""
+    """No two cases have one name."""
     assert len(CASES) == len(table.CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_runs(name: str) -> None:
-    """Both of its sides, on every backend it is for; and its rows can be shown."""
+    """Both sides of a case run on each of its backends, and its rows can be shown."""
     case = CASES[name]
     found, lacks = measure(without_peers(case), SHORT)
     assert set(found) == set(case.backends)
@@ -87,7 +87,7 @@ def test_a_case_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
-    """One that is installed measures everything it is asked; one that is not is no error but a sentence."""
+    """An installed peer measures everything it is asked; a missing one raises ``Missing`` with a sentence."""
     if why := missing(name):
         with pytest.raises(Missing, match=re.escape(why)):
             ask_peer(name, "all", 4)
@@ -97,7 +97,7 @@ def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
 
 @pytest.mark.parametrize("who", OURS)
 def test_a_row_of_the_peers_table_runs(who: str) -> None:
-    """What stands beside the peers."""
+    """Each row of ours in the table of peers runs."""
     for one in OURS[who].values():
         assert all(one(backend, SHORT)[0] >= 0 for backend in BACKENDS)
 
@@ -130,7 +130,7 @@ def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
 
 
 def test_a_drift_is_that_of_the_last_fifth_over_the_first() -> None:
-    """What grows is told by its share; what shrinks is below nothing; what swings about one level is flat."""
+    """Growth is reported as a share, shrinkage as a negative share, oscillation as none."""
     assert gauges.drift([100.0] * 10) == 0
     assert gauges.drift([float(100 + n) for n in range(10)]) == pytest.approx(8 / 100.5)
     assert gauges.drift([float(110 - n) for n in range(10)]) < 0

@@ -1,4 +1,4 @@
-"""The corpus: what malformed inputs are made of, and what once broke something, is taken by those it is for."""
+"""Corpus of the fuzz targets: good inputs, and inputs that once broke something."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CASES = [(name, path.name) for name in TARGETS for path in sorted((CORPUS / name
 
 
 @pytest.mark.parametrize(("target", "name"), CASES, ids=[f"{target}-{name}" for target, name in CASES])
-def test_it_is_taken(target: str, name: str) -> None:
-    """Nothing but its declared errors comes of an input of the corpus."""
+def test_a_corpus_input_breaks_no_target(target: str, name: str) -> None:
+    """An input of the corpus raises nothing but the declared errors of its target."""
     with TARGETS[target].opened() as take:
         take((CORPUS / target / name).read_bytes())
 
 
 def test_every_target_has_inputs() -> None:
-    """There is no folder without a target, and none without a good input."""
+    """Every target has a folder with a good input, and every folder has a target."""
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
     assert all(any(not path.name.startswith("broke-") for path in (CORPUS / name).iterdir()) for name in TARGETS)

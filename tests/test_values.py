@@ -1,4 +1,4 @@
-"""What holds for every value that a pure module defines: nobody changes one, and fields are named where it is made."""
+"""Values of pure modules: they cannot be changed, and their fields are named where they are made."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def values_of(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 @pytest.mark.parametrize("name", PURE)
 def test_values_are_frozen(name: str) -> None:
-    """A value that has been decided, journalled or handed to another actor stays what it was."""
+    """A value that was decided, journalled or sent to another actor cannot be changed."""
     assert [one.__name__ for one in values_of(importlib.import_module(name)) if not one.__struct_config__.frozen] == []
 
 
 @pytest.mark.parametrize("name", PURE)
 def test_fields_are_named(name: str) -> None:
-    """A field that is added, or moved, changes the meaning of no call."""
+    """Values are made with named fields, so that a new or moved field changes the meaning of no call."""
     by_position = [
         f"{one.__name__}.{field.name}"
         for one in values_of(importlib.import_module(name))

@@ -16,7 +16,14 @@ from actors import Lane
 from supervisor.aborts.termination import SLACK_S, highest
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Call, Turn, TurnData
-from supervisor.lifecycles.types import AbortReason, AbortScope, CancelMode, Stage, ToolOutcome, TransitionReason
+from supervisor.lifecycles.types import (
+    AbortReason,
+    AbortScope,
+    CancelMode,
+    TerminationStage,
+    ToolOutcome,
+    TransitionReason,
+)
 from supervisor.policies.abort_plan import (
     AbortPlan,
     AbortRecord,
@@ -277,7 +284,7 @@ class AbortExecutor:
         return NodeReceipt(
             id=node.id,
             kind=node.kind,
-            outcome="abandoned" if report.survivors or report.rung is Stage.ABANDON else "ended",
+            outcome="abandoned" if report.survivors or report.rung is TerminationStage.ABANDON else "ended",
             rung=report.rung.value,
             took_s=round(report.took_s, 6),
             how=sent.how,
@@ -327,14 +334,16 @@ class AbortExecutor:
             ended_at=self._wall(),
         )
 
-    async def _interrupted(self, sent: _AbortedNode) -> Stage:
+    async def _interrupted(self, sent: _AbortedNode) -> TerminationStage:
         """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
         connection, turn_id = sent.connection, sent.node.id.rpartition(":c")[0]
         assert connection is not None, "a call that is open has a link"
         await connection.wait_turn_over(turn_id)
         if connection.turn_id is None and not connection.reusable:
             await connection.ended.wait()
-        return Stage.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Stage.REQUEST
+        return (
+            TerminationStage.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else TerminationStage.REQUEST
+        )
 
 
 ENDED_WITHIN = "it ended with the call that it was made within"
@@ -342,10 +351,10 @@ NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself 
 NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
 
 
-def _rung_of(sent: _AbortedNode) -> Stage:
+def _rung_of(sent: _AbortedNode) -> TerminationStage:
     """On which rung a call ended that was ended alone: the agent was asked, or its scope was cancelled."""
     fates = [one for one in sent.fates(sent.node.id) if one.ended_by]
-    return highest(fates) if fates or not sent.how else Stage.REQUEST
+    return highest(fates) if fates or not sent.how else TerminationStage.REQUEST
 
 
 def _crossed(root: AbortRecord, crossing: Crossing, before: AbortRecord) -> AbortRecord:

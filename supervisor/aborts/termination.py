@@ -16,7 +16,7 @@ import anyio
 
 from actors import Context
 from supervisor.lifecycles.events import Ended, OperatorStop
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Stage, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import AbortState, same_abort
@@ -50,7 +50,7 @@ class Termination:
         self.session = session
         self.cause = cause
         self.abort_id = abort_id
-        self.rung: Stage | None = Stage.REQUEST
+        self.rung: TerminationStage | None = TerminationStage.REQUEST
         self.began = began
         self.fates_before = len(session.fates)
         self.outages = 0
@@ -75,7 +75,7 @@ class StageBudgetSpent(NamedTuple):
     """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
 
     session_id: str
-    rung: Stage | None
+    rung: TerminationStage | None
 
 
 class TerminationService:
@@ -128,7 +128,7 @@ class TerminationService:
         climb = Termination(session, cause, abort_id, began)
         self._end_children(climb)
         self._climbs[session.session_id] = climb
-        first = Stage.KILL if session.kill_at_once else Stage.REQUEST
+        first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
         if session.busy:
             self._step_to(climb, first)
         else:
@@ -139,7 +139,7 @@ class TerminationService:
         """It ends by itself: its own last error is the first reason."""
         reason = self._registry.entity(session.session_id).data.last_error
         deadline = began + session.policy.ladder.total_s
-        return AbortState(abort_id=None, reason=reason, severity=Stage.REQUEST, deadline=deadline)
+        return AbortState(abort_id=None, reason=reason, severity=TerminationStage.REQUEST, deadline=deadline)
 
     def _end_children(self, climb: Termination) -> None:
         """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
@@ -172,24 +172,24 @@ class TerminationService:
             within_s = deadline - self._registry.system.timers.now() if waits else None
             self._registry.request_stop(child.session_id, stop, cause=climb.cause, within_s=within_s)
 
-    def _step_to(self, climb: Termination, rung: Stage) -> None:
+    def _step_to(self, climb: Termination, rung: TerminationStage) -> None:
         """Do what the rung does, and set the timer for the next one."""
         session, climb.rung = climb.session, rung
-        if rung is Stage.REQUEST:
+        if rung is TerminationStage.REQUEST:
             if session.connection is not None:
                 session.connection.close_when_idle()
-        elif rung is Stage.CANCEL:
-            self._registry.cancel_scope(session.session_id, climb.abort_id or Stage.CANCEL)
+        elif rung is TerminationStage.CANCEL:
+            self._registry.cancel_scope(session.session_id, climb.abort_id or TerminationStage.CANCEL)
         else:
             self._kill(session)
-            self._registry.cancel_scope(session.session_id, climb.abort_id or Stage.KILL)
+            self._registry.cancel_scope(session.session_id, climb.abort_id or TerminationStage.KILL)
         self._set_timer(climb, rung)
 
-    def _set_timer(self, climb: Termination, rung: Stage) -> None:
+    def _set_timer(self, climb: Termination, rung: TerminationStage) -> None:
         ladder, due = climb.session.policy.ladder, climb.due
-        if rung is Stage.REQUEST:
+        if rung is TerminationStage.REQUEST:
             left_s = climb.began + due.request_s - self._registry.system.timers.now()
-        elif rung is Stage.CANCEL:
+        elif rung is TerminationStage.CANCEL:
             # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
             give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
             left_s = climb.began + give_way_s - self._registry.system.timers.now()
@@ -205,12 +205,12 @@ class TerminationService:
 
     def _overdue(self, climb: Termination) -> None:
         match climb.rung:
-            case Stage.REQUEST:
-                self._step_to(climb, Stage.CANCEL)
-            case Stage.CANCEL:
-                self._step_to(climb, Stage.KILL)
-            case Stage.KILL:
-                climb.rung = Stage.ABANDON
+            case TerminationStage.REQUEST:
+                self._step_to(climb, TerminationStage.CANCEL)
+            case TerminationStage.CANCEL:
+                self._step_to(climb, TerminationStage.KILL)
+            case TerminationStage.KILL:
+                climb.rung = TerminationStage.ABANDON
                 self._rest(climb.session)
             case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
                 self._await_records(climb)  # what waited for the disk has only just begun to be written
@@ -230,18 +230,18 @@ class TerminationService:
             one = pending.pop()
             one.kill_at_once = True
             climb = self._climbs.get(one.session_id)
-            if climb is not None and climb.rung in (Stage.REQUEST, Stage.CANCEL):
-                self._step_to(climb, Stage.KILL)
+            if climb is not None and climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
+                self._step_to(climb, TerminationStage.KILL)
             pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
     def _pressed(self, session: LiveSession) -> None:
         """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
         climb = self._climbs.get(session.session_id)
-        if climb is not None and climb.rung in (Stage.REQUEST, Stage.CANCEL):
+        if climb is not None and climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
             self._soon(lambda: self._press(climb))
 
     def _press(self, climb: Termination) -> None:
-        if climb.rung in (Stage.REQUEST, Stage.CANCEL):
+        if climb.rung in (TerminationStage.REQUEST, TerminationStage.CANCEL):
             self._set_timer(climb, climb.rung)
             self._tell_children(climb)
 
@@ -269,7 +269,7 @@ class TerminationService:
             return
         took_s = max(0.0, self._registry.system.timers.now() - climb.began)
         self._context.cancel_timer(session.session_id)
-        if rung is Stage.CANCEL:
+        if rung is TerminationStage.CANCEL:
             rung = highest(session.fates[climb.fates_before :])
         survivors = total_survivors(fate.survivors for fate in session.fates)
         session.report = TerminationReport(rung, took_s, self._registry.journal_writer.clock.wall.time(), survivors)
@@ -314,9 +314,9 @@ def _parent_ended(session: LiveSession, abort_id: str | None) -> OperatorStop:
     )
 
 
-def highest(fates: Sequence[ProcessFate]) -> Stage:
+def highest(fates: Sequence[ProcessFate]) -> TerminationStage:
     """The rung that it took to end these processes, once their scope was cancelled."""
     ended_by = {fate.ended_by for fate in fates}
     if "kill" in ended_by:
-        return Stage.KILL
-    return Stage.TERMINATE if "terminate" in ended_by else Stage.CANCEL
+        return TerminationStage.KILL
+    return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL

@@ -160,7 +160,7 @@ class ToolCallTerminations:
             with timers.limit(min(ASKED_S, within_s)):
                 await anyio.sleep_forever()
         with timers.limit(within_s):
-            found = self._alone and await self._strike(self._calls.get(call_id, ""))
+            found = self._alone and await self._kill_processes(self._calls.get(call_id, ""))
             if not (found or asked):
                 self.give_up(call_id, "no process of it was found")
             await anyio.sleep_forever()
@@ -173,7 +173,7 @@ class ToolCallTerminations:
             kept(why)
 
     # ------------------------------------------------------------------ its processes
-    async def _strike(self, tool_id: str) -> bool:
+    async def _kill_processes(self, tool_id: str) -> bool:
         """Kill what belongs to the one call that is open and goes on; ``False`` if there was nothing."""
         process = self._agent_io.process
         if process is None:
@@ -257,13 +257,13 @@ async def end_processes(
     with timers.limit(STRIKE_S):
         while True:
             seen = None  # until the reply is here: a shim that was stopped gives none
-            seen = await process.look()
+            seen = await process.list_processes()
             if seen is None:
                 break
             found = processes_of_calls(seen, process.pid, span, servers)
             if not found.belong and (not found.may_belong or timers.now() >= patient_until):
                 break
-            process.strike(found.belong, signal.SIGKILL)
+            process.signal_processes(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
             await anyio.sleep(NAP_S)
     return KilledProcesses(

@@ -1,23 +1,30 @@
-"""Knowledge of agents: the catalogue, its mappings of lines, and its quirks. All of it is data.
+"""Data about agents: the catalogue, the meaning of their output lines, and their quirks.
 
-Nothing here starts a program or looks at this machine.
+Nothing here starts a program or reads the state of this machine.
 """
 
-from supervisor.agent_catalogue.catalogue import Asking, Known, UnknownAgent, Way, catalogue, known
+from supervisor.agent_catalogue.catalogue import (
+    AgentVariant,
+    KnownAgent,
+    PermissionStart,
+    UnknownAgent,
+    catalogue,
+    known_agent,
+)
 from supervisor.agent_catalogue.data import BadData, read_data
-from supervisor.agent_catalogue.line_rules import Mapping
+from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 __all__ = [
     "NO_QUIRKS",
-    "Asking",
+    "AgentVariant",
     "BadData",
-    "Known",
-    "Mapping",
+    "KnownAgent",
+    "LineMapping",
+    "PermissionStart",
     "Quirks",
     "UnknownAgent",
-    "Way",
     "catalogue",
-    "known",
+    "known_agent",
     "read_data",
 ]

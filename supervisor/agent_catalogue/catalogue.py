@@ -17,19 +17,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from supervisor.agent_catalogue.data import BadData, Data, Word, Words, read_data
-from supervisor.agent_catalogue.line_rules import Mapping as LineMapping
+from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 __all__ = [
-    "Asking",
+    "AgentVariant",
     "Install",
-    "Known",
+    "KnownAgent",
     "ModelFile",
-    "Pointing",
+    "ModelServerSettings",
+    "PermissionStart",
     "UnknownAgent",
-    "Way",
     "catalogue",
-    "known",
+    "known_agent",
     "mapping_named",
 ]
 
@@ -70,7 +70,7 @@ class ModelFile(Data):
     text: str
 
 
-class Pointing(Data):
+class ModelServerSettings(Data):
     """How it is pointed at another model server: variables, arguments and files, with ``{base_url}`` and ``{key}``."""
 
     env: Mapping[Word, Word] = {}
@@ -78,7 +78,7 @@ class Pointing(Data):
     files: tuple[ModelFile, ...] = ()
 
 
-class Asking(Data):
+class PermissionStart(Data):
     """How an agent is started that is to ask leave for what it does, where it otherwise would not: by another command
     line, with more variables, or in one of its own modes."""
 
@@ -87,7 +87,7 @@ class Asking(Data):
     mode: Word = ""
 
 
-class Way(Data):
+class AgentVariant(Data):
     """One way to have it: the adapter that speaks to it, and the command line.
 
     ``mapping``: what its lines mean, for the adapter ``jsonl``: the name of a file of ours. ``urgent``: what a message
@@ -103,10 +103,10 @@ class Way(Data):
     sub_agents: bool = False
     urgent: Literal["steer", "queue", "interrupt"] = "interrupt"
     asks: bool | Literal["with flags", "unknown"] = "unknown"
-    asking: Asking | None = None
+    asking: PermissionStart | None = None
 
     @model_validator(mode="after")
-    def _asks_as_said(self) -> Way:
+    def _asks_as_said(self) -> AgentVariant:
         if (self.asks == "with flags") is not (self.asking is not None):
             raise ValueError("asks: 'with flags' and asking belong together; give both, or none")
         return self
@@ -117,7 +117,7 @@ class Way(Data):
         return mapping_named(given) if isinstance(given, str) else given
 
 
-class Known(Data):
+class KnownAgent(Data):
     """What is known of one agent. ``passes`` are the variables of ours that it may have; ``env`` is what it always
     gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in
     one of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
@@ -126,12 +126,12 @@ class Known(Data):
     title: Word
     also: tuple[Name, ...] = ()
     about: Word = ""
-    ways: tuple[Way, ...] = Field(min_length=1)
+    ways: tuple[AgentVariant, ...] = Field(min_length=1)
     install: Install | None = None
     version_arguments: Words = ("--version",)
     passes: Words = ()
     env: Mapping[Word, Word] = {}
-    model: Pointing = Pointing()
+    model: ModelServerSettings = ModelServerSettings()
     never_ask_flags: Words = ()
     never_ask_modes: Words = ()
 
@@ -140,7 +140,7 @@ class Known(Data):
         """The program that it is, by the name that PATH has it under."""
         return self.ways[0].command[0]
 
-    def way(self, adapter: str | None = None) -> Way:
+    def variant(self, adapter: str | None = None) -> AgentVariant:
         """How it is had by *adapter*; the usual way, where none is named.
 
         Raises:
@@ -154,17 +154,17 @@ class Known(Data):
 
 
 @cache
-def catalogue() -> Mapping[str, Known]:
+def catalogue() -> Mapping[str, KnownAgent]:
     """All known agents by name, in the order of their names.
 
     Raises:
         BadData: a file of the catalogue is damaged.
     """
-    found = [read_data(path, Known) for path in sorted((HERE / "known").glob("*.toml"))]
+    found = [read_data(path, KnownAgent) for path in sorted((HERE / "known").glob("*.toml"))]
     return MappingProxyType({one.name: one for one in found})
 
 
-def known(name: str) -> Known:
+def known_agent(name: str) -> KnownAgent:
     """The agent of that name, or of another name that it has.
 
     Raises:

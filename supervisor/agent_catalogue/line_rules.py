@@ -17,18 +17,18 @@ from supervisor.agent_catalogue.data import Data, Word, Words
 __all__ = [
     "ID",
     "PROMPT",
-    "Compacting",
-    "Ending",
-    "Fits",
-    "Mapping",
-    "Naming",
-    "Requesting",
+    "CompactionRule",
+    "EndRule",
+    "LineMapping",
+    "LineRule",
+    "RequestRule",
     "Rule",
-    "Saying",
-    "Spending",
-    "ToolBeginning",
-    "ToolEnding",
-    "Troubled",
+    "SessionRule",
+    "TextRule",
+    "ToolBeginRule",
+    "ToolEndRule",
+    "TroubleRule",
+    "UsageRule",
     "Wanted",
 ]
 
@@ -61,7 +61,7 @@ Paths = Annotated[Words, AfterValidator(lambda paths: tuple(_path(one) for one i
 """Where a value stands: of several places, the first that has it."""
 
 
-class Fits(Data):
+class LineRule(Data):
     """Which lines a rule is about, and where in them it looks.
 
     ``when``: what must stand where in the line, ``unless``: what must not. ``each``: where in it a list stands; the
@@ -74,28 +74,28 @@ class Fits(Data):
     where: Table[Path, Wanted] = {}
 
     @model_validator(mode="after")
-    def _items_need_a_list(self) -> Fits:
+    def _items_need_a_list(self) -> LineRule:
         if self.where and self.each is None:
             raise ValueError("where: is about the items of a list; say with `each` where that stands")
         return self
 
 
-class Naming(Fits):
+class SessionRule(LineRule):
     """The program's own name for the conversation, by which it can be gone on with."""
 
     says: Literal["session"]
     id: Paths
 
 
-class Saying(Fits):
+class TextRule(LineRule):
     """Something it says, thinks, or notes."""
 
     says: Literal["text", "thought", "log"]
     text: Paths
 
 
-class ToolBeginning(Fits):
-    """A tool call began. ``kind``: where its kind stands; ``Mapping.kinds`` says what that is in our words."""
+class ToolBeginRule(LineRule):
+    """A tool call began. ``kind``: where its kind stands; ``LineMapping.kinds`` says what that is in our words."""
 
     says: Literal["tool_begin"]
     id: Paths
@@ -104,7 +104,7 @@ class ToolBeginning(Fits):
     asked: Paths = ()
 
 
-class ToolEnding(Fits):
+class ToolEndRule(LineRule):
     """A tool call returned; it has failed where all of ``failed`` stands in the line."""
 
     says: Literal["tool_end"]
@@ -113,13 +113,13 @@ class ToolEnding(Fits):
     answered: Paths = ()
 
 
-class Requesting(Fits):
+class RequestRule(LineRule):
     """It makes a request to its model."""
 
     says: Literal["request"]
 
 
-class Spending(Fits):
+class UsageRule(LineRule):
     """What it has used: since it last said so (``each``), or since it began (``total``). ``cost``: US dollars."""
 
     says: Literal["usage"]
@@ -129,7 +129,7 @@ class Spending(Fits):
     counts: Literal["each", "total"] = "each"
 
 
-class Ending(Fits):
+class EndRule(LineRule):
     """The program's word on the turn. Where several rules fit one line, the first counts; of several lines, the last.
 
     ``words``: why it ended so; ``status``: where the status of the model server's answer stands.
@@ -141,7 +141,7 @@ class Ending(Fits):
     status: Paths = ()
 
 
-class Troubled(Fits):
+class TroubleRule(LineRule):
     """The model failed or turned it away, and it tries again by itself."""
 
     says: Literal["trouble"]
@@ -151,7 +151,7 @@ class Troubled(Fits):
     words: Paths = ()
 
 
-class Compacting(Fits):
+class CompactionRule(LineRule):
     """Its context is being compacted, or has been."""
 
     says: Literal["compaction"]
@@ -159,12 +159,20 @@ class Compacting(Fits):
 
 
 Rule = Annotated[
-    Naming | Saying | ToolBeginning | ToolEnding | Requesting | Spending | Ending | Troubled | Compacting,
+    SessionRule
+    | TextRule
+    | ToolBeginRule
+    | ToolEndRule
+    | RequestRule
+    | UsageRule
+    | EndRule
+    | TroubleRule
+    | CompactionRule,
     Field(discriminator="says"),
 ]
 
 
-class Mapping(Data):
+class LineMapping(Data):
     """How one program is spoken to, and what its lines mean.
 
     The command line is the plan's command, then ``new_arguments`` or ``resume_arguments``, then ``prompt_arguments``.
@@ -195,13 +203,13 @@ class Mapping(Data):
         return given
 
     @model_validator(mode="after")
-    def _holds_together(self) -> Mapping:
+    def _holds_together(self) -> LineMapping:
         if problem := _problem(self):
             raise ValueError(problem)
         return self
 
 
-def _problem(mapping: Mapping) -> str:
+def _problem(mapping: LineMapping) -> str:
     """What in it cannot be meant; nothing, where all of it can."""
     placed = any(PROMPT in word for word in mapping.prompt_arguments)
     if mapping.prompt == "argument" and not placed:
@@ -213,6 +221,6 @@ def _problem(mapping: Mapping) -> str:
             return f"{name}: none of them says {ID}; write it where the name of the conversation shall stand"
     if mapping.new_arguments and not mapping.resume_arguments:
         return "new_arguments: a name is of no use without resume_arguments; give both, or none"
-    if not any(isinstance(one, Ending) and one.stop == "end_turn" for one in mapping.rules):
+    if not any(isinstance(one, EndRule) and one.stop == "end_turn" for one in mapping.rules):
         return 'rules: none says = "end" with stop = "end_turn"; without it no turn can ever succeed'
     return ""

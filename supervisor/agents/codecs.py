@@ -1,7 +1,7 @@
-"""The adapters by name: the one place that turns a word of a plan into a codec.
+"""Table of adapters: the only place that turns an adapter's name in a plan into a codec.
 
-Every name gives a factory, since a codec is one conversation and is never used twice. ``scripted`` speaks ACP like
-any other agent; only its program is ours. Plug-ins may add names; ours are never theirs.
+A name stands for a factory, because a codec serves one conversation and is never reused. ``scripted`` uses ACP like any
+other agent; only its program is part of this package. Plug-ins may add names but cannot replace ours.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import LineMapping
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.agents.protocols.codex.codec import CodexCodec
 from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
-from supervisor.ports import Codec, Wishes
+from supervisor.ports import AgentOptions, Codec
 
 __all__ = ["WISHING", "MakeCodec", "adapters", "codec_for", "scripted_command"]
 
@@ -33,17 +33,17 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
     }
 )
 WISHING: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
-"""The adapters that take what a plan wishes of an agent."""
-_NO_WISHES: Final = Wishes()
+"""Adapters whose codec takes the settings that a plan gives for an agent (model, mode, tool servers)."""
+_NO_WISHES: Final = AgentOptions()
 MAPPED: Final = "jsonl"
-"""The adapter that has to be told what lines mean."""
+"""Adapter that needs a line mapping."""
 
 MakeCodec = Callable[[], Codec]
-"""Makes a codec for one conversation."""
+"""Factory of a codec for one conversation."""
 
 
 def adapters() -> tuple[str, ...]:
-    """The names that :func:`codec_for` knows by itself."""
+    """Return the adapter names that :func:`codec_for` knows without plug-ins."""
     return (*_CODECS, MAPPED)
 
 
@@ -51,17 +51,17 @@ def codec_for(
     adapter: str,
     more: Mapping[str, MakeCodec] = MappingProxyType({}),
     *,
-    wishes: Wishes = _NO_WISHES,
+    wishes: AgentOptions = _NO_WISHES,
     mapping: LineMapping | None = None,
 ) -> MakeCodec:
-    """What makes a new codec for *adapter*, one of ours or of *more*, the plug-ins'.
+    """Return the codec factory of *adapter*, which is one of ours or one of *more*, the plug-ins' adapters.
 
     Args:
-        wishes: what the plan wishes of the agent, for the adapters that take any.
-        mapping: what the agent's lines mean, for the adapter ``jsonl``.
+        wishes: the plan's settings for the agent; adapters outside ``WISHING`` ignore them.
+        mapping: the meaning of the agent's lines, for the adapter ``jsonl``.
 
     Raises:
-        ValueError: no adapter has that name; the message lists those there are. ``jsonl`` was given no mapping.
+        ValueError: no adapter has that name (the message lists the names), or ``jsonl`` was given no mapping.
     """
     if adapter in WISHING:
         return partial(WISHING[adapter], wishes=wishes)
@@ -76,5 +76,6 @@ def codec_for(
 
 
 def scripted_command() -> tuple[str, ...]:
-    """The command line of the scripted agent: this interpreter, isolated from site packages and the environment."""
+    """Return the command line of the scripted agent: this interpreter without site packages and environment
+    variables."""
     return (sys.executable, "-I", "-S", str(Path(__file__).with_name("scripted_agent.py")))

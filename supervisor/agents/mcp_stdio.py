@@ -1,9 +1,9 @@
-"""A stdio MCP server as a resource of a session: a program under a warden, which one task enters and leaves.
+"""Stdio MCP server as a resource of a session: a program run by a shim, which one task starts and ends.
 
-It is there when it has answered ``initialize`` in time, and is told to leave, by the end of its input, as soon as its
-session is to end; then it is ended. One that ends by itself is started again, but not too often. Each start and end is
-a fact in the log of the session, and none of its processes is left. Whoever asks it something while it is not there,
-or when it ends, is told so.
+The server is ready when it has answered ``initialize`` in time. As soon as its session is to end, the server is asked
+to exit by the end of its input, and is terminated after ``LEAVE_S``. A server that ends by itself is started again,
+within a restart intensity. Each start and end is a fact in the session's log, and no process of the server survives the
+session. A request to a server that is not ready, or that ends before it answers, fails with :class:`McpError`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from actors import Context, Intensity
 from actors.restart import add_restart
-from supervisor.agents.protocols.framing import Lines
+from supervisor.agents.protocols.framing import LineBuffer
 from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -27,21 +27,21 @@ from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 __all__ = ["LEAVE_S", "RESTARTS", "START_S", "McpError", "McpResource"]
 
 START_S: Final = 30.0
-"""How long a server may take until it has answered ``initialize``: some install themselves first."""
+"""Seconds until a server must have answered ``initialize``: some servers install themselves first."""
 LEAVE_S: Final = 2.0
-"""How long it may take to exit when its input has ended; then it is ended with all that it started."""
+"""Seconds that a server has to exit after the end of its input; then it and all that it started are ended."""
 RESTARTS: Final = Intensity(3, 60.0)
-"""More ends by itself than that give it up."""
+"""Ends by itself that a server may have; beyond that it is given up."""
 PROTOCOL: Final = "2025-06-18"
 _CLIENT: Final = {"name": "supervisor-runtime", "version": "0.1.0"}
 
 
 class McpError(Exception):
-    """The server is not there, has ended before it answered, or answered with an error."""
+    """The server is not ready, ended before it answered, or answered with an error."""
 
 
-class _Asked:
-    """A request that waits for its answer."""
+class _PendingRequest:
+    """Request that waits for its response."""
 
     def __init__(self) -> None:
         self.over = OneShotEvent()
@@ -50,11 +50,11 @@ class _Asked:
 
 
 class McpResource:
-    """One server of one session.
+    """MCP server of one session.
 
     Args:
-        launch: how its program is started.
-        start_s: how long it may take to be there.
+        launch: the command, directory and environment of the program.
+        start_s: seconds until the server must be ready.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class McpResource:
         self._start_s = start_s
         self.name = server.name
         self.settled = OneShotEvent()
-        """It was there once, or is given up."""
+        """Set once the server was ready for the first time, or is given up."""
         self.given_up = ""
-        """Why it will not be there any more."""
+        """Reason why the server will not be ready any more."""
         self._process: Process | None = None
         self._ready = False
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _PendingRequest] = {}
         self._requests = 0
         self._unread_bytes = 0
-        """Of requests that the server has not read yet."""
+        """Bytes of requests that the server has not read yet."""
         self._scope = anyio.CancelScope()
 
     def begin(self, ctx: Context) -> None:
-        """Have it, in that scope, as work of its session.
+        """Run the server in the scope of *ctx*, as work of its session.
 
         Raises:
             ActorStopped: the session is ending.
@@ -93,16 +93,16 @@ class McpResource:
         self._session.start(ctx, self._run)
 
     def give_up(self, why: str) -> None:
-        """Nobody wants it any more: it ends before its session does."""
+        """End the server before its session ends."""
         self.given_up = why
         self._scope.cancel()
 
     # ------------------------------------------------------------------ asking it
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
-        """Ask it something; its result.
+        """Send a request and return its result.
 
         Raises:
-            McpError: it is not there, ended meanwhile, did not answer in time, or answered with an error.
+            McpError: the server is not ready, ended meanwhile, did not answer in time, or answered with an error.
         """
         if not self._ready:
             raise McpError(f"{self.name}: {self.given_up or 'the server is not there now; it is being started'}")
@@ -110,7 +110,7 @@ class McpResource:
 
     async def _ask(self, method: str, params: Mapping[str, Any] | None, timeout_s: float) -> Any:
         self._requests += 1
-        number, asked = self._requests, _Asked()
+        number, asked = self._requests, _PendingRequest()
         self._asked[number] = asked
         try:
             with self._registry.system.timers.limit(timeout_s) as limit:
@@ -154,7 +154,7 @@ class McpResource:
             self.settled.set()
 
     async def _hold(self) -> str:
-        """Enter it, wait until it, or its session, is to end, and leave it; why it ended."""
+        """Start the server, wait until it ends or its session is to end, and end it; return the reason."""
         ladder, why = self._session.policy.ladder, "it was cancelled"
         try:
             async with self._host.spawn(self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
@@ -190,7 +190,7 @@ class McpResource:
         return why
 
     async def _open(self) -> str:
-        """Shake hands in time; why not, where that fails."""
+        """Do the handshake in time; return ``""``, or the reason why it failed."""
         hello = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": _CLIENT}
         try:
             await self._ask("initialize", hello, self._start_s)
@@ -203,7 +203,7 @@ class McpResource:
         return ""
 
     async def _leave(self, process: Process, gone: OneShotEvent) -> str:
-        """Wait until it ends by itself, or its session is to end: then it is asked to, by the end of its input."""
+        """Wait until the server ends by itself or its session is to end; in the latter case end its input."""
         await first_of(gone, self._session.reached(SessionPhase.TERMINATING))
         if gone.is_set():
             return "it ended by itself"
@@ -214,12 +214,13 @@ class McpResource:
         return "its session ends"
 
     async def _read(self, process: Process, gone: OneShotEvent) -> None:
-        """Its answers; what it asks of us, and what is no message, is passed over. The end of its output is its end."""
-        lines = Lines()
+        """Read the server's responses until its output ends. Requests of the server, and lines that are no message, are
+        ignored."""
+        lines = LineBuffer()
         while data := await process.receive():
             for line in lines.feed(data):
                 if isinstance(line, str):
-                    self._hear(line)
+                    self._on_line(line)
         for asked in self._asked.values():
             asked.over.set()
         gone.set()
@@ -228,7 +229,7 @@ class McpResource:
         while await process.receive_err():
             pass
 
-    def _hear(self, line: str) -> None:
+    def _on_line(self, line: str) -> None:
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):

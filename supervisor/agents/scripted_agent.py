@@ -1,14 +1,16 @@
-"""An agent without a model: a program that speaks ACP version 1 on its standard streams and plays its prompt.
+"""Agent without a model: a program that uses ACP version 1 on standard input and output and executes its prompt.
 
-A line of the prompt that starts with ``@`` is a step, any other line is prose. What it does to its client is real:
-tool calls, client terminals, sub-agents, permissions, and every way to misbehave that ``STEPS`` names. It is for
-demonstrations and tests. It runs alone and isolated, so it imports nothing but the standard library.
+A line of the prompt that starts with ``@`` is a step, any other line is ignored. The steps have real effects: tool
+calls, client terminals, sub-agents, permissions, and every kind of misbehaviour that ``STEPS`` names. The program
+serves demonstrations and tests. It runs alone and isolated, so it imports only the standard library.
 
-With ``SCRIPTED_STEERS`` in its environment it takes messages within a turn, between two steps; that is the path of a
-file, from its working directory, which has a line for each that came.
-With ``SCRIPTED_MEMORY`` in its environment (a directory) it keeps its conversations there, and loads them again: a
-prompt that it had been interrupted at goes on after the last step that it had done. With ``SCRIPTED_ENDS_CALLS`` it
-ends a call of its own when it is asked to: the process that it has started, not those which that has.
+Environment variables:
+
+* ``SCRIPTED_STEERS`` (path of a file in the working directory): take messages within a turn, between two steps, and
+  write one line per message to the file.
+* ``SCRIPTED_MEMORY`` (a directory): keep conversations there and load them again; a prompt that was interrupted
+  continues after the last completed step.
+* ``SCRIPTED_ENDS_CALLS``: end a call on request, by killing the process of the call but not that process's children.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["STEPS", "Agent", "BadScript", "Refused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
+__all__ = ["STEPS", "Agent", "BadScript", "RequestRefused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
 
 _URGENT: Final = "Urgent message"
-"""How a line begins after which only the newest instructions count."""
+"""Beginning of a line after which only the newest instructions count."""
 
 _FLOOD_BYTES: Final = 16 * 1024
 _POLL_S: Final = 0.01
@@ -36,7 +38,8 @@ _CONTEXT_TOKENS: Final = 200_000
 
 # ---------------------------------------------------------------------------------------------------- the script
 class Step(NamedTuple):
-    """A line that starts with ``@``: its number from 1, its word, the rest of it, and the lines indented under it."""
+    """Line that starts with ``@``: its number from 1, its word, the rest of the line, and the lines indented below
+    it."""
 
     line: int
     word: str
@@ -48,12 +51,12 @@ class BadScript(Exception):
     """A step cannot be understood or done; the message names the line."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The client answered a request with an error."""
 
 
 class ModelFailed(Exception):
-    """The model that there is not has failed for good; ``data`` says how, as agents that have one do."""
+    """The simulated model has failed for good; ``data`` describes the failure as agents with a model do."""
 
     def __init__(self, kind: str, status: int) -> None:
         self.data = {"errorKind": kind, "status": status}
@@ -61,11 +64,11 @@ class ModelFailed(Exception):
 
 
 class Stop(Exception):
-    """The turn ends here with this stop reason."""
+    """The turn ends with this stop reason."""
 
 
 def parse(text: str) -> list[Step]:
-    """The steps of *text*. Only ``@agent`` takes the lines that are indented under it.
+    """Return the steps of *text*. Only ``@agent`` takes the lines that are indented below it.
 
     Raises:
         BadScript: a step has an unknown word.
@@ -92,7 +95,8 @@ def _indent(line: str) -> int:
 
 
 def _block_end(lines: list[str], start: int) -> int:
-    """Where the block under line *start* - 1 ends: blank lines belong to it only if it goes on after them."""
+    """Return the end of the block below line *start* - 1: blank lines belong to the block only if it continues after
+    them."""
     own, end = _indent(lines[start - 1]), start
     for at in range(start, len(lines)):
         if lines[at].strip():
@@ -103,7 +107,8 @@ def _block_end(lines: list[str], start: int) -> int:
 
 
 def urgent_part(text: str) -> tuple[str, str] | None:
-    """The last urgent message of *text* in one line, and the lines after its head; ``None`` without one."""
+    """Return the last urgent message of *text* in one line, and the lines after its head; ``None`` without an urgent
+    message."""
     lines = text.splitlines()
     for at in reversed(range(len(lines))):
         if lines[at].startswith(_URGENT):
@@ -118,10 +123,10 @@ def _first_line(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- the memory
-class Memory:
-    """One conversation in a file: a line of JSON for each prompt, step that was done, word that was said, and end.
+class Conversation:
+    """Conversation in a file: one line of JSON for each prompt, completed step, text and end of a turn.
 
-    With no file it is forgotten with its process.
+    Without a file the conversation is lost with its process.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -142,7 +147,8 @@ class Memory:
         return sum("prompt" in line for line in self.lines)
 
     def done(self, steps: list[Step]) -> int:
-        """How many groups of these steps were done when the last prompt, if it was this one, was interrupted."""
+        """Return the number of step groups that were completed when the last prompt, if it had these steps, was
+        interrupted."""
         begun = [at for at, line in enumerate(self.lines) if "prompt" in line]
         last = self.lines[begun[-1] :] if begun else []
         if not last or any("over" in line for line in last) or last[0]["prompt"] != _texts(steps):
@@ -154,21 +160,21 @@ def _texts(steps: list[Step]) -> list[str]:
     return [f"{step.word} {step.rest} {step.block}" for step in steps]
 
 
-# ---------------------------------------------------------------------------------------------------- the wire
+# ---------------------------------------------------------------------------------------------------- the connection
 class Agent:
-    """The agent's side of one connection: requests in both directions, and at most one turn per session."""
+    """Agent's side of one connection: requests in both directions, and at most one turn per session."""
 
     def __init__(self) -> None:
         self.directories: dict[str, str] = {}
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, Conversation] = {}
         self._folder = os.environ.get("SCRIPTED_MEMORY")
         self._ends_calls = "SCRIPTED_ENDS_CALLS" in os.environ
         self.processes: dict[str, asyncio.Future[int]] = {}
-        """The command of each call that the agent runs by itself, once it has been started."""
+        """Process id of each call that the agent runs itself, once started."""
         self.cost_usd = 0.0
         self.turns: dict[str, asyncio.Task[str]] = {}
         self.steered: dict[str, list[tuple[Any, str]]] = {}
-        """What each session was told within its turn, and has not taken up: the request, and its text."""
+        """Messages within the turn that a session has not taken up yet: the request's id and the text."""
         self.deaf = False
         self.ended = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -182,7 +188,7 @@ class Agent:
         await self.ended.wait()
 
     def write(self, data: bytes) -> None:
-        """All of *data* to standard output. A client that is gone ends the agent, unless it is deaf."""
+        """Write all of *data* to standard output. A client that is gone ends the agent, unless the agent is deaf."""
         try:
             while data:
                 data = data[os.write(1, data) :]
@@ -193,7 +199,7 @@ class Agent:
         self.write(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n")
 
     def post(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
-        """Send a request; the future is its result."""
+        """Send a request; the future holds its result."""
         self._requests += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._requests] = answer
@@ -232,7 +238,7 @@ class Agent:
         if answer is None or answer.done():
             return
         if "error" in message:
-            answer.set_exception(Refused(message["error"]["message"]))
+            answer.set_exception(RequestRefused(message["error"]["message"]))
         else:
             answer.set_result(message["result"])
 
@@ -262,10 +268,10 @@ class Agent:
 
     def _open(self, session: str, cwd: str) -> None:
         self.directories[session] = cwd
-        self.memories[session] = Memory(None if self._folder is None else Path(self._folder, session))
+        self.memories[session] = Conversation(None if self._folder is None else Path(self._folder, session))
 
     def _load(self, rpc_id: Any, session: str, cwd: str) -> None:
-        """Tell again what was said in a conversation, as the protocol wants it, and go on in it."""
+        """Repeat the conversation's texts, as the protocol requires, and continue the conversation."""
         if self._folder is None or not Path(self._folder, session).is_file() or "/" in session:
             self.send({"id": rpc_id, "error": {"code": -32602, "message": f"session/load: no session {session!r}"}})
             return
@@ -295,7 +301,8 @@ class Agent:
         playing.add_done_callback(lambda played: self._played(rpc_id, session, played, turn))
 
     def _played(self, rpc_id: Any, session: str, played: asyncio.Task[str], turn: Turn) -> None:
-        """Answer the prompt. A callback and not the end of the task: a cancel may reach a task before it begins."""
+        """Answer the prompt. This is a callback and not the end of the task, because a cancel may reach a task before
+        it begins."""
         del self.turns[session]
         for unheard, _ in self.steered.pop(session, ()):
             self.send({"id": unheard, "error": {"code": -32800, "message": "its turn is over"}})
@@ -328,7 +335,7 @@ def _text_of(blocks: list[dict[str, Any]]) -> str:
 
 # ---------------------------------------------------------------------------------------------------- the steps
 class Turn:
-    """One prompt being played in one session."""
+    """Prompt that is being executed in one session."""
 
     def __init__(self, agent: Agent, session: str, cwd: Path) -> None:
         self.agent = agent
@@ -336,7 +343,7 @@ class Turn:
         self.cwd = cwd
         self.memory = agent.memories[session]
         self.tokens = (0, 0)
-        """What this turn has used so far, in and out."""
+        """Input and output tokens that this turn has used so far."""
 
     @property
     def usage(self) -> dict[str, int]:
@@ -344,7 +351,7 @@ class Turn:
         return {"inputTokens": into, "outputTokens": out, "totalTokens": into + out}
 
     async def play(self, text: str) -> str:
-        """Do the steps of *text* in order; the stop reason."""
+        """Execute the steps of *text* in order; return the stop reason."""
         urgent = urgent_part(text)
         steps = parse(urgent[1] if urgent else text)
         if not steps:
@@ -366,7 +373,7 @@ class Turn:
         return self._over("end_turn")
 
     def _take_up(self) -> None:
-        """What it was told meanwhile."""
+        """Answer the messages that arrived within the turn."""
         for rpc_id, text in self.agent.steered.pop(self.session, ()):
             urgent = urgent_part(text)
             self.say(f"understood within the turn: {urgent[0] if urgent else text}")
@@ -379,7 +386,7 @@ class Turn:
     async def _step(self, step: Step) -> None:
         try:
             await STEPS[step.word](self, step)
-        except (OSError, ValueError, Refused) as error:
+        except (OSError, ValueError, RequestRefused) as error:
             raise BadScript(f"line {step.line}: @{step.word} {step.rest}: {error}") from error
 
     # ---------------------------------------------------------------------------- what the client is told
@@ -404,11 +411,11 @@ class Turn:
 
     # ---------------------------------------------------------------------------- tools
     async def in_terminal(self, command: str) -> str:
-        """A tool call whose command the client runs; what there is to say about it."""
+        """Make a tool call whose command the client runs; return a text about it."""
         call = self.tool(command, "execute")
         try:
             code, output = await self._terminal(call, command)
-        except Refused as error:
+        except RequestRefused as error:
             self.progress(call, "failed")
             return f"the command could not run: {error}"
         return self._finished(call, code, output)
@@ -428,7 +435,8 @@ class Turn:
         return (ended.get("signal") or "unknown") if code is None else code, output
 
     async def _created(self, answer: asyncio.Future[Any]) -> str:
-        """The id of a terminal that was asked for. A cancel that overtakes the answer drops it when it comes."""
+        """Return the id of a requested terminal. If a cancel overtakes the response, the terminal is dropped when it
+        arrives."""
         try:
             return str((await asyncio.shield(answer))["terminalId"])
         except asyncio.CancelledError:
@@ -444,7 +452,7 @@ class Turn:
             self.agent.post(method, {"sessionId": self.session, "terminalId": terminal})
 
     async def locally(self, command: str) -> str:
-        """A tool call whose command the agent runs by itself; what there is to say about it."""
+        """Make a tool call whose command the agent runs itself; return a text about it."""
         call = self.tool(command, "execute")
         started = self.agent.processes[call] = asyncio.get_running_loop().create_future()
         process = await asyncio.create_subprocess_exec(
@@ -472,14 +480,14 @@ class Turn:
         return _first_line(output) if code == 0 else f"the command failed ({code}): {_first_line(output)}"
 
     async def child(self, step: Step) -> None:
-        """A tool call that is a child session, run by the client."""
+        """Make a tool call that is a child session, run by the client."""
         name, _, agent = step.rest.partition(" ")
         call = self.tool(f"agent {name}", "other")
         self.progress(call, "in_progress")
         params = {"name": name, "prompt": step.block, "_meta": {"toolCallId": call}}
         try:
             answer = await self.agent.post("_supervisor/session/run", {**params, **({"agent": agent} if agent else {})})
-        except Refused as error:
+        except RequestRefused as error:
             answer = {"outcome": "failed", "text": str(error)}
         self.progress(call, "completed" if answer["outcome"] == "completed" else "failed")
         self.say(f"{name} {answer['outcome']}: {_first_line(answer['text'])}")
@@ -491,7 +499,7 @@ def _kill(started: asyncio.Future[int]) -> None:
 
 
 def _groups(steps: list[Step]) -> Iterator[list[Step]]:
-    """The steps one by one, but neighbouring ``@agent`` steps together."""
+    """Yield the steps one by one, but adjacent ``@agent`` steps together."""
     group: list[Step] = []
     for step in steps:
         if group and not (step.word == "agent" == group[-1].word):
@@ -503,7 +511,7 @@ def _groups(steps: list[Step]) -> Iterator[list[Step]]:
 
 
 async def _all(work: Iterator[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Run *work* at the same time; a cancel reaches each of it and waits for it to end."""
+    """Run *work* concurrently; a cancel reaches every part and waits for its end."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
@@ -519,12 +527,12 @@ async def _think(turn: Turn, step: Step) -> None:
 
 
 async def _pause(turn: Turn, step: Step) -> None:
-    """So many seconds for the model."""
+    """Wait for a number of seconds, as a model would."""
     await asyncio.sleep(float(step.rest))
 
 
 async def _inside(turn: Turn, step: Step) -> None:
-    """A tool call that is no process, and has no end."""
+    """Make a tool call that has no process and never ends."""
     turn.progress(turn.tool(step.rest, "other"), "in_progress")
     await asyncio.Event().wait()
 
@@ -541,20 +549,20 @@ async def _write(turn: Turn, step: Step) -> None:
 
 
 async def _open(turn: Turn, step: Step) -> None:
-    """``@open a.txt`` has the client read it, and says what is in it."""
+    """``@open a.txt``: let the client read the file, and report its content."""
     path = str(turn.cwd / step.rest)
     try:
         turn.say((await turn.ask("fs/read_text_file", path=path))["content"])
-    except Refused as error:
+    except RequestRefused as error:
         turn.say(f"it could not be read: {error}")
 
 
 async def _save(turn: Turn, step: Step) -> None:
-    """``@save a.txt text`` has the client write it."""
+    """``@save a.txt text``: let the client write the file."""
     path, _, text = step.rest.partition(" ")
     try:
         await turn.ask("fs/write_text_file", path=str(turn.cwd / path), content=text)
-    except Refused as error:
+    except RequestRefused as error:
         turn.say(f"it could not be written: {error}")
 
 
@@ -577,7 +585,7 @@ async def _agent(turn: Turn, step: Step) -> None:
 
 
 async def _ask(turn: Turn, step: Step) -> None:
-    """``@ask edit: a.txt`` asks for a call of that kind."""
+    """``@ask edit: a.txt``: request permission for a call of that kind."""
     first = step.rest.partition(": ")[0]
     kind = first if first in ("read", "edit", "delete", "move", "execute", "fetch") else "other"
     call = {"toolCallId": turn.agent.name("call"), "title": step.rest, "kind": kind, "status": "pending"}
@@ -620,7 +628,7 @@ async def _deaf(turn: Turn, step: Step) -> None:
 
 
 async def _daemon(turn: Turn, step: Step) -> None:
-    """The shell leads a session of its own, leaves a child in it, and ends: nobody is the daemon's parent any more."""
+    """Leave a daemon: a shell in a session of its own starts a child and ends, so that the child has no parent."""
     script = "trap '' TERM; sleep 86400 >/dev/null & echo $!"
     done = subprocess.run(  # noqa: ASYNC221  a shell that ends at once
         ["sh", "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
@@ -674,7 +682,7 @@ async def _usage(turn: Turn, step: Step) -> None:
 
 
 async def _use(turn: Turn, step: Step) -> None:
-    """So many tokens in and out, and US dollars, more: told as totals, of this turn and of this process."""
+    """Add input tokens, output tokens and US dollars, and report the totals of the turn and of the process."""
     into, out, cost_usd = [*step.rest.split(), "0", "0"][:3]
     turn.tokens = (turn.tokens[0] + int(into), turn.tokens[1] + int(out))
     turn.agent.cost_usd += float(cost_usd)
@@ -688,7 +696,7 @@ async def _use(turn: Turn, step: Step) -> None:
 
 
 async def _trouble(turn: Turn, step: Step) -> None:
-    """The model fails: a kind, a status, and how often; each time it is told, and tried again."""
+    """Report failing model requests: ``@trouble KIND STATUS TIMES``; each is reported and repeated."""
     kind, status, times = step.rest.split()
     for attempt in range(1, int(times) + 1):
         told = {
@@ -708,7 +716,7 @@ async def _model_fails(turn: Turn, step: Step) -> None:
 
 
 async def _vain(turn: Turn, step: Step) -> None:
-    """Ask the model that often, with nothing that comes of it."""
+    """Report that many model requests that lead to nothing."""
     for _ in range(int(step.rest)):
         turn.update("usage_update", used=sum(turn.tokens), size=_CONTEXT_TOKENS)
         await asyncio.sleep(0)
@@ -748,11 +756,11 @@ STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "model-fails": _model_fails,
     "vain": _vain,
 }
-"""What each word does. The script language is this table."""
+"""Functions of the steps, by word; this table is the script language."""
 
 
 def main() -> None:
-    """Serve one client. SIGINT ends the agent as it ends any program, without a traceback."""
+    """Serve one client. SIGINT ends the agent without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.set_blocking(1, True)
     asyncio.run(Agent().run())

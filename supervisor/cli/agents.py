@@ -12,10 +12,10 @@ import anyio
 import click
 import msgspec
 
-from supervisor.agent_catalogue import Known, UnknownAgent, Way, catalogue, known
-from supervisor.agents.probe.conformance import CASES, Case, probe
-from supervisor.agents.probe.discovery import Found, find, find_all
-from supervisor.agents.probe.sandbox import place_for
+from supervisor.agent_catalogue import AgentVariant, KnownAgent, UnknownAgent, catalogue, known_agent
+from supervisor.agents.probe.conformance import CASES, ProbeResult, probe
+from supervisor.agents.probe.discovery import InstalledAgent, find, find_all
+from supervisor.agents.probe.sandbox import make_sandbox
 from supervisor.cli.options import json_option, say
 from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
@@ -54,7 +54,7 @@ def _show(name: str, as_json: bool) -> int:
     if as_json:
         say(json_text({**_listed(found), "known": agent.model_dump(mode="json", exclude_defaults=True)}))
     else:
-        say("\n".join(_told(found)))
+        say("\n".join(_details(found)))
     return DONE
 
 
@@ -75,36 +75,40 @@ def _probe(
     Exit status 1: something is not as a supervisor would wish; the runtime copes with it.
     """
     agent = _named(name)
-    way = _way(agent, adapter)
+    variant = _variant(agent, adapter)
     found = find(agent)
-    if way.adapter not in found.ways:
+    if variant.adapter not in found.ways:
         install = f"; install it: {agent.install.command}" if agent.install else ""
-        raise BadInput(f"{agent.name}: no program {way.command[0]!r} on PATH{install}")
+        raise BadInput(f"{agent.name}: no program {variant.command[0]!r} on PATH{install}")
     if not as_json:
-        say(f"{agent.name} {found.version}, by {way.adapter}:")
-    rows = anyio.run(partial(_run, agent, way, model_url, cases or CASES, not as_json), backend=backend)
+        say(f"{agent.name} {found.version}, by {variant.adapter}:")
+    rows = anyio.run(partial(_run, agent, variant, model_url, cases or CASES, not as_json), backend=backend)
     if as_json:
-        told = {"agent": agent.name, "version": found.version, "adapter": way.adapter}
+        told = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
         say(json_text({**told, "cases": msgspec.to_builtins(rows)}))
     return WORK_FAILED if any(one.good is False for one in rows) else DONE
 
 
-async def _run(agent: Known, way: Way, model_url: str | None, cases: tuple[str, ...], shows: bool) -> list[Case]:
+async def _run(
+    agent: KnownAgent, variant: AgentVariant, model_url: str | None, cases: tuple[str, ...], shows: bool
+) -> list[ProbeResult]:
     if model_url is not None:
-        return await _probed(agent, way, model_url, cases, shows)
+        return await _probed(agent, variant, model_url, cases, shows)
     try:
         from supervisor.mock_model.server import open_stub_model
     except ModuleNotFoundError:
         need = "pip install 'supervisor-runtime[stub-model]'"
         raise BadInput(f"a scripted model is needed, and h11 is not installed: {need}, or give --model-url") from None
     async with open_stub_model() as stub:
-        return await _probed(agent, way, stub.base_url, cases, shows)
+        return await _probed(agent, variant, stub.base_url, cases, shows)
 
 
-async def _probed(agent: Known, way: Way, base_url: str, cases: tuple[str, ...], shows: bool) -> list[Case]:
-    rows: list[Case] = []
+async def _probed(
+    agent: KnownAgent, variant: AgentVariant, base_url: str, cases: tuple[str, ...], shows: bool
+) -> list[ProbeResult]:
+    rows: list[ProbeResult] = []
     with tempfile.TemporaryDirectory(prefix="supervisor-probe-", ignore_cleanup_errors=True) as folder:
-        place = place_for(agent, way, base_url, Path(folder))
+        place = make_sandbox(agent, variant, base_url, Path(folder))
         async with ShimHost() as host:
             async for one in probe(host, place, cases):
                 rows.append(one)
@@ -113,22 +117,22 @@ async def _probed(agent: Known, way: Way, base_url: str, cases: tuple[str, ...],
     return rows
 
 
-def _named(name: str) -> Known:
+def _named(name: str) -> KnownAgent:
     try:
-        return known(name)
+        return known_agent(name)
     except UnknownAgent as error:
         raise BadInput(str(error)) from None
 
 
-def _way(agent: Known, adapter: str | None) -> Way:
+def _variant(agent: KnownAgent, adapter: str | None) -> AgentVariant:
     try:
-        return agent.way(adapter)
+        return agent.variant(adapter)
     except UnknownAgent as error:
         raise BadInput(f"--adapter: {error}") from None
 
 
 # ------------------------------------------------------------------------------------------------------ what is shown
-def _listed(found: Found) -> dict[str, object]:
+def _listed(found: InstalledAgent) -> dict[str, object]:
     agent = found.agent
     return {
         "name": agent.name,
@@ -137,19 +141,19 @@ def _listed(found: Found) -> dict[str, object]:
         "version": found.version,
         "path": found.path,
         "old": found.is_old,
-        "adapters": [way.adapter for way in agent.ways],
-        "asks": {way.adapter: way.asks for way in agent.ways},
+        "adapters": [variant.adapter for variant in agent.ways],
+        "asks": {variant.adapter: variant.asks for variant in agent.ways},
         "install": agent.install.command if agent.install else "",
     }
 
 
-def _row(found: Found) -> tuple[str, str, str, str]:
+def _row(found: InstalledAgent) -> tuple[str, str, str, str]:
     agent, version = found.agent, f"{found.version or '?'}{' (old)' if found.is_old else ''}"
     where = found.path or f"not installed: {agent.install.command if agent.install else ''}"
-    return agent.name, version if found.path else "-", ", ".join(way.adapter for way in agent.ways), where
+    return agent.name, version if found.path else "-", ", ".join(variant.adapter for variant in agent.ways), where
 
 
-def _told(found: Found) -> Iterator[str]:
+def _details(found: InstalledAgent) -> Iterator[str]:
     agent = found.agent
     also = f" (also {', '.join(agent.also)})" if agent.also else ""
     yield f"{agent.name}{also}: {agent.title}"
@@ -159,19 +163,19 @@ def _told(found: Found) -> Iterator[str]:
     if agent.install:
         least = f"; older than {agent.install.least} was not tried" if agent.install.least else "; not tried"
         yield f"  install   {agent.install.command}{least}"
-    for way in agent.ways:
-        yield f"  {way.adapter:<9} {' '.join(way.command)}"
-        quirks = [name for name, has in way.quirks.model_dump().items() if has]
-        notes = [*quirks, *(["sub_agents"] if way.sub_agents else []), f"urgent messages: {way.urgent}"]
-        yield f"            {', '.join(notes)}, asks leave: {_ASKS[way.asks]}"
+    for variant in agent.ways:
+        yield f"  {variant.adapter:<9} {' '.join(variant.command)}"
+        quirks = [name for name, has in variant.quirks.model_dump().items() if has]
+        notes = [*quirks, *(["sub_agents"] if variant.sub_agents else []), f"urgent messages: {variant.urgent}"]
+        yield f"            {', '.join(notes)}, asks leave: {_ASKS[variant.asks]}"
     if agent.passes:
         yield f"  may have  {', '.join(agent.passes)}"
     for name, value in agent.env.items():
         yield f"  gets      {name}={value}"
-    yield from _pointed(agent)
+    yield from _model_settings(agent)
 
 
-def _pointed(agent: Known) -> Iterator[str]:
+def _model_settings(agent: KnownAgent) -> Iterator[str]:
     """How it is pointed at another model server."""
     for name, value in agent.model.env.items():
         yield f"  model     {name}={value}"

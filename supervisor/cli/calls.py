@@ -9,10 +9,10 @@ from __future__ import annotations
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
-__all__ = ["Calls"]
+__all__ = ["ToolCallIndex"]
 
 
-class Calls:
+class ToolCallIndex:
     """What is known of the calls after the records taken so far."""
 
     def __init__(self) -> None:

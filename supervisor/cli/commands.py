@@ -18,7 +18,7 @@ from supervisor.control.error_messages import BadInput
 __all__ = ["supervisor"]
 
 
-class _Later(click.Command):
+class _LazyCommand(click.Command):
     """A command that is imported when it is given, and not when it is listed."""
 
     def __init__(self, name: str, where: str, short_help: str) -> None:
@@ -34,7 +34,7 @@ class _Later(click.Command):
         return command
 
 
-class _FromEntryPoint(_Later):
+class _EntryPointCommand(_LazyCommand):
     """A command of a package above this one, which registers it."""
 
     def _command(self) -> click.Command:
@@ -132,7 +132,7 @@ _COMMANDS: Final = (
 """Name, module and attribute below ``supervisor.cli``, and the line in the list of commands."""
 
 for _name, _where, _short_help in _COMMANDS:
-    supervisor.add_command(_Later(_name, _where, _short_help))
+    supervisor.add_command(_LazyCommand(_name, _where, _short_help))
 supervisor.add_command(
-    _FromEntryPoint("simulate", "simulate", "Run the supervisor in a simulated world, in virtual time.")
+    _EntryPointCommand("simulate", "simulate", "Run the supervisor in a simulated world, in virtual time.")
 )

@@ -11,7 +11,7 @@ import json
 import click
 
 from supervisor.cli.options import json_option, say
-from supervisor.processes.capabilities import Ability, Guarantee, abilities, guarantees
+from supervisor.processes.capabilities import Capability, Guarantee, guarantees, probe_capabilities
 
 __all__ = ["doctor"]
 
@@ -23,7 +23,7 @@ def doctor(as_json: bool) -> None:
 
     Tries what is needed for them; says how to get what is missing. Nothing is left of the tries.
     """
-    found = abilities()
+    found = probe_capabilities()
     promised = guarantees(found)
     if as_json:
         told = {"abilities": [one._asdict() for one in found], "guarantees": [one._asdict() for one in promised]}
@@ -42,7 +42,7 @@ def _given(guarantee: Guarantee) -> str:
     return guarantee.given + (f" (no {', no '.join(guarantee.missing)})" if guarantee.missing else "")
 
 
-def _sentence(ability: Ability) -> str:
+def _sentence(ability: Capability) -> str:
     if ability.there:
         return f"{ability.name}: yes"
     return f"{ability.name}: NO\n    used for: {ability.used_for}\n    to get it: {ability.fix}"

@@ -14,7 +14,7 @@ import anyio
 import click
 import msgspec
 
-from supervisor.cli.calls import Calls
+from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.client import request
@@ -55,7 +55,7 @@ class _Records:
         self._call: int | None = None
         if entity_id is not None:
             self._entity, self._call = split_call(entity_id)
-        self._calls = Calls()
+        self._calls = ToolCallIndex()
 
     def read(self, *, after: int, follow: bool) -> int:
         """Print what the journal holds after record *after*; the number of the last record.

@@ -32,24 +32,24 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
         status = group.main(list(arguments), prog_name="supervisor", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _unread()
+        return _reader_gone()
     except SystemExit:
         if sys.stdout is stdout:  # click makes an exit of a broken pipe, and puts another stream in its place
             raise
-        return _unread()
+        return _reader_gone()
     except (click.Abort, KeyboardInterrupt):
-        return _tell(failure_of(KeyboardInterrupt()), arguments)
+        return _print_failure(failure_of(KeyboardInterrupt()), arguments)
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message(), err=True)
         return BAD_INPUT
     except click.ClickException as error:
-        return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
+        return _print_failure(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
     except Exception as error:  # the last one who can turn it into words
-        return _tell(_no_text(error, arguments) or failure_of(error), arguments)
+        return _print_failure(_no_text(error, arguments) or failure_of(error), arguments)
     except BaseExceptionGroup as error:  # trio's Ctrl-C
         if error.subgroup(KeyboardInterrupt) is None:
             raise
-        return _tell(failure_of(KeyboardInterrupt()), arguments)
+        return _print_failure(failure_of(KeyboardInterrupt()), arguments)
     return status if isinstance(status, int) else DONE
 
 
@@ -78,7 +78,7 @@ def _open_what_is_closed() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _tell(failure: Failure, arguments: Sequence[str]) -> int:
+def _print_failure(failure: Failure, arguments: Sequence[str]) -> int:
     with suppress(OSError):
         for line in failure.message.splitlines():
             say(f"supervisor: {line}", err=True)
@@ -99,7 +99,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in options
 
 
-def _unread() -> int:
+def _reader_gone() -> int:
     _silence()
     return DONE
 

@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.cli.options import PATH, json_option, say, state_dir_option
 from supervisor.cli.rendering import json_text
-from supervisor.cli.sessions import ask
+from supervisor.cli.sessions import send_request
 from supervisor.cli.validate import journal_at
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, NotRunning, WorkFailed
 from supervisor.journal.archive import compacting
@@ -57,7 +57,7 @@ def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     """
     found = list(_checked(path or state_dir))
     sound = all(one.problem is None for one in found)
-    say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_told, found)))
+    say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_checked_text, found)))
     return DONE if sound else WORK_FAILED
 
 
@@ -71,7 +71,7 @@ def _checked(path: Path) -> Iterator[Checked]:
         yield from history.check()
 
 
-def _told(one: Checked) -> str:
+def _checked_text(one: Checked) -> str:
     if one.problem is not None:
         return f"{one.file}: {one.problem}"
     elsewhere = f", {one.gaps} ranges of records are elsewhere" if one.gaps else ""
@@ -98,7 +98,7 @@ def _compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_
     retention = Retention(keep_s=keep_s, records_max=records_max) if given else None
     state = StateDir.open(state_dir, create=False)
     try:
-        answer = ask(state_dir, {"do": "compact", "retention": msgspec.to_builtins(retention)})
+        answer = send_request(state_dir, {"do": "compact", "retention": msgspec.to_builtins(retention)})
         told = msgspec.convert(answer["compacted"], Compacted)
     except NotRunning:
         told = _compacted(state, retention or Retention())

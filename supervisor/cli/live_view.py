@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from supervisor.cli.calls import Calls
+from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.options import warn
 from supervisor.cli.rendering import columns, duration, event_line, json_line
-from supervisor.cli.session_table import Board, Line
+from supervisor.cli.session_table import RunTable, SessionRow
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
@@ -32,7 +32,7 @@ from supervisor.ports import JournalUnavailable
 from supervisor.runtime.availability import Outage
 from supervisor.work.results import TaskResult
 
-__all__ = ["Reporter", "Teller", "results_json", "results_text", "teller_for"]
+__all__ = ["Reporter", "RunView", "results_json", "results_text", "view_for"]
 
 TICK_S: Final = 0.2
 """How often the journal is looked at, and the table on a terminal drawn again."""
@@ -56,7 +56,7 @@ def results_json(results: Iterable[TaskResult], *, ok: bool) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- tellers
-class Teller(Protocol):
+class RunView(Protocol):
     """One way to show a run. Methods may block; a :class:`Reporter` sees to it that only its own thread waits."""
 
     def event(self, event: LifecycleEvent) -> None: ...
@@ -65,7 +65,7 @@ class Teller(Protocol):
         """The journal cannot be written now, or, with ``None``, can again."""
         ...
 
-    def drawn(self) -> None:
+    def refresh(self) -> None:
         """Everything new has been told: time to draw."""
         ...
 
@@ -76,24 +76,24 @@ class Teller(Protocol):
         ...
 
 
-class _Lines:
+class _LineView:
     """A teller that writes lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._calls = Calls()
+        self._calls = ToolCallIndex()
 
     def _write(self, text: str) -> None:
         self._out.write(f"{printable(text, lines=True)}\n")
 
-    def drawn(self) -> None:
+    def refresh(self) -> None:
         self._out.flush()
 
     def close(self) -> None:
         self._out.flush()
 
 
-class JsonTeller(_Lines):
+class JsonView(_LineView):
     """One JSON object per record, one for each change of the disk, and one for the result."""
 
     def event(self, event: LifecycleEvent) -> None:
@@ -107,7 +107,7 @@ class JsonTeller(_Lines):
         self._out.flush()
 
 
-class PlainTeller(_Lines):
+class PlainView(_LineView):
     """One line per record, and a table at the end."""
 
     def event(self, event: LifecycleEvent) -> None:
@@ -121,34 +121,34 @@ class PlainTeller(_Lines):
         self._out.flush()
 
 
-class LiveTeller:
+class TableView:
     """A table that is drawn again and again, with the last words of every session."""
 
     def __init__(self, out: TextIO, state: StateDir) -> None:
         self._state = state
-        self._board = Board()
+        self._table = RunTable()
         self._offsets: dict[str, int] = {}
         self._outage: Outage | None = None
         self._live = Live(console=Console(file=out), auto_refresh=False)
         self._live.start()
 
     def event(self, event: LifecycleEvent) -> None:
-        self._board.take(event)
+        self._table.take(event)
 
     def outage(self, outage: Outage | None) -> None:
         self._outage = outage
 
-    def drawn(self) -> None:
-        for line in self._board.lines.values():
-            line.said = self._last_words(line)
+    def refresh(self) -> None:
+        for line in self._table.rows.values():
+            line.last_line = self._last_line(line)
         down = self._outage
         caption = Text(printable(down.words), style="bold red") if down is not None else None
-        self._live.update(self._board.view(time.time(), caption), refresh=True)
+        self._live.update(self._table.view(time.time(), caption), refresh=True)
 
-    def _last_words(self, line: Line) -> str:
+    def _last_line(self, line: SessionRow) -> str:
         text, self._offsets[line.id] = follow_from(self._state.transcript(line.id), self._offsets.get(line.id, 0))
         words = [part for part in text.splitlines() if part.strip()]
-        return words[-1].partition("| ")[2] or words[-1] if words else line.said
+        return words[-1].partition("| ")[2] or words[-1] if words else line.last_line
 
     def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
         self.close()
@@ -158,13 +158,13 @@ class LiveTeller:
         self._live.stop()
 
 
-def teller_for(*, as_json: bool, state: StateDir) -> Teller:
+def view_for(*, as_json: bool, state: StateDir) -> RunView:
     """What fits standard output."""
     if as_json:
-        return JsonTeller(sys.stdout)
+        return JsonView(sys.stdout)
     if sys.stdout.isatty():
-        return LiveTeller(sys.stdout, state)
-    return PlainTeller(sys.stdout)
+        return TableView(sys.stdout, state)
+    return PlainView(sys.stdout)
 
 
 # ------------------------------------------------------------------------------------------------------ reporter
@@ -177,9 +177,9 @@ class Reporter:
     def __init__(self, journal: Path, *, after: int) -> None:
         self._journal, self.last = journal, after
         self._lock = threading.Lock()
-        self._teller: Teller | None = None
+        self._view: RunView | None = None
         self._down = False
-        self._is_out = True
+        self._output_complete = True
         """Standard output has taken all that was told."""
         self._reader: JournalReader | None = None
 
@@ -187,24 +187,24 @@ class Reporter:
     def started(self) -> bool:
         return self._reader is not None
 
-    def start(self, teller: Teller) -> None:
+    def start(self, view: RunView) -> None:
         """The journal is there: begin.
 
         Raises:
             JournalError: it is not.
         """
         self._reader = JournalReader(self._journal)
-        self._teller = teller
+        self._view = view
 
-    def look(self, outage: Outage | None = None) -> None:
+    def update(self, outage: Outage | None = None) -> None:
         """Tell what is new. *outage*: the journal cannot be written now."""
-        self._telling(lambda teller: self._tell_disk(teller, outage))
-        self._telling(self._tell_new)
+        self._with_view(lambda view: self._show_outage(view, outage))
+        self._with_view(self._show_new_records)
 
-    def _tell_disk(self, teller: Teller, outage: Outage | None) -> None:
+    def _show_outage(self, view: RunView, outage: Outage | None) -> None:
         if self._down != (outage is not None):
             self._down = outage is not None
-            teller.outage(outage)
+            view.outage(outage)
 
     def end(self, results: Sequence[TaskResult], *, ok: bool) -> bool:
         """Tell what is still untold, and the result: there is one, so the journal could be written. Nothing is told
@@ -214,41 +214,41 @@ class Reporter:
             Whether the result is out. A reader that has gone away did not want it, and has the exit status: it is out.
             On a disk that is full, or a terminal that is lost, it is not.
         """
-        self.look()
-        self._telling(lambda teller: teller.end(results, ok=ok))
-        self._end_telling()
-        if not self._is_out:
+        self.update()
+        self._with_view(lambda view: view.end(results, ok=ok))
+        self._close_view()
+        if not self._output_complete:
             with suppress(OSError):
                 warn("the result could not be written; run the plan again to see it: nothing is done again for that")
-        return self._is_out
+        return self._output_complete
 
-    def _end_telling(self) -> None:
-        self._telling(lambda teller: teller.close())
+    def _close_view(self) -> None:
+        self._with_view(lambda view: view.close())
         with self._lock:
-            self._teller = None
+            self._view = None
 
     def close(self) -> None:
-        self._end_telling()
+        self._close_view()
         if self._reader is not None:
             self._reader.close()
 
-    def _telling(self, tell: Callable[[Teller], None]) -> None:
+    def _with_view(self, tell: Callable[[RunView], None]) -> None:
         with self._lock:
-            if self._teller is None:
+            if self._view is None:
                 return
             try:
-                tell(self._teller)
+                tell(self._view)
             except OSError as error:
-                self._teller = None
+                self._view = None
                 if not isinstance(error, BrokenPipeError):
-                    self._is_out = False
+                    self._output_complete = False
                     with suppress(OSError):
                         warn(f"standard output cannot be written, the run goes on untold: {error.strerror}")
 
-    def _tell_new(self, teller: Teller) -> None:
+    def _show_new_records(self, view: RunView) -> None:
         assert self._reader is not None, "a teller comes with the journal it tells"
         with suppress(JournalUnavailable):  # it is looked at again
             for event in self._reader.events(after_seq=self.last):
                 self.last = event.seq
-                teller.event(event)
-        teller.drawn()
+                view.event(event)
+        view.refresh()

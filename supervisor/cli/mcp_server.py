@@ -31,10 +31,10 @@ __all__ = ["Answered", "Entity", "Permission", "Sent", "serve", "server_of"]
 ACTOR: Final = "mcp"
 """Who gives the commands, as the records name them."""
 _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)
-_LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-_SPEAKS: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+_READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_CHANGES: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 _ENDS: Final = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-_WORDS: Final = (
+_INSTRUCTIONS: Final = (
     "A supervisor of AI agent sessions. `list` shows what there is; ids look like lead (a session), lead:t1 (a turn), "
     "lead:t1:c2 (a tool call), lead:t1:p1 (a permission). Give `abort` dry_run=true first: it says whom it would end."
 )
@@ -84,7 +84,7 @@ class Answered(BaseModel):
 
 
 @asynccontextmanager
-async def _told() -> AsyncIterator[None]:
+async def _tool_errors() -> AsyncIterator[None]:
     """A refusal is the tool's error, in its own words."""
     try:
         yield
@@ -99,12 +99,12 @@ class _Tools:
         self._state_dir = state_dir
 
     async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        async with _told():
+        async with _tool_errors():
             return (await answers_to(StateDir(self._state_dir).control_socket, message))[0]
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """Call *read*, which reads the journal and blocks, in a thread; return the result as plain data."""
-        async with _told():
+        async with _tool_errors():
             found = await anyio.to_thread.run_sync(read)
         return msgspec.json.decode(msgspec.json.encode(found))
 
@@ -176,14 +176,14 @@ class _Tools:
 
 def server_of(state_dir: Path) -> MCPServer[Any]:
     """The server for the supervisor that runs on that state directory; it need not run yet."""
-    server = MCPServer[Any]("supervisor", instructions=_WORDS, log_level="WARNING")
+    server = MCPServer[Any]("supervisor", instructions=_INSTRUCTIONS, log_level="WARNING")
     tools = _Tools(state_dir)
-    server.tool("list", annotations=_LOOKS)(tools.listed)
-    server.tool(annotations=_LOOKS)(tools.inspect)
-    server.tool(annotations=_LOOKS)(tools.why)
-    server.tool(annotations=_LOOKS)(tools.permissions)
-    server.tool(annotations=_SPEAKS)(tools.send)
-    server.tool(annotations=_SPEAKS)(tools.answer)
+    server.tool("list", annotations=_READS)(tools.listed)
+    server.tool(annotations=_READS)(tools.inspect)
+    server.tool(annotations=_READS)(tools.why)
+    server.tool(annotations=_READS)(tools.permissions)
+    server.tool(annotations=_CHANGES)(tools.send)
+    server.tool(annotations=_CHANGES)(tools.answer)
     server.tool(annotations=_ENDS)(tools.abort)
     return server
 

@@ -19,7 +19,7 @@ TASK: Final = "SUPERVISOR_TASK"
 DEFAULT: Final = Path(".sdd")
 
 
-class Named(click.Path):
+class NonEmptyPath(click.Path):
     """A path that is not empty: an empty one would mean the working directory, which nobody asked for."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -37,7 +37,7 @@ def _given_empty(param: click.Parameter | None, ctx: click.Context | None) -> bo
 
 state_dir_option = click.option(
     "--state-dir",
-    type=Named(path_type=Path),
+    type=NonEmptyPath(path_type=Path),
     default=DEFAULT,
     envvar=STATE_DIR,
     show_default=True,

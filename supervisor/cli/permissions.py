@@ -10,7 +10,7 @@ import msgspec
 
 from supervisor.cli.options import json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
-from supervisor.cli.sessions import ask, operator
+from supervisor.cli.sessions import operator, send_request
 from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.redaction import printable
 
@@ -25,7 +25,7 @@ def permissions(state_dir: Path, as_json: bool) -> None:
 
     Only what a human is to answer: what a policy decides does not wait.
     """
-    told = ask(state_dir, {"do": "permissions"})["permissions"]
+    told = send_request(state_dir, {"do": "permissions"})["permissions"]
     say(json_text(told) if as_json else _text(msgspec.convert(told, list[OpenPermission])))
 
 
@@ -60,7 +60,7 @@ def answer(permission_id: str, decision: str, always: bool, because: str, state_
     """
     allow = decision == "allow"
     asked = {"do": "answer", "permission": permission_id, "allow": allow, "always": always, "because": because}
-    told = ask(state_dir, {**asked, "by": operator()})["answered"]
+    told = send_request(state_dir, {**asked, "by": operator()})["answered"]
     for_good = " for good" if (told["kind"] or "").endswith("_always") else ""
     nothing = (
         "" if told["option"] is not None else " (the agent offers no such answer, and is told that nothing was chosen)"

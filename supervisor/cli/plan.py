@@ -33,13 +33,13 @@ def _check(plan: Path, as_json: bool) -> int:
         found = load_plan(plan)
     except BadPlan as error:
         raise BadInput(str(error)) from None
-    say(json.dumps(_told(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
+    say(json.dumps(_as_json(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
     for words in () if as_json else (*narrowings(found), *_unguarded(found)):
         say(f"{plan}: {words}")
     return DONE
 
 
-def _told(plan: Plan) -> dict[str, object]:
+def _as_json(plan: Plan) -> dict[str, object]:
     """What is in *plan*, by name; subtasks stand among the tasks, each after the one it is of."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}

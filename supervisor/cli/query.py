@@ -30,16 +30,16 @@ from supervisor.cli.rendering import (
 from supervisor.control.client import is_running, troubles_of
 from supervisor.control.error_messages import UnknownId
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
-from supervisor.diagnostics.tree_view import STAYING, Seen, ps, tool_calls, tree
+from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.usage import TOLD_IN, UsageBooks
+from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalDamaged
 
 __all__ = [
@@ -55,11 +55,11 @@ __all__ = [
 ]
 
 _LOOK_AGAIN_S: Final = 0.2
-_RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
+_RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
 """States that only a person, or the task that a run is for, leads out of."""
 _NUMBER: Final = re.compile(r"-\d+")
 """What distinguishes the sessions of one name."""
-_SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
+_TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
 
 
@@ -84,14 +84,14 @@ def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
     rows, seen = seen_entities(state_dir, all_of_it=all_of_it)
     say(json_text(seen) if as_json else ps_text(seen))
-    _tell_of_troubles(state, rows, running)
+    _warn_of_troubles(state, rows, running)
 
 
-def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[Seen]]:
+def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine]]:
     """Each session, and each agent and turn that has not ended: as the journal has it, and as it is shown."""
     with open_history(state_dir) as (state, reader):
         rows = _wanted(reader.live.entities(), all_of_it)
-    return rows, _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
+    return rows, _aged(ps(rows, now=time.time(), active_at=_last_output_times(state, rows)), rows)
 
 
 @click.command("tree")
@@ -106,7 +106,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         used = _used(reader) if as_json else {}
     nodes = tree(rows, used)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
-    _tell_of_troubles(state, rows, running)
+    _warn_of_troubles(state, rows, running)
 
 
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
@@ -131,16 +131,16 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None
 
-    return UsageBooks(reader.named(*TOLD_IN), parent_of).sums()
+    return UsageTotals(reader.named(*USAGE_EVENTS), parent_of).sums()
 
 
-def _tell_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
+def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
     """Warn of the shortages that a running supervisor waits for, or of what a killed one left open."""
     if running:
         for words in troubles_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
-        heard = max([*(row.changed_at for row in rows), *_spoken(state, rows).values()])
+        heard = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
         warn(
             f"no supervisor runs on {state.root}: what looks alive was so when it died, at {clock(heard)[:8]};"
             " the next run records their end"
@@ -152,7 +152,7 @@ def _settled(row: EntityRow) -> bool:
     return row.ended or (row.kind, row.state) in _RESTING
 
 
-def _aged(seen: Iterable[Seen], rows: Iterable[EntityRow]) -> list[Seen]:
+def _aged(seen: Iterable[EntityLine], rows: Iterable[EntityRow]) -> list[EntityLine]:
     """What is settled does not grow older."""
     ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
     return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
@@ -162,7 +162,7 @@ def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
     return [row for row in rows if all_of_it or not row.ended or row.kind in STAYING]
 
 
-def _spoken(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
+def _last_output_times(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
     """When each living session last said something: its transcript is written at once."""
     live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
     return {one: spoken for one in live if (spoken := _changed_at(state.transcript(one))) is not None}
@@ -241,11 +241,11 @@ def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -
     """Print what the agents of the session ID said."""
     with open_history(state_dir) as (state, reader):
         session = _session_of(reader, entity_id)
-        lines = _Lines(state.transcript(session), session, as_json)
+        lines = _TranscriptPrinter(state.transcript(session), session, as_json)
         going_on = follow
         while going_on:
             going_on = _goes_on(reader, state, session)  # asked first: what was said before the end is still read
-            lines.more()
+            lines.print_new()
             if going_on:
                 _pause()
         lines.end()
@@ -273,27 +273,27 @@ def _goes_on(reader: History, state: StateDir, session: str) -> bool:
     return row is not None and not row.ended and is_running(state.control_socket)
 
 
-class _Lines:
+class _TranscriptPrinter:
     """The lines of a transcript, as they are finished."""
 
     def __init__(self, path: Path, session: str, as_json: bool) -> None:
         self._path, self._session, self._as_json = path, session, as_json
         self._offset, self._held = 0, ""
 
-    def more(self) -> None:
+    def print_new(self) -> None:
         text, self._offset = follow_from(self._path, self._offset)
         *lines, self._held = (self._held + text).split("\n")
         for line in lines:
             self._show(line)
 
     def end(self) -> None:
-        self.more()
+        self.print_new()
         if self._held:
             self._show(self._held)
 
     def _show(self, line: str) -> None:
         if self._as_json:
-            said = _SAID.fullmatch(line)
+            said = _TRANSCRIPT_LINE.fullmatch(line)
             parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
             say(json_line({"session": self._session, **parts}))
         else:

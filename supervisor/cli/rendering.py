@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from supervisor.cli.calls import Calls
+from supervisor.cli.calls import ToolCallIndex
 from supervisor.diagnostics.task_status import DeadLetter
-from supervisor.diagnostics.tree_view import Node, Seen
+from supervisor.diagnostics.tree_view import EntityLine, Node
 from supervisor.diagnostics.validate import Report
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.lifecycles.types import LifecycleEvent
@@ -95,7 +95,7 @@ def event_line(event: LifecycleEvent, call: str | None = None) -> str:
     *call* says which tool call it is about, where somebody who knows the records before it has found out.
     """
     who = f"{event.entity_type:<7} {printable(event.entity_id):<15}"
-    return f"{clock(event.timestamp)} {event.seq:>6}  {who}  {_what(event, call or Calls().label(event))}"
+    return f"{clock(event.timestamp)} {event.seq:>6}  {who}  {_what(event, call or ToolCallIndex().label(event))}"
 
 
 def _what(event: LifecycleEvent, call: str) -> str:
@@ -127,12 +127,12 @@ def _metadata(event: LifecycleEvent, told: str) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------- what there is
-def ps_text(rows: Iterable[Seen]) -> str:
+def ps_text(rows: Iterable[EntityLine]) -> str:
     heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "PARENT", "NOTE")
     return columns(heads, (_ps_row(row) for row in rows))
 
 
-def _ps_row(row: Seen) -> tuple[str, ...]:
+def _ps_row(row: EntityLine) -> tuple[str, ...]:
     return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), row.parent or "", row.note)
 
 

@@ -17,18 +17,18 @@ from supervisor.cli.options import PATH, json_option, say
 from supervisor.cli.rendering import duration, json_text, tree_json, tree_text
 from supervisor.cli.validate import VIOLATIONS_MAX, changed_since, journal_at, violation_line
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
-from supervisor.diagnostics.invariants.aborting import EDGES
+from supervisor.diagnostics.invariants.aborts import EDGES
 from supervisor.diagnostics.replay import Difference, Replay
 from supervisor.diagnostics.tree_view import STAYING, tree
 from supervisor.diagnostics.what_if import LIMITS, Outcome, what_if
 from supervisor.journal.history import History
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
-from supervisor.policies.usage import TOLD_IN, UsageBooks
+from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 
 __all__ = ["replay"]
 
-_WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _VALUE_MAX: Final = 120
 """Characters of a value that is shown to people; JSON has all of it."""
 _LEAST: Final[Mapping[str, float]] = {"max_consecutive_errors": 1, "max_total_errors": 1}
@@ -78,12 +78,12 @@ def _replay_all(path: Path, *, as_json: bool) -> bool:
         last_seq = reader.live.last_seq
         replay = Replay(reader.entities(), reader.effects(), last_seq=last_seq)
         for record in reader.events():
-            replay.take(record)
+            replay.replay(record)
     replay.finish()
     replay.violations[:0] = changed
     same = not (replay.differences or replay.violations)
     if as_json:
-        say(json_text({"file": str(path), "same": same, **_told(replay)}))
+        say(json_text({"file": str(path), "same": same, **_as_json(replay)}))
     else:
         say(_replay_text(str(path), replay))
     return same
@@ -94,17 +94,17 @@ def _refuse_part(path: Path, reader: History) -> None:
         raise BadInput(f"{path} is an archive, a part of a journal: give the state directory, or `validate` it")
 
 
-def _told(replay: Replay) -> dict[str, Any]:
+def _as_json(replay: Replay) -> dict[str, Any]:
     differences, violations = replay.differences[:VIOLATIONS_MAX], replay.violations[:VIOLATIONS_MAX]
     omitted = len(replay.differences) - len(differences) + len(replay.violations) - len(violations)
-    counted = {"records": replay.records, "entities": len(replay.books), "omitted": omitted}
+    counted = {"records": replay.records, "entities": len(replay.shadows), "omitted": omitted}
     return {**counted, "differences": differences, "violations": violations}
 
 
 def _replay_text(name: str, replay: Replay) -> str:
     lines = [_difference_line(one) for one in replay.differences[:VIOLATIONS_MAX]]
     lines += [violation_line(one) for one in replay.violations[:VIOLATIONS_MAX]]
-    counted = f"{replay.records} records, {len(replay.books)} entities"
+    counted = f"{replay.records} records, {len(replay.shadows)} entities"
     found = f"{len(replay.differences)} differences, {len(replay.violations)} violations"
     return "\n".join([*(f"{name}: {line}" for line in lines), f"{name}: {counted}: {found}"])
 
@@ -130,14 +130,14 @@ def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
         if not 1 <= at <= last_seq:
             raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
         for record in reader.events():
-            replay.take(record)
-            if as_json and record.event in TOLD_IN:
+            replay.replay(record)
+            if as_json and record.event in USAGE_EVENTS:
                 told.append(record)
             if record.seq >= at:
                 break
     rows = replay.rows()
     parents = {row.id: row.parent_id for row in rows}
-    used = UsageBooks(told, parents.get).sums()
+    used = UsageTotals(told, parents.get).sums()
     nodes = tree([row for row in rows if not row.ended or row.kind in STAYING], used)
     say(tree_json(nodes) if as_json else tree_text(nodes))
 
@@ -198,7 +198,7 @@ def _edges(text: str) -> dict[str, bool]:
     """
     found: dict[str, bool] = {}
     for key, value in _pairs("--abort-policy", text, EDGES):
-        word = _WORDS.get(value.lower())
+        word = _BOOLEANS.get(value.lower())
         if word is None:
             raise BadInput(
                 f"--abort-policy: {key}: {value!r} is neither true nor false; give {key}=true or {key}=false"

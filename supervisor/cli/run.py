@@ -20,7 +20,7 @@ import anyio.to_thread
 import click
 from anyio.abc import TaskStatus
 
-from supervisor.cli.live_view import TICK_S, Reporter, teller_for
+from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
@@ -183,20 +183,20 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            reporter.start(teller_for(as_json=request.as_json, state=state))
+            reporter.start(view_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
             await around.start(serve)
-            attendant = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
-            attending = await around.start(attendant.attend)
-            around.start_soon(_report, reporter, sup)
-            around.start_soon(_tell_taken_over, runner)
+            controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            controlling = await around.start(controller.run_until_cancelled)
+            around.start_soon(_update_view, reporter, sup)
+            around.start_soon(_report_takeover, runner)
             drains = False
             try:
                 result = await runner.run(plan, resume=request.resume, fresh=request.fresh)
                 drains = True
             finally:
-                attendant.closing(drains=drains)
-                attending.cancel()  # leaving the block stops it too, and that is no news
+                controller.closing(drains=drains)
+                controlling.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
@@ -208,7 +208,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
     return result
 
 
-async def _tell_taken_over(runner: PlanRunner) -> None:
+async def _report_takeover(runner: PlanRunner) -> None:
     """Say what the run goes on with, once it has begun."""
     await runner.begun.wait()
     for how, tasks in (
@@ -226,8 +226,8 @@ def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
     reconfigure(sup, agents=plan.agents, settings=plan.settings, workdir=request.workdir)
 
 
-async def _report(reporter: Reporter, sup: Supervisor) -> None:
+async def _update_view(reporter: Reporter, sup: Supervisor) -> None:
     """Have the progress told, in a thread: whoever reads it may be slow."""
     while True:
-        await anyio.to_thread.run_sync(reporter.look, sup.outage, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(reporter.update, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(TICK_S)

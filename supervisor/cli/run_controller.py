@@ -51,16 +51,18 @@ class RunController:
         self._sup, self._runner = sup, runner
         self._load, self._apply = load, apply
         self._systemd = Notifier()
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
 
-    async def attend(self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run_until_cancelled(
+        self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
         """Until the scope handed out is cancelled: then the run ends by itself, and that is no news. Signals are heard
         until the caller is cancelled, who waits for the end."""
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
                 group.start_soon(self._watch_disk)
-                group.start_soon(self._beat)
+                group.start_soon(self._send_heartbeats)
                 self._systemd.ready()
                 task_status.started(group.cancel_scope)
                 async for number in signals:
@@ -80,7 +82,7 @@ class RunController:
             words = (
                 f"closing: somebody is at work for whom no task waits, for {drain_s:g} s at most; signal to end it now"
             )
-            self._once(words, drain_s + self._end_s)
+            self._announce_once(words, drain_s + self._end_s)
 
     # ------------------------------------------------------------------ stops
     async def _stop(self, number: int) -> None:
@@ -94,12 +96,12 @@ class RunController:
         await self._sup.stopping.wait()
         if self._sup.failure is None and not self._sup.stop_now.is_set():
             self._say_draining()
-            await self._tell_progress()
+            await self._report_progress()
         await self._sup.stop_now.wait()
         if self._sup.failure is None:
             self._say_stopping()
 
-    async def _tell_progress(self) -> None:
+    async def _report_progress(self) -> None:
         """How many tasks a drain still waits for: when one has ended, and from time to time."""
         until_s = anyio.current_time() + self._sup.settings.drain_s
         told = self._sup.under_way()
@@ -120,19 +122,19 @@ class RunController:
             f"draining: no task starts any more, those under way have {drain_s:g} s;"
             " signal again to stop everything now"
         )
-        self._once(words, drain_s + self._end_s)
+        self._announce_once(words, drain_s + self._end_s)
 
     def _say_stopping(self) -> None:
-        self._once("stopping everything now", self._end_s)
+        self._announce_once("stopping everything now", self._end_s)
 
     @property
     def _end_s(self) -> float:
         """What an end may take that is not waited with: the ladder, the last records, and what closes after them."""
         return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
 
-    def _once(self, words: str, within_s: float) -> None:
-        if words not in self._said:
-            self._said.add(words)
+    def _announce_once(self, words: str, within_s: float) -> None:
+        if words not in self._announced:
+            self._announced.add(words)
             self._systemd.stopping(words, within_s)
             self._say(words)
 
@@ -170,7 +172,7 @@ class RunController:
                 self._systemd.ready()
 
     # ------------------------------------------------------------------ alive
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """A sign of life for systemd, each of them by way of the kernel's dispatcher: a loop alone proves little."""
         if self._systemd.watchdog_s is None:
             return

@@ -9,16 +9,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from supervisor.cli.calls import Calls
+from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.rendering import duration
-from supervisor.cli.work_table import WorkBoard
+from supervisor.cli.work_table import WorkTable
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 
-__all__ = ["Board", "Line"]
+__all__ = ["RunTable", "SessionRow"]
 
 
-class Line:
+class SessionRow:
     """What the board knows of one session."""
 
     def __init__(self, session_id: str, since: float) -> None:
@@ -27,23 +27,23 @@ class Line:
         self.until: float | None = None
         self.state = ""
         self.calls: dict[str, str] = {}
-        self.said = ""
+        self.last_line = ""
         self.trouble = ""
 
     def doing(self) -> str:
         """The open tool calls, else what went wrong, else what was said last."""
         if self.calls:
             return ", ".join(f'{call} "{title}"' for call, title in self.calls.items())
-        return self.trouble or self.said
+        return self.trouble or self.last_line
 
 
-class Board:
+class RunTable:
     """The sessions of a run and its work, folded from its records. Pure: texts are handed in."""
 
     def __init__(self) -> None:
-        self.work = WorkBoard()
-        self.lines: dict[str, Line] = {}
-        self._calls = Calls()
+        self.work = WorkTable()
+        self.rows: dict[str, SessionRow] = {}
+        self._calls = ToolCallIndex()
 
     def take(self, event: LifecycleEvent) -> None:
         if event.outcome in ("transition", "born"):
@@ -56,39 +56,39 @@ class Board:
                     self._turn(event)
 
     def _session(self, event: LifecycleEvent) -> None:
-        line = self.lines.setdefault(event.entity_id, Line(event.entity_id, event.timestamp))
-        line.state = event.to_status or line.state
-        line.trouble = _trouble(event) or (line.trouble if event.from_status == event.to_status else "")
-        line.until = event.timestamp if event.event == "Ended" else None
+        row = self.rows.setdefault(event.entity_id, SessionRow(event.entity_id, event.timestamp))
+        row.state = event.to_status or row.state
+        row.trouble = _trouble(event) or (row.trouble if event.from_status == event.to_status else "")
+        row.until = event.timestamp if event.event == "Ended" else None
 
     def _turn(self, event: LifecycleEvent) -> None:
         session, _, turn = event.entity_id.rpartition(":")
-        line = self.lines.get(session)
-        if line is None:
+        row = self.rows.get(session)
+        if row is None:
             return
         match event.event:
             case "tool_started":
                 number = self._calls.take(event)
-                line.calls[f"{turn}:c{number}"] = str(event.metadata.get("title", ""))
+                row.calls[f"{turn}:c{number}"] = str(event.metadata.get("title", ""))
             case "tool_completed" | "task_failed" | "verify_requested":
-                self._closed(line, turn, event)
+                self._closed(row, turn, event)
 
-    def _closed(self, line: Line, turn: str, event: LifecycleEvent) -> None:
+    def _closed(self, row: SessionRow, turn: str, event: LifecycleEvent) -> None:
         """Forget the calls that ended; of a call whose start was not seen, the turn's oldest one."""
         if event.event == "tool_completed" and event.to_status == "TOOL_USE":
             number = self._calls.take(event)
-            line.calls.pop(f"{turn}:c{number}" if number else next(iter(line.calls), ""), None)
+            row.calls.pop(f"{turn}:c{number}" if number else next(iter(row.calls), ""), None)
         else:
-            line.calls.clear()
+            row.calls.clear()
 
     def table(self, now: float) -> Table:
         """The board as a table for a terminal. Where that is narrow, DOING and the ids are cut, and nothing else."""
         table = Table(box=None, pad_edge=False)
         for head in ("SESSION", "STATE", "AGE", "DOING"):  # a column that may wrap is the one that is made narrower
             table.add_column(head, no_wrap=head in ("STATE", "AGE"))
-        for depth, line in self._in_order():
-            age = duration(max(0.0, (line.until or now) - line.since))
-            table.add_row(_cut("  " * depth + line.id), _coloured(line.state), age, _cut(self._doing(line)))
+        for depth, row in self._in_order():
+            age = duration(max(0.0, (row.until or now) - row.since))
+            table.add_row(_cut("  " * depth + row.id), _coloured(row.state), age, _cut(self._doing(row)))
         for task, waiting in self.work.waiting().items():
             doing = _cut(self.work.doing(waiting), style="dim")
             table.add_row(_cut(task, style="dim"), Text(waiting.state, style="dim"), "", doing)
@@ -101,25 +101,25 @@ class Board:
         told = self.work.headline()
         return Group(_cut(told), table) if told else Group(table)
 
-    def _doing(self, line: Line) -> str:
+    def _doing(self, row: SessionRow) -> str:
         """What a session does, and at which attempt of its task, if that is not the first."""
-        task = self.work.of_session(line.id)
+        task = self.work.of_session(row.id)
         return ": ".join(
-            part for part in (task.attempt if task else "", task.settling if task else "", line.doing()) if part
+            part for part in (task.attempt if task else "", task.settling if task else "", row.doing()) if part
         )
 
-    def _in_order(self) -> list[tuple[int, Line]]:
+    def _in_order(self) -> list[tuple[int, SessionRow]]:
         """Every session after its parent and what was born below it before, with its depth. Iterative."""
-        below: dict[str, list[Line]] = {}
-        for line in self.lines.values():
-            parent = line.id.rpartition("/")[0]
-            below.setdefault(parent if parent in self.lines else "", []).append(line)
-        order: list[tuple[int, Line]] = []
-        pending = [(0, line) for line in reversed(below.get("", []))]
+        below: dict[str, list[SessionRow]] = {}
+        for row in self.rows.values():
+            parent = row.id.rpartition("/")[0]
+            below.setdefault(parent if parent in self.rows else "", []).append(row)
+        order: list[tuple[int, SessionRow]] = []
+        pending = [(0, row) for row in reversed(below.get("", []))]
         while pending:
-            depth, line = pending.pop()
-            order.append((depth, line))
-            pending += [(depth + 1, child) for child in reversed(below.get(line.id, []))]
+            depth, row = pending.pop()
+            order.append((depth, row))
+            pending += [(depth + 1, child) for child in reversed(below.get(row.id, []))]
         return order
 
 

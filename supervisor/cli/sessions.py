@@ -25,11 +25,11 @@ from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import AbortPlan, Receipt
-from supervisor.policies.redaction import sound
+from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
 from supervisor.runtime.availability import Outage
 
-__all__ = ["abort", "ask", "inspect", "operator", "send", "stop"]
+__all__ = ["abort", "inspect", "operator", "send", "send_request", "stop"]
 
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
@@ -38,12 +38,12 @@ _SCOPES = ("tool", "sibling", "session")
 def operator() -> str:
     """Who gives the command, as the records name them."""
     try:
-        return sound(f"operator:{getpass.getuser()}")
+        return encodable(f"operator:{getpass.getuser()}")
     except (KeyError, OSError):  # a user without a name, as in a container
         return "operator"
 
 
-def ask(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
+def send_request(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
     """The one line of an answer."""
     return anyio.run(answers_to, StateDir(state_dir).control_socket, message)[0]
 
@@ -69,9 +69,9 @@ def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, 
         raise BadInput("--dry-run: it plans anew and ends nothing; leave out --plan and --within")
     message = {"do": "abort", "target": target, "scope": scope, **how}
     try:
-        answer = ask(state_dir, {**message, "reason": reason, "actor": operator()})
+        answer = send_request(state_dir, {**message, "reason": reason, "actor": operator()})
     except (NotRunning, ControlError) as error:
-        if not _over(state_dir, target, error):
+        if not _has_ended(state_dir, target, error):
             raise
         gone = Receipt(abort_id="", target=target, scope=AbortScope(scope), reason=reason, already_ended=True)
         answer = {"receipt": msgspec.to_builtins(gone)}
@@ -93,7 +93,7 @@ def _namesakes(state_dir: Path, target: str) -> list[str]:
         return []
 
 
-def _over(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
+def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
     """Whether the journal knows *target*, and it cannot be running: it has ended, or its supervisor has."""
     if isinstance(error, ControlError) and error.kind != "unknown":
         return False
@@ -125,7 +125,7 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     message = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at}
-    answer = ask(state_dir, {**message, "sender": operator()})
+    answer = send_request(state_dir, {**message, "sender": operator()})
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
@@ -138,16 +138,16 @@ def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
 
     ID is that of a living session, turn, agent, task or tool call. Also shows where one is stuck: its tasks' stacks.
     """
-    answer = ask(state_dir, {"do": "inspect", "entity": entity_id})
+    answer = send_request(state_dir, {"do": "inspect", "entity": entity_id})
     used = used_by(state_dir, entity_id)
     told = {**answer["inspected"], "used": used.told if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
     words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")
     say(json_text(told) if as_json else words)
-    _tell_of_the_disk(answer)
+    _warn_of_outage(answer)
 
 
-def _tell_of_the_disk(answer: Mapping[str, Any]) -> None:
+def _warn_of_outage(answer: Mapping[str, Any]) -> None:
     if answer["outage"] is not None:
         warn(msgspec.convert(answer["outage"], Outage).words)
 
@@ -158,8 +158,8 @@ def _tell_of_the_disk(answer: Mapping[str, Any]) -> None:
 @json_option
 def stop(now: bool, state_dir: Path, as_json: bool) -> None:
     """End the supervisor in good order."""
-    answer = ask(state_dir, {"do": "stop", "now": now, "actor": operator()})
+    answer = send_request(state_dir, {"do": "stop", "now": now, "actor": operator()})
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
     words = "everything is being aborted" if ending else "draining: no new turn begins, those under way may finish"
     say(json_text(answer) if as_json else words)
-    _tell_of_the_disk(answer)
+    _warn_of_outage(answer)

@@ -22,7 +22,7 @@ import msgspec
 from supervisor.cli.options import PATH, say
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.mock_model.environment import codex_arguments, environment, environments
-from supervisor.mock_model.log import Seen
+from supervisor.mock_model.log import LoggedRequest
 
 if TYPE_CHECKING:
     from supervisor.mock_model.server import StubModel
@@ -59,7 +59,7 @@ def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
 
 
 @contextmanager
-def _log(path: Path | None) -> Iterator[Callable[[Seen], None]]:
+def _log(path: Path | None) -> Iterator[Callable[[LoggedRequest], None]]:
     """Tells a person, and the log."""
     try:
         file = path.open("a", encoding="utf-8") if path else None
@@ -68,11 +68,11 @@ def _log(path: Path | None) -> Iterator[Callable[[Seen], None]]:
             f"--log: cannot write {str(path)!r}: {error.strerror}; name a file that can be written"
         ) from None
 
-    def tell(seen: Seen) -> None:
-        words = " ".join(seen.text[-SHOWN_CHARS:].split())
-        say(f"{seen.number} {seen.dialect} {seen.status} {seen.answer or seen.error}: {words}", err=True)
+    def tell(logged: LoggedRequest) -> None:
+        words = " ".join(logged.text[-SHOWN_CHARS:].split())
+        say(f"{logged.number} {logged.dialect} {logged.status} {logged.answer or logged.error}: {words}", err=True)
         if file:
-            file.write(json.dumps({"at": round(time.time(), 3), **msgspec.to_builtins(seen)}) + "\n")
+            file.write(json.dumps({"at": round(time.time(), 3), **msgspec.to_builtins(logged)}) + "\n")
             file.flush()
 
     try:
@@ -82,7 +82,7 @@ def _log(path: Path | None) -> Iterator[Callable[[Seen], None]]:
             file.close()
 
 
-async def _serve(port: int, tell: Callable[[Seen], None], as_json: bool) -> None:
+async def _serve(port: int, tell: Callable[[LoggedRequest], None], as_json: bool) -> None:
     from supervisor.mock_model.server import open_stub_model
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

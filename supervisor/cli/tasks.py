@@ -49,7 +49,7 @@ _tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...")
 _all = click.option("--all-planned", is_flag=True, help="All that wait to be approved before they begin.")
 
 
-def _told(command: Any) -> Any:
+def _common_options(command: Any) -> Any:
     """The options of every command here."""
     return _by(_id(state_dir_option(json_option(command))))
 
@@ -58,26 +58,26 @@ def _told(command: Any) -> Any:
 @_tasks
 @_all
 @_reason
-@_told
+@_common_options
 def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
     """Approve planned tasks, or the results of tasks.
 
     A planned task is worked on from then on; the result of one that waits for approval is merged.
     """
-    return _steer("approve", tasks, all_planned=all_planned, **how)
+    return _send_command("approve", tasks, all_planned=all_planned, **how)
 
 
 @click.command()
 @_tasks
 @_all
 @click.option("--reason", required=True, metavar="TEXT", help="Why not, for the record and for the next try.")
-@_told
+@_common_options
 def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
     """Reject planned tasks, or the results of tasks.
 
     A planned task is cancelled; one whose result is rejected has failed, and is tried again within its retries.
     """
-    return _steer("reject", tasks, all_planned=all_planned, **how)
+    return _send_command("reject", tasks, all_planned=all_planned, **how)
 
 
 @click.group()
@@ -88,9 +88,9 @@ def task() -> None:
 def _command(verb: str, words: str) -> Callable[..., Any]:
     @_tasks
     @_reason
-    @_told
+    @_common_options
     def command(tasks: tuple[str, ...], **how: Any) -> int:
-        return _steer(verb, tasks, **how)
+        return _send_command(verb, tasks, **how)
 
     return task.command(verb, help=words)(command)
 
@@ -106,21 +106,21 @@ _command("unblock", "Let tasks that were blocked go on: what they waited for is 
 @_tasks
 @click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; may be given repeatedly.")
 @_reason
-@_told
+@_common_options
 def block(tasks: tuple[str, ...], **how: Any) -> int:
     """Take tasks from whoever works on them, until what they wait for is there.
 
     One that waits for other tasks of the plan goes on by itself when these are closed; one that waits for anything else
     goes on with `supervisor task unblock`.
     """
-    return _steer("block", tasks, **how)
+    return _send_command("block", tasks, **how)
 
 
 @task.command("split")
 @click.argument("task_id", metavar="[TASK]", required=False, envvar=TASK)
 @click.option("--from", "file", type=PATH, metavar="FILE", help="Where the subtasks are; by default standard input.")
 @_reason
-@_told
+@_common_options
 def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     """Split a task into subtasks.
 
@@ -130,11 +130,11 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     if not task_id:
         raise BadInput(f"TASK: none is named; name the task to split (for an agent, {TASK} does)")
     source, text = _read(file)
-    return _asked({"do": "split", "task": task_id, "subtasks": text, "source": source}, **how)
+    return _send({"do": "split", "task": task_id, "subtasks": text, "source": source}, **how)
 
 
 # --------------------------------------------------------------------------------------------------------- asking
-def _steer(
+def _send_command(
     verb: str, tasks: tuple[str, ...], *, all_planned: bool = False, on: tuple[str, ...] = (), **how: Any
 ) -> int:
     """Give the command *verb* about *tasks*; the exit status.
@@ -147,7 +147,7 @@ def _steer(
     if not all_planned and not tasks:
         raise BadInput(f"TASK: none is named; name the tasks to {verb} (`supervisor tree` shows them)")
     asked = {"do": "steer", "verb": verb, "tasks": tasks, "all_planned": all_planned, "on": on}
-    return _asked(asked, **how)
+    return _send(asked, **how)
 
 
 def _read(file: Path | None) -> tuple[str, str]:
@@ -163,7 +163,7 @@ def _read(file: Path | None) -> tuple[str, str]:
         raise BadInput(f"{name}: not UTF-8 at position {error.start}; save it as UTF-8") from None
 
 
-def _asked(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
+def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
     """Ask, and print what came of it; the exit status. *how*: the reason and the command's id."""
     asked = {**message, **how, "by": operator() if by is None else f"operator:{by}"}
     told = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
@@ -172,11 +172,11 @@ def _asked(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: st
     elif not told:
         say("no task is planned and waits for approval")
     for one in [] if as_json else told:
-        _tell(one)
+        _print_reply(one)
     return max((_status(one) for one in told), default=DONE)
 
 
-def _tell(one: Mapping[str, Any]) -> None:
+def _print_reply(one: Mapping[str, Any]) -> None:
     if "refused" in one:
         warn(f"{printable(one['task'])}: {one['refused']['message']}")
         return

@@ -142,14 +142,14 @@ def check_records(
     omitted = 0
     for record in records:
         number += 1
-        for one in checker.take(record):
+        for one in checker.check(record):
             omitted += len(kept) >= VIOLATIONS_MAX
             kept += [one] if len(kept) < VIOLATIONS_MAX else []
     missing = checker.finish(quiescent=checker.all_ended) if whole else []
     room = VIOLATIONS_MAX - len(kept)
     return CheckedRecords(
         records=number,
-        entities=len(checker.books),
+        entities=len(checker.shadows),
         violations=[*kept, *missing[:room]],
         omitted=omitted + len(missing[room:]),
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.calls import Calls
+from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.options import json_option, say, state_dir_option
 from supervisor.cli.query import open_history
 from supervisor.cli.rendering import counted, event_line, json_text
 from supervisor.control.error_messages import UnknownId
-from supervisor.diagnostics.causal_trace import Branch, Explanation, Step, why
+from supervisor.diagnostics.causal_trace import Annotation, Explanation, SpineStep, why
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
@@ -65,7 +65,7 @@ def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) ->
 
     *events* tell which tool calls the records are about. The trunk is not indented: it may be thousands long.
     """
-    calls = Calls()
+    calls = ToolCallIndex()
     for one in events:
         calls.take(one)
     last = len(explanation.steps) - 1
@@ -83,7 +83,7 @@ def _asked(explanation: Explanation) -> str:
     return f"{roots}, {explanation.root.event} by {printable(explanation.root.actor or 'nobody who is named')}"
 
 
-def _step_lines(step: Step, calls: Calls, *, first: bool, last: bool) -> list[str]:
+def _step_lines(step: SpineStep, calls: ToolCallIndex, *, first: bool, last: bool) -> list[str]:
     mark = "─" if first and last else "┌" if first else "└" if last else "├"
     below = " " if last else "│"
     lines = [f"{mark} {event_line(step.record, calls.label(step.record))}"]
@@ -93,5 +93,5 @@ def _step_lines(step: Step, calls: Calls, *, first: bool, last: bool) -> list[st
     return lines
 
 
-def _branch(branch: Branch, calls: Calls) -> str:
+def _branch(branch: Annotation, calls: ToolCallIndex) -> str:
     return f"{branch.role}: {event_line(branch.record, calls.label(branch.record))}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from supervisor.diagnostics.task_status import plan_name, settling
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
-__all__ = ["TaskLine", "WorkBoard"]
+__all__ = ["TaskRow", "WorkTable"]
 
 _NUMBERED: Final = re.compile(r"-\d+$")
 _ASKED: Final = ("PLANNED", "PENDING_APPROVAL")
@@ -20,7 +20,7 @@ _ALONE: Final = ("OPEN", "BLOCKED", "WAITING_FOR_SUBTASKS", "FAILED", *_ASKED)
 """States in which no session has the task, though one may have had it."""
 
 
-class TaskLine:
+class TaskRow:
     """What the board knows of one task."""
 
     def __init__(self, name: str) -> None:
@@ -44,13 +44,13 @@ class TaskLine:
         return f"attempt {self.attempts} of {self.attempts_max}" if self.attempts > 1 else ""
 
 
-class WorkBoard:
+class WorkTable:
     """The workstream and the tasks of a run, folded from its records."""
 
     def __init__(self) -> None:
-        self.tasks: dict[str, TaskLine] = {}
-        self._names: dict[str, TaskLine] = {}
-        self._holders: dict[str, TaskLine] = {}
+        self.tasks: dict[str, TaskRow] = {}
+        self._names: dict[str, TaskRow] = {}
+        self._holders: dict[str, TaskRow] = {}
         self._stream, self._state, self._count = "", "", 0
 
     def take(self, event: LifecycleEvent) -> None:
@@ -73,72 +73,72 @@ class WorkBoard:
     def _task(self, event: LifecycleEvent) -> None:
         told = event.metadata
         if event.outcome == "born":
-            line = TaskLine(str(told.get("name") or plan_name(event.entity_id)))
-            line.waits_for = tuple(told.get("waiting_for", ()))
-            self.tasks[event.entity_id] = self._names[line.name] = line
+            row = TaskRow(str(told.get("name") or plan_name(event.entity_id)))
+            row.waits_for = tuple(told.get("waiting_for", ()))
+            self.tasks[event.entity_id] = self._names[row.name] = row
         elif (known := self.tasks.get(event.entity_id)) is None:
             return
         else:
-            line = known
-        line.state = event.to_status
-        self._follow(line, event, told)
+            row = known
+        row.state = event.to_status
+        self._follow(row, event, told)
 
-    def _follow(self, line: TaskLine, event: LifecycleEvent, told: dict[str, Any]) -> None:
+    def _follow(self, row: TaskRow, event: LifecycleEvent, told: dict[str, Any]) -> None:
         match event.event:
             case "claimed":
-                line.claimed, line.trouble, line.waits_for = True, "", ()
-                self._holders[str(told.get("by"))] = line
+                row.claimed, row.trouble, row.waits_for = True, "", ()
+                self._holders[str(told.get("by"))] = row
             case "split":
-                line.waits_for = tuple(told.get("subtasks", ()))
+                row.waits_for = tuple(told.get("subtasks", ()))
             case "blocked":
-                line.waits_for = tuple(told.get("on", ()))
+                row.waits_for = tuple(told.get("on", ()))
             case "subtask_timed_out":
-                line.waits_for = (str(told.get("subtask")),)
+                row.waits_for = (str(told.get("subtask")),)
             case "failed" | "verification_rejected" | "approval_denied" | "recovery_failed":
-                line.trouble = event.reason
+                row.trouble = event.reason
 
     def _run(self, event: LifecycleEvent) -> None:
         """A run has the name of its task; a later one of the same task a number, too."""
         name = plan_name(event.entity_id)
-        line = self._names.get(name) or self._names.get(_NUMBERED.sub("", name))
-        if line is None:
+        row = self._names.get(name) or self._names.get(_NUMBERED.sub("", name))
+        if row is None:
             return
-        line.settling = settling(event.metadata) if event.event == "turn_settling" else ""
+        row.settling = settling(event.metadata) if event.event == "turn_settling" else ""
         if event.outcome == "born":
-            line.attempts, line.attempts_max = 0, int(event.metadata.get("max_attempts", 0))
+            row.attempts, row.attempts_max = 0, int(event.metadata.get("max_attempts", 0))
         elif event.to_status == "IN_PROGRESS" and event.from_status != "IN_PROGRESS":
-            line.attempts += 1
+            row.attempts += 1
         elif event.event in ("execution_failed", "execution_timed_out"):
-            line.trouble = str(event.metadata.get("error", ""))
+            row.trouble = str(event.metadata.get("error", ""))
         elif event.to_status == "CIRCUIT_OPEN":
-            line.trouble = f"circuit open: {line.trouble}" if line.trouble else "circuit open"
+            row.trouble = f"circuit open: {row.trouble}" if row.trouble else "circuit open"
 
     # ------------------------------------------------------------------ told
     def headline(self) -> str:
         """``workstream plan: executing, 2 of 6 tasks closed``; nothing where there is none."""
         if not self._stream:
             return ""
-        states = Counter(line.state for line in self.tasks.values())
+        states = Counter(row.state for row in self.tasks.values())
         asked = sum(states[state] for state in _ASKED)
         parts = [f"workstream {self._stream}: {self._state}", f"{states['CLOSED']} of {self._count} tasks closed"]
         parts += [f"{states['FAILED']} failed"] if states["FAILED"] else []
         return ", ".join([*parts, *([f"{asked} to be approved"] if asked else [])])
 
-    def waiting(self) -> dict[str, TaskLine]:
+    def waiting(self) -> dict[str, TaskRow]:
         """The tasks that no session has and that are not over, and those that were given up; by their ids."""
-        return {one: line for one, line in self.tasks.items() if line.alone and line.state != "CLOSED"}
+        return {one: row for one, row in self.tasks.items() if row.alone and row.state != "CLOSED"}
 
-    def doing(self, line: TaskLine) -> str:
+    def doing(self, row: TaskRow) -> str:
         """What such a task waits for, or why it was given up."""
-        if line.state in _ASKED:
-            return f"supervisor approve {line.name}"
-        waits = [name for name in line.waits_for if not self._is_closed(name)]
-        return f"waits for {', '.join(map(plan_name, waits))}" if waits else line.trouble
+        if row.state in _ASKED:
+            return f"supervisor approve {row.name}"
+        waits = [name for name in row.waits_for if not self._is_closed(name)]
+        return f"waits for {', '.join(map(plan_name, waits))}" if waits else row.trouble
 
     def _is_closed(self, name: str) -> bool:
-        line = self.tasks.get(name) or self._names.get(name)
-        return line is not None and line.state == "CLOSED"
+        row = self.tasks.get(name) or self._names.get(name)
+        return row is not None and row.state == "CLOSED"
 
-    def of_session(self, session_id: str) -> TaskLine | None:
+    def of_session(self, session_id: str) -> TaskRow | None:
         """The task that this session has."""
         return self._holders.get(session_id)

@@ -7,7 +7,7 @@ and those below it, and split its own task where the plan says ``may_split``; mo
 ``operates``. Nobody answers a permission that its own session waits for. Who cannot be told may only read: an agent
 could otherwise ask through a program that ends at once.
 
-The decision is pure; :class:`Reach` is what it needs to know of the supervisor.
+The decision is pure; :class:`CallerReach` is what it needs to know of the supervisor.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from supervisor.control.protocol import (
 )
 from supervisor.plans.task_control import Verb
 from supervisor.policies.abort_plan import AbortPlan
-from supervisor.policies.caller_reach import Reach
+from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
 
 __all__ = ["as_asked_by", "refusal"]
 
 
-def refusal(caller: Caller, asked: Request, reach: Reach, plan_of: Callable[[Abort], AbortPlan]) -> str:
+def refusal(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
     """Why *asked* is not granted to *caller*; ``""`` where it is. *plan_of* is what an abort would end."""
     if caller.origin is Origin.OPERATOR or _only_reads(asked):
         return ""
@@ -82,7 +82,7 @@ def _wanted(asked: Request) -> tuple[str, str]:
             raise AssertionError(f"reading takes no right: {type(asked).__name__}")
 
 
-def _beyond(caller: Caller, asked: Request, reach: Reach, plan_of: Callable[[Abort], AbortPlan]) -> str:
+def _beyond(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
     """Why that is beyond the *reach* of an agent; ``""`` where it is within."""
     own = f"only {caller.session} and the sessions below it are its own" if caller.session else "no session is its own"
     right, _ = _wanted(asked)

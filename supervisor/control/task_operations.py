@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from supervisor.control.protocol import Split, Steer, explained
-from supervisor.plans.task_control import Answer, Verb, WorkControl
+from supervisor.plans.task_control import CommandResult, Verb, WorkControl
 from supervisor.runtime.entity import Refused
 
 __all__ = ["steered"]
@@ -57,7 +57,7 @@ def _id_of(command_id: str | None, task: str, *, alone: bool) -> str | None:
     return command_id if command_id is None or alone else f"{command_id}/{task}"
 
 
-async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> Answer:
+async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> CommandResult:
     how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": command_id}
     if isinstance(asked, Split):
         from supervisor.plans.splitting import read_subtasks  # a client of the socket does without
@@ -65,7 +65,7 @@ async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: 
         return await work.split(task, read_subtasks(asked.subtasks, asked.source), **how)
     if asked.verb is Verb.BLOCK:
         return await work.block(task, asked.on, **how)
-    do: Mapping[Verb, Callable[..., Awaitable[Answer]]] = {
+    do: Mapping[Verb, Callable[..., Awaitable[CommandResult]]] = {
         Verb.APPROVE: work.approve,
         Verb.REJECT: work.reject,
         Verb.RESET: work.reset,

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Branch", "Explanation", "Role", "Step", "roots", "split_call", "why"]
+__all__ = ["Annotation", "Explanation", "RecordRole", "SpineStep", "roots", "split_call", "why"]
 
 ABORT_RECORD: Final = "AbortRecord"
 _CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
@@ -34,7 +34,7 @@ def split_call(entity_id: str) -> tuple[str, int | None]:
     return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 
-class Role(StrEnum):
+class RecordRole(StrEnum):
     """What a record is to an explanation."""
 
     ROOT = "root"
@@ -42,23 +42,23 @@ class Role(StrEnum):
     ABORT = "abort"
     EDGE = "policy edge"
     END = "end"
-    RUNG = "rung"
+    STAGE = "rung"
     LATER = "later cause"
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
+class Annotation(msgspec.Struct, frozen=True, kw_only=True):
     """A record that belongs to a step of the chain without being its cause."""
 
-    role: Role
+    role: RecordRole
     record: LifecycleEvent
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class SpineStep(msgspec.Struct, frozen=True, kw_only=True):
     """A record of the chain of causes, with what belongs to it."""
 
-    role: Role
+    role: RecordRole
     record: LifecycleEvent
-    branches: tuple[Branch, ...] = ()
+    branches: tuple[Annotation, ...] = ()
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +72,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     root: LifecycleEvent | None
     roots: int
     missing: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[SpineStep, ...]
 
     @property
     def records(self) -> tuple[LifecycleEvent, ...]:
         """Every record of the tree, oldest first."""
-        found = [one for step in self.steps for one in (step.record, *(branch.record for branch in step.branches))]
+        found = [
+            one for step in self.steps for one in (step.record, *(annotation.record for annotation in step.branches))
+        ]
         return tuple(sorted(found, key=_seq))
 
 
@@ -89,18 +91,20 @@ def why(events: Events, entity_id: str) -> Explanation:
     """
     by_seq = _by_seq(events)
     last = _last_change(by_seq, entity_id)
-    chain, missing = _chain(by_seq, last)
-    after = _after(by_seq, entity_id, last)
+    spine, missing = _spine(by_seq, last)
+    later = _later_records(by_seq, entity_id, last)
     aborts = _aborts(by_seq)
-    told = {one.seq for one in chain}
-    steps = [Step(role=_role(one), record=one, branches=_branches(one, aborts, told)) for one in chain]
-    steps[-1] = Step(
-        role=Role.END if len(steps) > 1 or missing is not None else Role.ROOT,
+    shown = {one.seq for one in spine}
+    steps = [SpineStep(role=_role(one), record=one, branches=_annotations(one, aborts, shown)) for one in spine]
+    steps[-1] = SpineStep(
+        role=RecordRole.END if len(steps) > 1 or missing is not None else RecordRole.ROOT,
         record=last,
-        branches=(*steps[-1].branches, *(branch for branch in after if branch.record.seq not in told)),
+        branches=(*steps[-1].branches, *(annotation for annotation in later if annotation.record.seq not in shown)),
     )
-    found = _roots(by_seq, aborts, [last, *(branch.record for branch in after if branch.role is Role.RUNG)])
-    root = None if missing is not None else chain[0]
+    found = _roots(
+        by_seq, aborts, [last, *(annotation.record for annotation in later if annotation.role is RecordRole.STAGE)]
+    )
+    root = None if missing is not None else spine[0]
     return Explanation(entity_id=entity_id, root=root, roots=len(found), missing=missing, steps=tuple(steps))
 
 
@@ -114,8 +118,12 @@ def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
     """
     by_seq = _by_seq(events)
     last = _last_change(by_seq, entity_id)
-    rungs = [branch.record for branch in _after(by_seq, entity_id, last) if branch.role is Role.RUNG]
-    return _roots(by_seq, _aborts(by_seq), [last, *rungs])
+    stages = [
+        annotation.record
+        for annotation in _later_records(by_seq, entity_id, last)
+        if annotation.role is RecordRole.STAGE
+    ]
+    return _roots(by_seq, _aborts(by_seq), [last, *stages])
 
 
 # ------------------------------------------------------------------------------------------------------- the trunk
@@ -127,21 +135,21 @@ def _by_seq(events: Events) -> BySeq:
     return events if isinstance(events, Mapping) else {one.seq: one for one in events}
 
 
-def _chain(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
+def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
     """From the root to *last*, and the cause that is missing. A cause is older than its effect, so this ends."""
-    chain = [last]
-    while (cause_id := chain[-1].cause_id) is not None:
+    spine = [last]
+    while (cause_id := spine[-1].cause_id) is not None:
         cause = by_seq.get(cause_id)
-        if cause is None or cause.seq >= chain[-1].seq:
-            return chain[::-1], cause_id
-        chain.append(cause)
-    return chain[::-1], None
+        if cause is None or cause.seq >= spine[-1].seq:
+            return spine[::-1], cause_id
+        spine.append(cause)
+    return spine[::-1], None
 
 
-def _role(record: LifecycleEvent) -> Role:
+def _role(record: LifecycleEvent) -> RecordRole:
     if record.event == ABORT_RECORD and record.metadata.get("policy_edge"):
-        return Role.EDGE
-    return Role.CAUSE if record.cause_id is not None else Role.ROOT
+        return RecordRole.EDGE
+    return RecordRole.CAUSE if record.cause_id is not None else RecordRole.ROOT
 
 
 # ------------------------------------------------------------------------------------------------------ its branches
@@ -151,20 +159,22 @@ def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
     return {str(one.metadata.get("id", one.abort_id)): one for one in found}
 
 
-def _branches(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], told: set[int]) -> tuple[Branch, ...]:
+def _annotations(
+    record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], shown: set[int]
+) -> tuple[Annotation, ...]:
     """What *record* names, and, for an abort, the other edges that it crossed; what is *told* is not told again."""
-    found = list(_named(record, aborts))
+    found = list(_aborts_named_by(record, aborts))
     if record.event == ABORT_RECORD:
         found += [one for one in aborts.values() if one.metadata.get("parent_record") == record.metadata.get("id")]
-    fresh = {one.seq: one for one in found if one.seq not in told}
-    told.update(fresh)
+    fresh = {one.seq: one for one in found if one.seq not in shown}
+    shown.update(fresh)
     return tuple(
-        Branch(role=Role.EDGE if _role(one) is Role.EDGE else Role.ABORT, record=one)
+        Annotation(role=RecordRole.EDGE if _role(one) is RecordRole.EDGE else RecordRole.ABORT, record=one)
         for one in sorted(fresh.values(), key=_seq)
     )
 
 
-def _named(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iterator[LifecycleEvent]:
+def _aborts_named_by(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iterator[LifecycleEvent]:
     """The abort that a record names, and those that it was escalated from."""
     wanted: object = record.metadata.get("parent_record") if record.event == ABORT_RECORD else record.abort_id
     seen: set[object] = set()
@@ -174,16 +184,16 @@ def _named(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iter
         wanted = found.metadata.get("parent_record")
 
 
-def _after(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Branch]:
+def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Annotation]:
     """What was recorded of it after its last change: how its scope was joined, and causes that came too late."""
-    own = [one for one in _of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
-    rungs = [Branch(role=Role.RUNG, record=one) for one in own if "rung" in one.metadata]
+    own = [one for one in _records_of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
+    stages = [Annotation(role=RecordRole.STAGE, record=one) for one in own if "rung" in one.metadata]
     later = [
-        Branch(role=Role.LATER, record=one)
+        Annotation(role=RecordRole.LATER, record=one)
         for one in own
         if "rung" not in one.metadata and (one.event in _CAUSES or (one.outcome == "fact" and one.abort_id))
     ]
-    return sorted([*rungs, *later], key=lambda branch: branch.record.seq)
+    return sorted([*stages, *later], key=lambda annotation: annotation.record.seq)
 
 
 def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
@@ -200,7 +210,7 @@ def _roots(
         if one.seq in seen:
             continue
         seen.add(one.seq)
-        pending += [named for named in _named(one, aborts) if named.seq <= one.seq]
+        pending += [named for named in _aborts_named_by(one, aborts) if named.seq <= one.seq]
         cause = by_seq.get(one.cause_id) if one.cause_id is not None else None
         if one.cause_id is None:
             found.append(one)
@@ -211,11 +221,11 @@ def _roots(
 
 # ------------------------------------------------------------------------------------------------------------ its end
 def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
-    own = _of(by_seq, entity_id)
+    own = _records_of(by_seq, entity_id)
     if own:
         return ([one for one in own if _changes_state(one)] or own)[-1]
     turn_id, number = split_call(entity_id)
-    found = _last_of_call(_of(by_seq, turn_id), number) if number is not None else None
+    found = _last_of_call(_records_of(by_seq, turn_id), number) if number is not None else None
     if found is None:
         raise LookupError(f"the journal has no record of {entity_id!r}; `supervisor tree --all` shows the ids")
     return found
@@ -225,7 +235,7 @@ def _changes_state(record: LifecycleEvent) -> bool:
     return record.outcome == "born" or (record.outcome == "transition" and record.from_status != record.to_status)
 
 
-def _of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
+def _records_of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
     return sorted((one for one in by_seq.values() if one.entity_id == entity_id), key=_seq)
 
 

@@ -15,24 +15,24 @@ import msgspec
 from actors.machine import Event, IllegalTransition, Machine, Step
 from supervisor.lifecycles import MACHINES, agent, session, turn
 from supervisor.lifecycles.agent import AgentData
-from supervisor.lifecycles.effects import Bury
+from supervisor.lifecycles.effects import FinalizeEntity
 from supervisor.lifecycles.job import JobData
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import TaskData
-from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.worker import WorkerData
 from supervisor.lifecycles.workstream import WorkstreamData
 
-__all__ = ["KINDS", "KindOf", "Mismatch", "data_of", "event_of", "step_of"]
+__all__ = ["KINDS", "EntityKind", "Mismatch", "data_of", "event_of", "step_of"]
 
 _DATA: Final[Mapping[str, type[msgspec.Struct]]] = {
     Kind.SESSION: SessionData,
     Kind.AGENT: AgentData,
     Kind.TURN: TurnData,
     Kind.TASK: TaskData,
-    Kind.RUN: RunData,
+    Kind.RUN: TaskRunData,
     Kind.JOB: JobData,
     Kind.WORKSTREAM: WorkstreamData,
     Kind.WORKER: WorkerData,
@@ -59,7 +59,7 @@ def _never(data: Any, event: Event) -> bool:
     return False
 
 
-class KindOf:
+class EntityKind:
     """One kind of entity as records spell it: its machine, its data, its states and edges as text."""
 
     def __init__(self, machine: Machine[Any, Any]) -> None:
@@ -82,14 +82,14 @@ class KindOf:
         """True if this step ends the entity's log."""
         if self.ends_at_terminal:
             return step.state in self.machine.final
-        return Bury in map(type, step.effects)
+        return FinalizeEntity in map(type, step.effects)
 
 
-KINDS: Final[Mapping[str, KindOf]] = {name: KindOf(machine) for name, machine in MACHINES.items()}
+KINDS: Final[Mapping[str, EntityKind]] = {name: EntityKind(machine) for name, machine in MACHINES.items()}
 """By the name that records have for them."""
 
 
-def data_of(kind: KindOf, record: LifecycleEvent) -> Any:
+def data_of(kind: EntityKind, record: LifecycleEvent) -> Any:
     """What an entity knew when it was born.
 
     Raises:
@@ -101,7 +101,7 @@ def data_of(kind: KindOf, record: LifecycleEvent) -> Any:
         raise Mismatch(f"{record.entity_id} was not born with that: {error}") from None
 
 
-def event_of(kind: KindOf, record: LifecycleEvent) -> Event:
+def event_of(kind: EntityKind, record: LifecycleEvent) -> Event:
     """The event that a record tells of.
 
     Raises:
@@ -117,7 +117,7 @@ def event_of(kind: KindOf, record: LifecycleEvent) -> Event:
         raise Mismatch(f"{kind.machine.name}: {name} cannot be rebuilt from its metadata: {error}") from None
 
 
-def step_of(kind: KindOf, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
+def step_of(kind: EntityKind, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
     """What the production table makes of *event* here.
 
     Raises:

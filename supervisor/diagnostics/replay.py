@@ -16,8 +16,8 @@ import msgspec
 
 from actors.machine import Effect, Event, Step
 from supervisor.diagnostics.invariants import RecordChecker, Violation
-from supervisor.diagnostics.invariants.shadow_state import Book
-from supervisor.lifecycles.effects import StartTimer, SupervisorEffect, Tell, decoded, encoded
+from supervisor.diagnostics.invariants.shadow_state import EntityShadow
+from supervisor.lifecycles.effects import SendEvent, StartTimer, SupervisorEffect, decode_effect, encode_effect
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import EntityRow
 
@@ -48,8 +48,8 @@ class Replay:
     def __init__(
         self, rows: Iterable[EntityRow] = (), effects: Mapping[str, bytes] | None = None, *, last_seq: int = 0
     ) -> None:
-        self.checker = RecordChecker(on_step=self._stepped)
-        self.books: Mapping[str, Book] = self.checker.books
+        self.checker = RecordChecker(on_step=self._compare_effects)
+        self.shadows: Mapping[str, EntityShadow] = self.checker.shadows
         self.records = 0
         self.differences: list[Difference] = []
         self.violations: list[Violation] = []
@@ -58,10 +58,10 @@ class Replay:
         self._last_seq = last_seq
         self._times: dict[str, tuple[float, float]] = {}
 
-    def take(self, record: LifecycleEvent) -> None:
+    def replay(self, record: LifecycleEvent) -> None:
         """One more record."""
         self.records += 1
-        self.violations += self.checker.take(record)
+        self.violations += self.checker.check(record)
         born_at, _ = self._times.get(record.entity_id, (record.timestamp, 0.0))
         self._times[record.entity_id] = (born_at, record.timestamp)
         row = self._rows.get(record.entity_id)
@@ -73,8 +73,8 @@ class Replay:
         """There are no more: what the journal keeps beyond them is a difference, too."""
         self.violations += self.checker.finish(quiescent=self.checker.all_ended)
         for row in self._rows.values():
-            book = self.books.get(row.id)
-            read = str(book.entity_seq) if book is not None else "none"
+            shadow = self.shadows.get(row.id)
+            read = str(shadow.entity_seq) if shadow is not None else "none"
             self._differs(None, row.id, "records", f"{row.entity_seq} of its log", read)
         for effect_id in self._effects or ():
             seq = _seq_of(effect_id)
@@ -88,29 +88,31 @@ class Replay:
         )
 
     def _compare(self, row: EntityRow, record: LifecycleEvent) -> None:
-        book = self.books.get(row.id)
-        if book is None:
+        shadow = self.shadows.get(row.id)
+        if shadow is None:
             return
         pairs: list[tuple[str, Any, Any]] = [
-            ("state", row.state, book.status),
-            ("parent", row.parent_id, _parent_of(book)),
-            ("ended", row.ended, book.ended),
+            ("state", row.state, shadow.status),
+            ("parent", row.parent_id, _parent_of(shadow)),
+            ("ended", row.ended, shadow.ended),
         ]
-        replayed = msgspec.json.encode(book.data)
-        if not (book.lost or _agree(row.data, replayed, partial(msgspec.json.decode, row.data, type=type(book.data)))):
+        replayed = msgspec.json.encode(shadow.data)
+        if not (
+            shadow.lost or _agree(row.data, replayed, partial(msgspec.json.decode, row.data, type=type(shadow.data)))
+        ):
             pairs.append(("data", row.data.decode(errors="replace"), replayed.decode()))
         for field, recorded, replayed in pairs:
             if recorded != replayed:
                 self._differs(record.seq, row.id, field, str(recorded), str(replayed))
 
-    def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
+    def _compare_effects(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         """The effects that this step owes are those of the journal."""
         if self._effects is None or record.seq > self._last_seq:
             return
         for number, effect in enumerate(step.effects):
             if isinstance(effect, SupervisorEffect) and effect.exempt:
                 continue
-            owed, kept = encoded(effect), self._effects.pop(f"{record.seq}.{number}", None)
+            owed, kept = encode_effect(effect), self._effects.pop(f"{record.seq}.{number}", None)
             if kept is None or not _agree(kept, owed, partial(_read, kept, effect)):
                 recorded = kept.decode(errors="replace") if kept is not None else "nothing"
                 self._differs(record.seq, record.entity_id, "effect", recorded, owed.decode())
@@ -118,19 +120,19 @@ class Replay:
     # ------------------------------------------------------------------ the tree as it stood
     def rows(self) -> list[EntityRow]:
         """Every entity as it is after the last record that was taken, in the order of birth."""
-        return [self._row(book) for book in self.books.values()]
+        return [self._row(shadow) for shadow in self.shadows.values()]
 
-    def _row(self, book: Book) -> EntityRow:
-        born_at, changed_at = self._times[book.id]
+    def _row(self, shadow: EntityShadow) -> EntityRow:
+        born_at, changed_at = self._times[shadow.id]
         return EntityRow(
-            kind=book.name,
-            id=book.id,
-            parent_id=_parent_of(book),
-            state=book.status,
-            data=msgspec.json.encode(book.data) if book.data is not None else b"",
-            entity_seq=book.entity_seq,
-            ended=book.ended,
-            born_seq=book.born_seq,
+            kind=shadow.name,
+            id=shadow.id,
+            parent_id=_parent_of(shadow),
+            state=shadow.status,
+            data=msgspec.json.encode(shadow.data) if shadow.data is not None else b"",
+            entity_seq=shadow.entity_seq,
+            ended=shadow.ended,
+            born_seq=shadow.born_seq,
             born_at=born_at,
             changed_at=changed_at,
         )
@@ -148,8 +150,8 @@ def _agree(kept: bytes, replayed: bytes, read: Callable[[], object]) -> bool:
 
 
 def _read(kept: bytes, effect: Effect) -> SupervisorEffect:
-    event = type(effect.event) if isinstance(effect, Tell | StartTimer) else Event
-    return decoded(kept, lambda name, fields: msgspec.convert(fields, event))
+    event = type(effect.event) if isinstance(effect, SendEvent | StartTimer) else Event
+    return decode_effect(kept, lambda name, fields: msgspec.convert(fields, event))
 
 
 def _holds(kept: Any, now: Any) -> bool:
@@ -168,14 +170,14 @@ def _seq_of(effect_id: str) -> int | None:
     return int(seq) if seq.isdigit() else None
 
 
-def _parent_of(book: Book) -> str | None:
+def _parent_of(shadow: EntityShadow) -> str | None:
     """Whom it belongs to: of work, its own data say so."""
-    if book.parent is not None or book.data is None:
-        return book.parent.id if book.parent is not None else None
-    match book.name:
+    if shadow.parent is not None or shadow.data is None:
+        return shadow.parent.id if shadow.parent is not None else None
+    match shadow.name:
         case Kind.TASK | Kind.WORKER:
-            return book.data.workstream or None
+            return shadow.data.workstream or None
         case Kind.RUN | Kind.JOB:
-            return book.data.task or None
+            return shadow.data.task or None
         case _:
             return None

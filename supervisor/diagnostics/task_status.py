@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
 from supervisor.ports import EntityRow
 
@@ -27,7 +27,7 @@ _ANYTHING: Final = "*"
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
 _LEFT: Final = (Task.FAILED.value, Task.CANCELLED.value)
 _COMMIT_CHARS: Final = 40
-_CIRCUIT: Final = (Run.CIRCUIT_OPEN.value, Run.HALF_OPEN.value)
+_CIRCUIT: Final = (TaskRun.CIRCUIT_OPEN.value, TaskRun.HALF_OPEN.value)
 _ASKED: Final[Mapping[str, str]] = {
     Task.PLANNED.value: "waits to be approved",
     Task.PENDING_APPROVAL.value: "its result waits to be approved",
@@ -142,7 +142,7 @@ class TaskStatus:
     def _next_attempt(self, task: EntityRow) -> str:
         """Why a task that waits for nobody is not held: it was tried, and waits for another try."""
         found = self._run(task)
-        if found is None or found[0].state not in (Run.RETRYING.value, *_CIRCUIT):
+        if found is None or found[0].state not in (TaskRun.RETRYING.value, *_CIRCUIT):
             return ""
         return "; ".join(part for part in _of_run(*found) if part)
 
@@ -171,20 +171,20 @@ def _of_run(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("attempts"):
         yield _counted(data) if row.state in _CIRCUIT else _attempts(data)
     match row.state:
-        case Run.RETRYING.value:
+        case TaskRun.RETRYING.value:
             yield f"tries again after {data.get('delay_s', 0):g} s"
-        case Run.CIRCUIT_OPEN.value:
+        case TaskRun.CIRCUIT_OPEN.value:
             yield _circuit(data)
-        case Run.HALF_OPEN.value:
+        case TaskRun.HALF_OPEN.value:
             yield f"circuit half open, {_probes(data)}"
-    yield str(data.get("last_error", "")) if row.state != Run.COMPLETED.value else ""
+    yield str(data.get("last_error", "")) if row.state != TaskRun.COMPLETED.value else ""
     yield _checkpoint(data)
     yield f"resumes {data['resumed_from']}" if data.get("resumed_from") else ""
 
 
 def _checkpoint(data: Mapping[str, Any]) -> str:
     """``checkpoint 1a2b3c4d5e6f (FAILED)``: what is gone on with after the run."""
-    if data.get("saved_in") in (None, Run.COMPLETED.value):
+    if data.get("saved_in") in (None, TaskRun.COMPLETED.value):
         return ""
     return f"checkpoint {checkpoint_name(str(data.get('saved_as', '')))} ({data['saved_in']})"
 

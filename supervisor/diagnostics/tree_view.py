@@ -16,7 +16,7 @@ from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
-__all__ = ["STAYING", "Node", "Seen", "ps", "tool_calls", "tree"]
+__all__ = ["STAYING", "EntityLine", "Node", "ps", "tool_calls", "tree"]
 
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
@@ -41,7 +41,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
     """The roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
-    standing = TaskStatus(ordered)
+    task_status = TaskStatus(ordered)
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -49,7 +49,7 @@ def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tu
         below.setdefault(parent or "", []).append(row)
     made: dict[str, Node] = {}
     for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
-        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), standing, used.get(row.id))
+        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), task_status, used.get(row.id))
     return tuple(made[row.id] for row in below.get("", ()))
 
 
@@ -60,18 +60,18 @@ def _parents_first(below: Mapping[str, list[EntityRow]]) -> list[EntityRow]:
     return order
 
 
-def _node(row: EntityRow, children: tuple[Node, ...], standing: TaskStatus, used: Amounts | None) -> Node:
+def _node(row: EntityRow, children: tuple[Node, ...], task_status: TaskStatus, used: Amounts | None) -> Node:
     data = data_of(row)
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
-    asked = () if row.ended else tuple(_permission_node(row, wish) for wish in _asked(data))
+    permissions = () if row.ended else tuple(_permission_node(row, request) for request in _waiting_permissions(data))
     return Node(
         id=row.id,
         kind=row.kind,
         state=row.state,
-        note=_note(row, data, standing),
+        note=_note(row, data, task_status),
         ended=row.ended,
         used=used.told if used is not None else None,
-        children=(*calls, *asked, *children),
+        children=(*calls, *permissions, *children),
     )
 
 
@@ -89,13 +89,15 @@ def _call_nodes(row: EntityRow, calls: Sequence[dict[str, Any]]) -> tuple[Node, 
     return tuple(reversed(below.get(0, ())))
 
 
-def _asked(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _waiting_permissions(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The permissions of a turn that wait for a human."""
-    return [wish for wish in data.get("asking") or () if wish.get("asked")]
+    return [request for request in data.get("asking") or () if request.get("asked")]
 
 
-def _permission_node(row: EntityRow, wish: dict[str, Any]) -> Node:
-    return Node(id=f"{row.id}:p{wish['number']}", kind="permission", state="waits for a human", note=wish["title"])
+def _permission_node(row: EntityRow, request: dict[str, Any]) -> Node:
+    return Node(
+        id=f"{row.id}:p{request['number']}", kind="permission", state="waits for a human", note=request["title"]
+    )
 
 
 def tool_calls(row: EntityRow) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ def tool_calls(row: EntityRow) -> tuple[str, ...]:
     return tuple(f"{row.id}:c{number}" for number in range(1, int(data_of(row).get("calls") or 0) + 1))
 
 
-def _note(row: EntityRow, data: Mapping[str, Any], standing: TaskStatus) -> str:
+def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> str:
     """What a person wants to know beside the state."""
     match row.kind:
         case Kind.SESSION:
@@ -115,14 +117,14 @@ def _note(row: EntityRow, data: Mapping[str, Any], standing: TaskStatus) -> str:
             parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
         case Kind.TURN:
             verdict = data.get("verdict") or {}
-            parts = ["waits for a human" if _asked(data) else "", verdict.get("error")]
+            parts = ["waits for a human" if _waiting_permissions(data) else "", verdict.get("error")]
         case _:
-            parts = [standing.note(row)]
+            parts = [task_status.note(row)]
     return ", ".join(str(part) for part in parts if part)
 
 
 # ----------------------------------------------------------------------------------------------------------- ps
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``supervisor ps``. ``age_s`` counts from its birth to *now*, or to its end."""
 
     id: str
@@ -136,23 +138,29 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def ps(rows: Iterable[EntityRow], *, now: float, active_at: Mapping[str, float] | None = None) -> tuple[Seen, ...]:
+def ps(
+    rows: Iterable[EntityRow], *, now: float, active_at: Mapping[str, float] | None = None
+) -> tuple[EntityLine, ...]:
     """One line for each row, in the order of birth. *active_at* says when each session last said something."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
-    said = dict(active_at or {})
+    active = dict(active_at or {})
     for row in ordered:  # whatever happens below a session is activity of it
         session = row.id if row.kind == Kind.SESSION else row.parent_id
         if session is not None:
-            active_at_s = now if row.kind == Kind.TURN and not row.ended and _asked(data_of(row)) else row.changed_at
-            said[session] = max(said.get(session, 0.0), active_at_s)
-    standing = TaskStatus(ordered)
-    return tuple(_seen(row, now, said, standing) for row in ordered)
+            active_at_s = (
+                now
+                if row.kind == Kind.TURN and not row.ended and _waiting_permissions(data_of(row))
+                else row.changed_at
+            )
+            active[session] = max(active.get(session, 0.0), active_at_s)
+    task_status = TaskStatus(ordered)
+    return tuple(_entity_line(row, now, active, task_status) for row in ordered)
 
 
-def _seen(row: EntityRow, now: float, said: Mapping[str, float], standing: TaskStatus) -> Seen:
+def _entity_line(row: EntityRow, now: float, active: Mapping[str, float], task_status: TaskStatus) -> EntityLine:
     data = data_of(row)
-    visual = _visual(row, data, now, said) if row.kind == Kind.AGENT else None
-    return Seen(
+    visual = _visual(row, data, now, active) if row.kind == Kind.AGENT else None
+    return EntityLine(
         id=row.id,
         kind=row.kind,
         state=row.state,
@@ -161,10 +169,12 @@ def _seen(row: EntityRow, now: float, said: Mapping[str, float], standing: TaskS
         parent=row.parent_id,
         ended=row.ended,
         pid=data.get("pid"),
-        note=_note(row, data, standing),
+        note=_note(row, data, task_status),
     )
 
 
-def _visual(row: EntityRow, data: Mapping[str, Any], now: float, said: Mapping[str, float]) -> VisualState:
-    heard = said.get(row.parent_id or "")
-    return visual_state(row.state, spawned_at=row.born_at, now=now, last_heartbeat_at=heard, pid=data.get("pid"))
+def _visual(row: EntityRow, data: Mapping[str, Any], now: float, active: Mapping[str, float]) -> VisualState:
+    last_active_at = active.get(row.parent_id or "")
+    return visual_state(
+        row.state, spawned_at=row.born_at, now=now, last_heartbeat_at=last_active_at, pid=data.get("pid")
+    )

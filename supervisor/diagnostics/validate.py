@@ -13,8 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.diagnostics.event_replay import KINDS, KindOf
-from supervisor.diagnostics.work_invariants import Say, WorkInvariants, count_of, is_text, moment_of, shortened
+from supervisor.diagnostics.event_replay import KINDS, EntityKind
+from supervisor.diagnostics.work_invariants import (
+    ReportProblem,
+    WorkInvariants,
+    count_of,
+    is_text,
+    moment_of,
+    shortened,
+)
 from supervisor.lifecycles.types import Severity
 
 __all__ = ["LINE_BYTES_MAX", "Problem", "Report", "split_lines", "validate_lines"]
@@ -45,9 +52,9 @@ def validate_lines(lines: Iterable[bytes | str], *, problems_max: int = 1000) ->
 
     At most *problems_max* problems are kept, the others are counted.
     """
-    log = _Log(problems_max)
+    log = _LogChecker(problems_max)
     for line, is_last in _with_last(lines):
-        log.take(line, is_last)
+        log.check_line(line, is_last)
     return Report(lines=log.number, entities=len(log.states), problems=log.problems, omitted=log.omitted)
 
 
@@ -65,7 +72,7 @@ def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> 
         yield bytes(held)
 
 
-_KINDS: Final[Mapping[str, KindOf]] = {f"{name}_state_transition": kind for name, kind in KINDS.items()}
+_KINDS: Final[Mapping[str, EntityKind]] = {f"{name}_state_transition": kind for name, kind in KINDS.items()}
 """By the type of event."""
 
 
@@ -112,28 +119,28 @@ _KNOWN: Final = frozenset({*_REQUIRED, *_OPTIONAL})
 _SEVERITIES: Final = tuple(one.value for one in Severity)
 
 
-def _check_schema(fields: dict[str, Any], say: Say) -> None:
+def _check_schema(fields: dict[str, Any], report: ReportProblem) -> None:
     for name in _REQUIRED:
         if name not in fields:
-            say(name, "missing")
+            report(name, "missing")
     for name in fields:
         if name not in _KNOWN:
-            say(name[:60], f"unknown field; known are {', '.join((*_REQUIRED, *_OPTIONAL))}")
+            report(name[:60], f"unknown field; known are {', '.join((*_REQUIRED, *_OPTIONAL))}")
     for name in (*_TEXTS, "abort_id"):
         if fields.get(name) is not None and not is_text(fields[name]):
-            say(name, f"must be a non-empty string, is {shortened(fields[name])}")
+            report(name, f"must be a non-empty string, is {shortened(fields[name])}")
     for name in _REQUIRED:
         if name in fields and fields[name] is None:
-            say(name, "must not be null")
+            report(name, "must not be null")
     if not isinstance(fields.get("metadata", {}), dict | None):
-        say("metadata", f"must be an object, is {shortened(fields['metadata'])}")
+        report("metadata", f"must be an object, is {shortened(fields['metadata'])}")
     if is_text(fields.get("severity")) and fields["severity"] not in _SEVERITIES:
-        say("severity", f"{shortened(fields['severity'])} is none of {', '.join(_SEVERITIES)}")
+        report("severity", f"{shortened(fields['severity'])} is none of {', '.join(_SEVERITIES)}")
     if is_text(fields.get("event_type")) and fields["event_type"] not in _KINDS:
-        say("event_type", f"{shortened(fields['event_type'])} is none of {', '.join(_KINDS)}")
+        report("event_type", f"{shortened(fields['event_type'])} is none of {', '.join(_KINDS)}")
 
 
-class _Log:
+class _LogChecker:
     """What has been read so far: the last state of every entity, the last time and number, the problems."""
 
     def __init__(self, problems_max: int) -> None:
@@ -144,23 +151,23 @@ class _Log:
         self._problems_max = problems_max
         self._timestamp = ""
         self._seq = 0
-        self._work = WorkInvariants(self.say)
+        self._work = WorkInvariants(self.report)
 
-    def say(self, field: str | None, message: str) -> None:
+    def report(self, field: str | None, message: str) -> None:
         if len(self.problems) < self._problems_max:
             self.problems.append(Problem(self.number, field, message))
         else:
             self.omitted += 1
 
-    def take(self, line: bytes | str, is_last: bool) -> None:
+    def check_line(self, line: bytes | str, is_last: bool) -> None:
         self.number += 1
         try:
             fields = _decoded(line)
         except ValueError as error:
             torn = is_last and not _is_whole(line)
-            self.say(None, f"torn last line, it was never written whole: {error}" if torn else str(error))
+            self.report(None, f"torn last line, it was never written whole: {error}" if torn else str(error))
             return
-        _check_schema(fields, self.say)
+        _check_schema(fields, self.report)
         self._check_time(_text(fields, "timestamp"))
         self._check_numbers(fields)
         kind = _KINDS.get(_text(fields, "event_type"))
@@ -171,22 +178,22 @@ class _Log:
         if not value:
             return
         if not _TIMESTAMP.fullmatch(value) or moment_of(value) is None:
-            self.say("timestamp", f"{shortened(value)} is not a time such as 2024-01-15T10:30:00.000Z")
+            self.report("timestamp", f"{shortened(value)} is not a time such as 2024-01-15T10:30:00.000Z")
         elif value < self._timestamp:  # fixed width: the order of the text is that of the times
-            self.say("timestamp", f"goes back: {value} after {self._timestamp}")
+            self.report("timestamp", f"goes back: {value} after {self._timestamp}")
         else:
             self._timestamp = value
 
     def _check_numbers(self, fields: dict[str, Any]) -> None:
-        seq = count_of(fields, "seq", self.say, least=1)
-        cause = count_of(fields, "cause_id", self.say, least=1)
+        seq = count_of(fields, "seq", self.report, least=1)
+        cause = count_of(fields, "cause_id", self.report, least=1)
         if seq is not None and seq <= self._seq:
-            self.say("seq", f"must rise: {seq} after {self._seq}")
+            self.report("seq", f"must rise: {seq} after {self._seq}")
         if cause is not None and (seq is None or cause >= seq):
-            self.say("cause_id", f"must be less than the line's seq: {cause} in {'no seq' if seq is None else seq}")
+            self.report("cause_id", f"must be less than the line's seq: {cause} in {'no seq' if seq is None else seq}")
         self._seq = max(self._seq, seq or 0)
 
-    def _check_step(self, kind: KindOf, entity_id: str, fields: dict[str, Any]) -> None:
+    def _check_step(self, kind: EntityKind, entity_id: str, fields: dict[str, Any]) -> None:
         source, target = self._state(kind, fields, "from_state"), self._state(kind, fields, "to_state")
         key = (kind.machine.name, entity_id)
         if source:
@@ -196,31 +203,31 @@ class _Log:
         self.states[key] = target
         metadata = fields.get("metadata")
         if target:
-            self._work.take(kind.machine.name, entity_id, target, metadata if isinstance(metadata, dict) else {})
+            self._work.check(kind.machine.name, entity_id, target, metadata if isinstance(metadata, dict) else {})
 
-    def _state(self, kind: KindOf, fields: dict[str, Any], name: str) -> str | None:
+    def _state(self, kind: EntityKind, fields: dict[str, Any], name: str) -> str | None:
         state = _text(fields, name)
         if not state:
             return None
         if state not in kind.states:
-            self.say(name, f"{kind.machine.name} has no state {shortened(state)}; it has {', '.join(kind.states)}")
+            self.report(name, f"{kind.machine.name} has no state {shortened(state)}; it has {', '.join(kind.states)}")
             return None
         return state
 
-    def _check_source(self, kind: KindOf, key: tuple[str, str], source: str) -> None:
+    def _check_source(self, kind: EntityKind, key: tuple[str, str], source: str) -> None:
         if key not in self.states:
             if source not in kind.initial:
                 start = " or ".join(kind.initial)
-                self.say("from_state", f"{shortened(key[1])} begins in {source}; a {key[0]} begins in {start}")
+                self.report("from_state", f"{shortened(key[1])} begins in {source}; a {key[0]} begins in {start}")
         elif (last := self.states[key]) is not None and source != last:
-            self.say("from_state", f"is {source}, but {shortened(key[1])} was last in {last}")
+            self.report("from_state", f"is {source}, but {shortened(key[1])} was last in {last}")
 
-    def _check_edge(self, kind: KindOf, source: str, trigger: str, target: str) -> None:
+    def _check_edge(self, kind: EntityKind, source: str, trigger: str, target: str) -> None:
         if not trigger or (source, trigger, target) in kind.edges:
             return
         what = f"{kind.machine.name}: {shortened(trigger)} does not take {source} to {target}"
         ended = f"{source} is terminal; " if source in kind.terminal else ""
-        self.say("trigger", f"{what}; {ended}allowed in {source}: {kind.allowed(source)}")
+        self.report("trigger", f"{what}; {ended}allowed in {source}: {kind.allowed(source)}")
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

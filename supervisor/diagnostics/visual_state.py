@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["AgentStateThresholds", "Inspected", "TaskAt", "VisualState", "visual_state"]
+__all__ = ["AgentStateThresholds", "Inspected", "TaskStack", "VisualState", "visual_state"]
 
 
 class VisualState(Enum):
@@ -67,7 +67,7 @@ def visual_state(
     An empty *status* says nothing beyond the state: an agent within the process, which has no pid, has none.
     """
     status = status.casefold()
-    if agent_state == "dead" or (agent_state in _JUDGED and _over(status, pid)):
+    if agent_state == "dead" or (agent_state in _CLASSIFIED and _has_ended(status, pid)):
         return VisualState.DEAD
     silent_s = now - max(spawned_at, spawned_at if last_heartbeat_at is None else last_heartbeat_at)
     match agent_state:
@@ -83,15 +83,15 @@ def visual_state(
             return VisualState.UNKNOWN
 
 
-_JUDGED: Final = frozenset({"starting", "working", "idle"})
+_CLASSIFIED: Final = frozenset({"starting", "working", "idle"})
 
 
-def _over(status: str, pid: int | None) -> bool:
+def _has_ended(status: str, pid: int | None) -> bool:
     """The session has ended, or claims to wait without a process that could."""
     return status in _ENDED or (pid is None and status in _WAITING)
 
 
-class TaskAt(msgspec.Struct, frozen=True, kw_only=True):
+class TaskStack(msgspec.Struct, frozen=True, kw_only=True):
     """A task, and where it waits: ``file:line in function``, the outermost call first."""
 
     name: str
@@ -114,7 +114,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     cancelled_for: tuple[str, ...]
     children: tuple[str, ...]
-    tasks: tuple[TaskAt, ...]
+    tasks: tuple[TaskStack, ...]
     queued: dict[str, int]
     handled: int
     late_replies: int

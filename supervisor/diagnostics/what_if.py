@@ -16,8 +16,8 @@ import msgspec
 from actors.restart import Intensity, add_restart
 from supervisor.diagnostics.event_replay import Mismatch, event_of, step_of
 from supervisor.diagnostics.invariants import RecordChecker
-from supervisor.diagnostics.invariants.aborting import EDGES
-from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook, TurnBook
+from supervisor.diagnostics.invariants.aborts import EDGES
+from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TurnShadow
 from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownValue
@@ -79,66 +79,70 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ----------------------------------------------------------------------------------------------------------- the tree
-class _Tree(Mapping[str, TreeNode]):
+class _AbortTree(Mapping[str, TreeNode]):
     """The living sessions and their open calls as aborts see them; who is *gone* has ended."""
 
-    def __init__(self, books: Mapping[str, Book], modes: Mapping[str, CancelMode], gone: Mapping[str, int]) -> None:
-        self._books, self._modes, self._gone = books, modes, gone
+    def __init__(
+        self, shadows: Mapping[str, EntityShadow], modes: Mapping[str, CancelMode], ended_earlier: Mapping[str, int]
+    ) -> None:
+        self._shadows, self._modes, self._ended_earlier = shadows, modes, ended_earlier
 
     def __getitem__(self, node_id: str) -> TreeNode:
-        book = self._books.get(node_id)
-        if isinstance(book, SessionBook) and not book.ended:
-            return self._session(book)
+        shadow = self._shadows.get(node_id)
+        if isinstance(shadow, SessionShadow) and not shadow.ended:
+            return self._session(shadow)
         turn_id, _, number = node_id.rpartition(":c")
-        turn = self._books.get(turn_id)
-        if isinstance(turn, TurnBook) and turn.parent is not None and number in map(str, turn.open.values()):
-            return TreeNode(id=node_id, kind="tool", parent=turn.parent.id, ended=self._over(turn.parent))
+        turn = self._shadows.get(turn_id)
+        if isinstance(turn, TurnShadow) and turn.parent is not None and number in map(str, turn.open.values()):
+            return TreeNode(id=node_id, kind="tool", parent=turn.parent.id, ended=self._is_ending(turn.parent))
         raise KeyError(node_id)
 
     def __iter__(self) -> Iterator[str]:
-        return (one.id for one in self._books.values() if isinstance(one, SessionBook) and not one.ended)
+        return (one.id for one in self._shadows.values() if isinstance(one, SessionShadow) and not one.ended)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _over(self, book: SessionBook) -> bool:
-        return book.stopping or book.id in self._gone
+    def _is_ending(self, shadow: SessionShadow) -> bool:
+        return shadow.stopping or shadow.id in self._ended_earlier
 
-    def _session(self, book: SessionBook) -> TreeNode:
-        below = [one for one in book.live.values() if isinstance(one, SessionBook)]
-        turns = [one for one in book.live.values() if isinstance(one, TurnBook)]
+    def _session(self, shadow: SessionShadow) -> TreeNode:
+        below = [one for one in shadow.live.values() if isinstance(one, SessionShadow)]
+        turns = [one for one in shadow.live.values() if isinstance(one, TurnShadow)]
         calls = [f"{turn.id}:c{number}" for turn in turns for number in turn.open.values()]
         return TreeNode(
-            id=book.id,
+            id=shadow.id,
             kind="session",
-            parent=book.parent.id if book.parent is not None and not book.parent.ended else None,
+            parent=shadow.parent.id if shadow.parent is not None and not shadow.parent.ended else None,
             children=(*(one.id for one in below), *calls),
-            started_by=book.started_by,
-            mode=self._modes.get(book.id, CancelMode.WAIT_COMPLETED),
-            ended=self._over(book),
+            started_by=shadow.started_by,
+            mode=self._modes.get(shadow.id, CancelMode.WAIT_COMPLETED),
+            ended=self._is_ending(shadow),
         )
 
 
 # -------------------------------------------------------------------------------------------------------- one session
-class _Life:
+class _SessionReplay:
     """A session under the recorded limits and under the other ones, until the two part."""
 
-    def __init__(self, book: SessionBook, limits: Mapping[str, Any]) -> None:
-        self.state: Enum = book.state
-        self.was: SessionLimits = book.data.limits
-        self.data: SessionData = msgspec.structs.replace(book.data, limits=msgspec.structs.replace(self.was, **limits))
+    def __init__(self, shadow: SessionShadow, limits: Mapping[str, Any]) -> None:
+        self.state: Enum = shadow.state
+        self.was: SessionLimits = shadow.data.limits
+        self.data: SessionData = msgspec.structs.replace(
+            shadow.data, limits=msgspec.structs.replace(self.was, **limits)
+        )
         self.prompted = 0
         self.crashes: dict[bool, tuple[float, ...]] = {True: (), False: ()}
         """Failures after a start, within the window that counts: as it was, and as it would have been."""
         self.waited_s = self.would_wait_s = 0.0
 
-    def take(self, record: LifecycleEvent, book: SessionBook) -> SessionDiffers | None:
+    def replay(self, record: LifecycleEvent, shadow: SessionShadow) -> SessionDiffers | None:
         """One more input; what it would have led to, where that is another thing.
 
         Raises:
             Mismatch: the table refuses it.
         """
-        source, kind = self.state, book.kind
+        source, kind = self.state, shadow.kind
         step = step_of(kind, source, self.data, event_of(kind, record))
         self.state, self.data = step.state, step.data
         if any(type(one) is SendPrompt for one in step.effects):
@@ -188,9 +192,9 @@ def what_if(
 
     An edge that an abort did not cross counts as one that its policy did not have.
     """
-    run = _Run(edges or {}, limits or {}, _modes_of(records))
+    run = _WhatIfRun(edges or {}, limits or {}, _modes_of(records))
     for record in records:
-        run.take(record)
+        run.replay(record)
     return run.outcome(len(records))
 
 
@@ -201,108 +205,108 @@ def _modes_of(records: Sequence[LifecycleEvent]) -> dict[str, CancelMode]:
     return {name: known[mode] for name, mode in found.items() if mode in known}
 
 
-class _Run:
+class _WhatIfRun:
     """What has been run again so far."""
 
     def __init__(self, edges: Mapping[str, bool], limits: Mapping[str, Any], modes: Mapping[str, CancelMode]) -> None:
         self._edges, self._limits, self._modes = edges, limits, modes
         self._checker = RecordChecker()
-        self._books = self._checker.books
-        self._gone: dict[str, int] = {}
-        self._lived: dict[str, int] = {}
-        self._as_it_was = _Tree(self._books, modes, {})
-        self._as_it_would_be = _Tree(self._books, modes, self._gone)
-        self._lives: dict[str, _Life] = {}
-        self._wish: LifecycleEvent | None = None
+        self._shadows = self._checker.shadows
+        self._ended_earlier: dict[str, int] = {}
+        self._not_ended: dict[str, int] = {}
+        self._as_it_was = _AbortTree(self._shadows, modes, {})
+        self._as_it_would_be = _AbortTree(self._shadows, modes, self._ended_earlier)
+        self._session_replays: dict[str, _SessionReplay] = {}
+        self._request: LifecycleEvent | None = None
         self._crossed: set[str] = set()
         self._aborts: list[AbortDiffers] = []
         self._sessions: list[SessionDiffers] = []
         self._launches = self._saved = self._spent = 0
         self._waited_s = self._would_wait_s = 0.0
 
-    def take(self, record: LifecycleEvent) -> None:
+    def replay(self, record: LifecycleEvent) -> None:
         """One more record. An abort is looked at when its crossings, which follow at once, are known."""
-        if self._wish is not None and not self._is_crossing(record):
-            self._plan_again(self._wish)
-            self._wish = None
-        self._checker.take(record)
-        book = self._books.get(record.entity_id)
+        if self._request is not None and not self._is_crossing(record):
+            self._plan_again(self._request)
+            self._request = None
+        self._checker.check(record)
+        shadow = self._shadows.get(record.entity_id)
         if record.outcome == "born":
-            self._born(record, book)
-        elif record.outcome == "transition" and isinstance(book, SessionBook):
-            self._step(record, book)
+            self._born(record, shadow)
+        elif record.outcome == "transition" and isinstance(shadow, SessionShadow):
+            self._step(record, shadow)
         elif record.event == "AbortRecord" and not record.metadata.get("policy_edge"):
-            self._wish, self._crossed = record, set()
+            self._request, self._crossed = record, set()
 
     def _is_crossing(self, record: LifecycleEvent) -> bool:
         edge = record.metadata.get("policy_edge") if record.event == "AbortRecord" else None
-        if edge is None or self._wish is None or record.abort_id != self._wish.abort_id:
+        if edge is None or self._request is None or record.abort_id != self._request.abort_id:
             return False
         self._crossed.add(str(edge))
         return True
 
     # ------------------------------------------------------------------ births
-    def _born(self, record: LifecycleEvent, book: Book | None) -> None:
-        if book is None:
+    def _born(self, record: LifecycleEvent, shadow: EntityShadow | None) -> None:
+        if shadow is None:
             return
-        above = book.parent.id if book.parent is not None else ""
-        if isinstance(book, SessionBook):
-            if above in self._gone:
-                self._gone[book.id] = record.seq
-            if book.data is not None:
-                self._lives[book.id] = _Life(book, self._limits)
-        elif book.name == "agent":
+        above = shadow.parent.id if shadow.parent is not None else ""
+        if isinstance(shadow, SessionShadow):
+            if above in self._ended_earlier:
+                self._ended_earlier[shadow.id] = record.seq
+            if shadow.data is not None:
+                self._session_replays[shadow.id] = _SessionReplay(shadow, self._limits)
+        elif shadow.name == "agent":
             self._launches += 1
-            self._saved += above in self._gone
+            self._saved += above in self._ended_earlier
 
     # ------------------------------------------------------------------ sessions
-    def _step(self, record: LifecycleEvent, book: SessionBook) -> None:
-        life = self._lives.get(book.id)
-        if life is None or book.id in self._gone:
+    def _step(self, record: LifecycleEvent, shadow: SessionShadow) -> None:
+        session_replay = self._session_replays.get(shadow.id)
+        if session_replay is None or shadow.id in self._ended_earlier:
             return
         try:
-            differs = life.take(record, book)
+            differs = session_replay.replay(record, shadow)
         except Mismatch:  # a record that is not legal: nothing follows from it
             differs = None
-            self._part(book.id)
+            self._finish_replay(shadow.id)
         if differs is not None:
             self._sessions.append(differs)
-            self._part(book.id)
+            self._finish_replay(shadow.id)
             if differs.would == "give_up":
-                self._end(book, record.seq)
+                self._end(shadow, record.seq)
             else:
-                self._lived.setdefault(book.id, record.seq)
+                self._not_ended.setdefault(shadow.id, record.seq)
                 self._spent += 1
 
-    def _part(self, session_id: str) -> None:
-        life = self._lives.pop(session_id, None)
-        if life is not None:
-            self._waited_s += life.waited_s
-            self._would_wait_s += life.would_wait_s
+    def _finish_replay(self, session_id: str) -> None:
+        session_replay = self._session_replays.pop(session_id, None)
+        if session_replay is not None:
+            self._waited_s += session_replay.waited_s
+            self._would_wait_s += session_replay.would_wait_s
 
-    def _end(self, book: SessionBook, seq: int) -> None:
+    def _end(self, shadow: SessionShadow, seq: int) -> None:
         """It would have ended here, with all below it but those that it abandons."""
-        pending = [book]
+        pending = [shadow]
         while pending:
             one = pending.pop()
-            if one.id not in self._gone:
-                self._gone[one.id] = seq
-            below = (child for child in one.live.values() if isinstance(child, SessionBook))
+            if one.id not in self._ended_earlier:
+                self._ended_earlier[one.id] = seq
+            below = (child for child in one.live.values() if isinstance(child, SessionShadow))
             pending += [child for child in below if self._modes.get(child.id) is not CancelMode.ABANDON]
 
     # ------------------------------------------------------------------ aborts
-    def _plan_again(self, wish: LifecycleEvent) -> None:
+    def _plan_again(self, request: LifecycleEvent) -> None:
         crossed = {name: name in self._crossed for name in EDGES}
-        was = self._reached(wish, self._as_it_was, crossed)
-        would = self._reached(wish, self._as_it_would_be, {**crossed, **self._edges})
+        was = self._reached(request, self._as_it_was, crossed)
+        would = self._reached(request, self._as_it_would_be, {**crossed, **self._edges})
         ended = tuple(one for one in would if one not in was)
-        lived = tuple(one for one in was if one not in would and one.partition(":")[0] not in self._gone)
+        lived = tuple(one for one in was if one not in would and one.partition(":")[0] not in self._ended_earlier)
         if ended or lived:
-            target, scope = str(wish.metadata.get("target")), str(wish.metadata.get("scope"))
+            target, scope = str(request.metadata.get("target")), str(request.metadata.get("scope"))
             self._aborts.append(
                 AbortDiffers(
-                    seq=wish.seq,
-                    abort_id=str(wish.abort_id),
+                    seq=request.seq,
+                    abort_id=str(request.abort_id),
                     target=target,
                     scope=scope,
                     would_end=ended,
@@ -310,20 +314,20 @@ class _Run:
                 )
             )
         for one in ended:
-            if isinstance(book := self._books.get(one), SessionBook):
-                self._part(one)
-                self._gone.setdefault(book.id, wish.seq)
+            if isinstance(shadow := self._shadows.get(one), SessionShadow):
+                self._finish_replay(one)
+                self._ended_earlier.setdefault(shadow.id, request.seq)
         for one in lived:
-            self._part(one)
-            self._lived.setdefault(one, wish.seq)
+            self._finish_replay(one)
+            self._not_ended.setdefault(one, request.seq)
 
-    def _reached(self, wish: LifecycleEvent, tree: _Tree, edges: Mapping[str, bool]) -> tuple[str, ...]:
+    def _reached(self, request: LifecycleEvent, tree: _AbortTree, edges: Mapping[str, bool]) -> tuple[str, ...]:
         """Whom the abort ends; nobody where it asks for what is not there."""
         try:
             plan: AbortPlan = plan_abort(
                 tree,
-                str(wish.metadata.get("target")),
-                str(wish.metadata.get("scope")),
+                str(request.metadata.get("target")),
+                str(request.metadata.get("scope")),
                 msgspec.convert(edges, AbortPolicy),
             )
         except (UnknownTarget, UnknownValue, NoSiblings):
@@ -332,18 +336,18 @@ class _Run:
 
     # ------------------------------------------------------------------ the outcome
     def outcome(self, records: int) -> Outcome:
-        if self._wish is not None:
-            self._plan_again(self._wish)
-        for session_id in tuple(self._lives):
-            self._part(session_id)
+        if self._request is not None:
+            self._plan_again(self._request)
+        for session_id in tuple(self._session_replays):
+            self._finish_replay(session_id)
         parts = [*(one.seq for one in self._aborts), *(one.seq for one in self._sessions)]
         return Outcome(
             records=records,
             parts_at=min(parts, default=None),
             aborts=tuple(self._aborts),
             sessions=tuple(self._sessions),
-            ended=tuple(self._gone),
-            lived=tuple(one for one in self._lived if one not in self._gone),
+            ended=tuple(self._ended_earlier),
+            lived=tuple(one for one in self._not_ended if one not in self._ended_earlier),
             launches=self._launches,
             launches_saved=self._saved,
             launches_spent=self._spent,

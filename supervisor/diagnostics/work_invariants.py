@@ -1,6 +1,6 @@
 """Jobs, workers and workstreams against each other: the invariants of spec 004 that one line of a log cannot show.
 
-Pure: states and ``metadata`` come in, problems go out through ``Say``; nothing is raised, whatever the metadata holds.
+Pure: states and ``metadata`` come in, problems go out through ``ReportProblem``; nothing is raised for any metadata.
 Every line costs the same, however long the log is. ``metadata`` tells how things are after the line's transition.
 
 Two of the fourteen invariants leave no trace in a line and are checked elsewhere, by the simulator's oracle: which
@@ -14,23 +14,23 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = ["INTEGER_MAX", "Say", "WorkInvariants", "count_of", "is_text", "moment_of", "name_of", "shortened"]
+__all__ = ["INTEGER_MAX", "ReportProblem", "WorkInvariants", "count_of", "is_text", "moment_of", "name_of", "shortened"]
 
-Say = Callable[[str | None, str], None]
+ReportProblem = Callable[[str | None, str], None]
 """Report a problem: the field, and the words."""
 
 INTEGER_MAX: Final = 2**63 - 1
 """A larger number in a log is a problem: other readers of the line could not hold it."""
 
 
-class _Job:
+class _JobState:
     """What the log has shown of a job."""
 
     def __init__(self) -> None:
         self.state: str | None = None
-        self.where: str | None = None
-        self.who: str | None = None
-        self.waits: list[Any] = []
+        self.workstream: str | None = None
+        self.worker: str | None = None
+        self.depends_on: list[Any] = []
         self.critical = False
         self.max_retries: int | None = None
         self.created_at: object = None
@@ -39,21 +39,21 @@ class _Job:
 
 
 class WorkInvariants:
-    """What a log has shown of jobs, workers and workstreams so far. ``take`` is given each transition in order.
+    """What a log has shown of jobs, workers and workstreams so far. ``check`` is given each transition in order.
 
-    ``law`` is the invariant that is being looked at: while a problem is reported, the one that is broken.
+    ``invariant`` is the invariant that is being looked at: while a problem is reported, the one that is broken.
     """
 
-    def __init__(self, say: Say) -> None:
-        self.law = ""
-        self._say = say
-        self._jobs: dict[str, _Job] = {}
+    def __init__(self, report: ReportProblem) -> None:
+        self.invariant = ""
+        self._report = report
+        self._jobs: dict[str, _JobState] = {}
         self._streams: dict[str, Counter[str]] = {}
         self._stream_states: dict[str, str] = {}
         self._running: Counter[str] = Counter()
         self._slots: dict[str, int] = {}
 
-    def take(self, machine: str, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
+    def check(self, machine: str, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
         match machine:
             case "job":
                 self._take_job(entity_id, state, metadata)
@@ -65,7 +65,7 @@ class WorkInvariants:
 
     # ------------------------------------------------------------------------------------------------- jobs
     def _take_job(self, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
-        job = self._jobs.setdefault(entity_id, _Job())
+        job = self._jobs.setdefault(entity_id, _JobState())
         self._check_retries(job, metadata)
         self._check_stamps(job, metadata)
         self._note_stream(job, state, metadata)
@@ -73,20 +73,22 @@ class WorkInvariants:
         job.state = state
         self._check_dependencies(job, state, metadata)
 
-    def _check_retries(self, job: _Job, metadata: dict[str, Any]) -> None:
-        self.law = "retry_limit"
-        limit = count_of(metadata, "max_retries", self._meta)
-        retries = count_of(metadata, "retry_count", self._meta)
+    def _check_retries(self, job: _JobState, metadata: dict[str, Any]) -> None:
+        self.invariant = "retry_limit"
+        limit = count_of(metadata, "max_retries", self._report_metadata)
+        retries = count_of(metadata, "retry_count", self._report_metadata)
         job.max_retries = job.max_retries if limit is None else limit
         if retries is not None and job.max_retries is not None and retries > job.max_retries:
-            self._meta("retry_count", f"{retries} exceeds max_retries {job.max_retries}")
+            self._report_metadata("retry_count", f"{retries} exceeds max_retries {job.max_retries}")
 
-    def _check_stamps(self, job: _Job, metadata: dict[str, Any]) -> None:
-        self.law = "timestamp_ordering"
+    def _check_stamps(self, job: _JobState, metadata: dict[str, Any]) -> None:
+        self.invariant = "timestamp_ordering"
         names = [name for name in ("created_at", "started_at", "completed_at") if metadata.get(name) is not None]
         for name in names:
             if moment_of(metadata[name]) is None:
-                self._meta(name, f"{shortened(metadata[name])} is neither a number nor an ISO 8601 time with a zone")
+                self._report_metadata(
+                    name, f"{shortened(metadata[name])} is neither a number nor an ISO 8601 time with a zone"
+                )
             else:
                 setattr(job, name, metadata[name])
         if names:
@@ -100,85 +102,90 @@ class WorkInvariants:
         if one is None or two is None:
             return
         if isinstance(first, str) is not isinstance(second, str):
-            self._meta(late, f"{early} and {late} must be in one form, both numbers or both ISO 8601")
+            self._report_metadata(late, f"{early} and {late} must be in one form, both numbers or both ISO 8601")
         elif one > two:
-            self._meta(late, f"{shortened(second)} is before {early} {shortened(first)}")
+            self._report_metadata(late, f"{shortened(second)} is before {early} {shortened(first)}")
 
-    def _note_stream(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
-        self.law = "task_state_consistency"
-        where = name_of(metadata, "workstream_id", self._meta)
-        if where and job.where and where != job.where:
-            self._meta(
-                "workstream_id", f"changed from {shortened(job.where)} to {shortened(where)}; a job stays in one"
+    def _note_stream(self, job: _JobState, state: str, metadata: dict[str, Any]) -> None:
+        self.invariant = "task_state_consistency"
+        workstream_id = name_of(metadata, "workstream_id", self._report_metadata)
+        if workstream_id and job.workstream and workstream_id != job.workstream:
+            self._report_metadata(
+                "workstream_id",
+                f"changed from {shortened(job.workstream)} to {shortened(workstream_id)}; a job stays in one",
             )
         critical = metadata.get("critical") is True
-        counts = self._streams.get(job.where) if job.where else None
+        counts = self._streams.get(job.workstream) if job.workstream else None
         if counts is not None and job.state:
             counts[job.state] -= 1
             counts["critical failed"] -= job.critical and job.state == "failed"
-        job.where, job.critical = job.where or where, job.critical or critical
-        if job.where:
-            counts = self._streams.setdefault(job.where, Counter())
+        job.workstream, job.critical = job.workstream or workstream_id, job.critical or critical
+        if job.workstream:
+            counts = self._streams.setdefault(job.workstream, Counter())
             counts[state] += 1
             counts["critical failed"] += job.critical and state == "failed"
-            self._check_start(job.where, state)
+            self._check_start(job.workstream, state)
 
-    def _check_start(self, where: str, state: str) -> None:
-        stream = self._stream_states.get(where)
+    def _check_start(self, workstream_id: str, state: str) -> None:
+        stream = self._stream_states.get(workstream_id)
         if state == "running" and stream in ("planned", "completed", "failed", "cancelled"):
-            self._say("to_state", f"a job runs, but its workstream {shortened(where)} is {stream}")
+            self._report("to_state", f"a job runs, but its workstream {shortened(workstream_id)} is {stream}")
 
-    def _note_worker(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
-        self.law = "worker_assignment"
-        who = name_of(metadata, "worker_id", self._meta)
-        if job.who:
-            self._running[job.who] -= 1
-        job.who = who if state == "running" else None
-        if who and state != "running":
-            self._meta("worker_id", f"a {state} job has no worker, this one has {shortened(who)}")
+    def _note_worker(self, job: _JobState, state: str, metadata: dict[str, Any]) -> None:
+        self.invariant = "worker_assignment"
+        worker_id = name_of(metadata, "worker_id", self._report_metadata)
+        if job.worker:
+            self._running[job.worker] -= 1
+        job.worker = worker_id if state == "running" else None
+        if worker_id and state != "running":
+            self._report_metadata("worker_id", f"a {state} job has no worker, this one has {shortened(worker_id)}")
         if state == "running" and "worker_id" in metadata and metadata["worker_id"] is None:
-            self._meta("worker_id", "a running job has a worker, this one has none")
-        if job.who:
-            self._running[job.who] += 1
-            self._check_capacity(job.who, self._running[job.who], "worker_id")
+            self._report_metadata("worker_id", "a running job has a worker, this one has none")
+        if job.worker:
+            self._running[job.worker] += 1
+            self._check_capacity(job.worker, self._running[job.worker], "worker_id")
 
     def _check_capacity(self, worker: str, tasks: int, field: str) -> None:
-        self.law = "capacity_limit"
+        self.invariant = "capacity_limit"
         slots = self._slots.get(worker)
         if slots is not None and tasks > slots:
-            self._meta(field, f"worker {shortened(worker)} has {tasks} tasks; max_concurrent_tasks is {slots}")
+            self._report_metadata(
+                field, f"worker {shortened(worker)} has {tasks} tasks; max_concurrent_tasks is {slots}"
+            )
 
-    def _check_dependencies(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
-        self.law = "dependency_satisfaction"
+    def _check_dependencies(self, job: _JobState, state: str, metadata: dict[str, Any]) -> None:
+        self.invariant = "dependency_satisfaction"
         waits = metadata.get("depends_on")
         if isinstance(waits, list | tuple):
-            job.waits = list(waits)
+            job.depends_on = list(waits)
         elif waits is not None:
-            self._meta("depends_on", f"must be a list of job ids, is {shortened(waits)}")
+            self._report_metadata("depends_on", f"must be a list of job ids, is {shortened(waits)}")
         if state != "queued":
             return
-        for one in job.waits:
+        for one in job.depends_on:
             if not isinstance(one, str):
-                self._meta("depends_on", f"must be a list of job ids, holds {shortened(one)}")
+                self._report_metadata("depends_on", f"must be a list of job ids, holds {shortened(one)}")
             elif (seen := self._jobs.get(one)) is None or seen.state != "completed":
                 now = seen.state if seen else "not in this log"
-                self._meta("depends_on", f"a queued job waits for nothing, but {shortened(one)} is {now}")
-        job.waits = []  # what is completed stays so, and what is not has been said
+                self._report_metadata("depends_on", f"a queued job waits for nothing, but {shortened(one)} is {now}")
+        job.depends_on = []  # what is completed stays so, and what is not has been said
 
     # --------------------------------------------------------------------------------- workers, workstreams
     def _take_worker(self, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
-        slots = count_of(metadata, "max_concurrent_tasks", self._meta, least=1)
+        slots = count_of(metadata, "max_concurrent_tasks", self._report_metadata, least=1)
         if slots is not None:
             self._slots[entity_id] = slots
-        active = count_of(metadata, "active_tasks", self._meta)
+        active = count_of(metadata, "active_tasks", self._report_metadata)
         if active is not None:
             self._check_capacity(entity_id, active, "active_tasks")
         if state in ("idle", "shutdown"):
-            self.law = "graceful_shutdown" if state == "shutdown" else "resource_cleanup"
+            self.invariant = "graceful_shutdown" if state == "shutdown" else "resource_cleanup"
             if active:
-                self._meta("active_tasks", f"a worker in {state} holds no task, this one {active}")
+                self._report_metadata("active_tasks", f"a worker in {state} holds no task, this one {active}")
             if running := self._running[entity_id]:
-                self._say("to_state", f"worker {shortened(entity_id)} goes to {state}, but {running} of its jobs run")
+                self._report(
+                    "to_state", f"worker {shortened(entity_id)} goes to {state}, but {running} of its jobs run"
+                )
 
     def _check_stream(self, entity_id: str, state: str) -> None:
         counts = self._streams.get(entity_id)
@@ -187,20 +194,20 @@ class WorkInvariants:
         critical = counts["critical failed"]
         jobs = counts.total() - critical
         waiting = counts["pending"] + counts["queued"]
-        self.law = "task_state_consistency"
+        self.invariant = "task_state_consistency"
         if state == "ready" and waiting < jobs:
-            self._say("to_state", f"ready, but {jobs - waiting} of its {jobs} jobs have started")
+            self._report("to_state", f"ready, but {jobs - waiting} of its {jobs} jobs have started")
         if state == "executing" and waiting == jobs:
-            self._say("to_state", f"executing, but none of its {jobs} jobs has started")
-        self.law = "completion_requirement"
+            self._report("to_state", f"executing, but none of its {jobs} jobs has started")
+        self.invariant = "completion_requirement"
         if state in ("validating", "completed") and counts["completed"] < jobs:
-            self._say("to_state", f"{state}, but only {counts['completed']} of its {jobs} jobs are completed")
-        self.law = "failure_propagation"
+            self._report("to_state", f"{state}, but only {counts['completed']} of its {jobs} jobs are completed")
+        self.invariant = "failure_propagation"
         if critical and state not in ("failed", "cancelled"):
-            self._say("to_state", f"{state}, but {critical} critical jobs failed; then it must fail")
+            self._report("to_state", f"{state}, but {critical} critical jobs failed; then it must fail")
 
-    def _meta(self, field: str | None, message: str) -> None:
-        self._say(f"metadata.{field}", message)
+    def _report_metadata(self, field: str | None, message: str) -> None:
+        self._report(f"metadata.{field}", message)
 
 
 # -------------------------------------------------------------------------------------------------------- values
@@ -209,22 +216,22 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def name_of(fields: dict[str, Any], name: str, say: Say) -> str | None:
+def name_of(fields: dict[str, Any], name: str, report: ReportProblem) -> str | None:
     """The id in that field; ``None`` if there is none, and what else there is, is a problem."""
     value = fields.get(name)
     if value is not None and not is_text(value):
-        say(name, f"must be a non-empty string or null, is {shortened(value)}")
+        report(name, f"must be a non-empty string or null, is {shortened(value)}")
         return None
     return value
 
 
-def count_of(fields: dict[str, Any], name: str, say: Say, *, least: int = 0) -> int | None:
+def count_of(fields: dict[str, Any], name: str, report: ReportProblem, *, least: int = 0) -> int | None:
     """The number in that field; ``None`` if there is none, and what else there is, is a problem."""
     value = fields.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= INTEGER_MAX:
-        say(name, f"must be an integer from {least} to {INTEGER_MAX}, is {shortened(value)}")
+        report(name, f"must be an integer from {least} to {INTEGER_MAX}, is {shortened(value)}")
         return None
     return value
 

@@ -64,6 +64,7 @@ async def open_supervisor(
     choose: Choose | None = None,
     plugins: Sequence[object] = (),
     on_permission: OnPermission | None = None,
+    journal: Journal | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -77,11 +78,13 @@ async def open_supervisor(
         plugins: modules or objects with hook implementations (docs/plugins.md), beside the installed ones.
         on_permission: asked what an agent may, where its policy says ``ask`` (docs/permissions.md); an operator may
             answer first.
+        journal: where records are kept instead of in memory; closed when the block is left. A state directory has a
+            journal already.
 
     Raises:
-        ValueError: *settings* ask for worktrees, and there is no state directory to have them in, or for graduated
-            access without worktrees; an agent's adapter is
-            none of ours or of a plug-in's; ``settings.plugins`` names one that is not installed.
+        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees, and there is no state
+            directory to have them in, or for graduated access without worktrees; an agent's adapter is none of ours
+            or of a plug-in's; ``settings.plugins`` names one that is not installed.
         WorkspaceError: git cannot have worktrees in *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: its journal cannot be read, or was written by a newer version.
@@ -89,6 +92,8 @@ async def open_supervisor(
             ended then; whoever waited for a prompt was told that it failed.
     """
     settings = settings or Settings()
+    if state_dir is not None and journal is not None:
+        raise ValueError("journal: a state directory has its own; give state_dir or journal, not both")
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
@@ -100,11 +105,10 @@ async def open_supervisor(
         opened = StateDir.open(Path(state_dir)) if state_dir is not None else None
         if opened is not None:
             stack.enter_context(opened.lock())
-        journal: Journal = (
-            await SqliteJournal.open(opened.journal, jsonl=opened.transitions, possession=opened.possession)
-            if opened
-            else MemoryJournal()
-        )
+        if opened is not None:
+            journal = await SqliteJournal.open(opened.journal, jsonl=opened.transitions, possession=opened.possession)
+        elif journal is None:
+            journal = MemoryJournal()
         stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
         host = await stack.enter_async_context(ShimHost(containment))

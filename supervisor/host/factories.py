@@ -15,7 +15,7 @@ from uuid import UUID
 
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
-from supervisor.agents.protocols.inprocess import FunctionLink
+from supervisor.agents.protocols.inprocess import FunctionConnection
 from supervisor.journal.compaction import JournalUpkeep
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -106,7 +106,7 @@ class ConnectionFactory:
     def __call__(self, session: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Connection:
         profile = session.profile
         if profile.function is not None:
-            return FunctionLink(
+            return FunctionConnection(
                 self._registry, session, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
         resume_id, interrupted = session.resume_id, session.interrupted
@@ -175,7 +175,7 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
         return UNCONTAINED._replace(pid_namespaces=pid_namespaces)
     tag = state_dir.tag()
     ours = state_dir.possession.holds
-    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces, ours)
+    containment = Containment(tag, group_for(tag), state_dir.fork_server_file, pid_namespaces, ours)
     swept = await sweep(containment)
     if swept.killed:
         _log.warning("an earlier supervisor left processes behind: they were killed", killed=swept.killed)

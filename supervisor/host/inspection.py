@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors import Inspection, NoSuchActor
-from supervisor.diagnostics.visual_state import Inspected, TaskAt
+from supervisor.diagnostics.visual_state import Inspected, TaskStack
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import NoSuchEntity
 
@@ -35,7 +35,7 @@ def _kernel(seen: Inspection) -> dict[str, Any]:
         "reason": seen.reason,
         "cancelled_for": tuple(seen.scope_causes),
         "children": tuple(seen.children),
-        "tasks": tuple(TaskAt(name=one.name, stack=tuple(one.stack)) for one in seen.tasks),
+        "tasks": tuple(TaskStack(name=one.name, stack=tuple(one.stack)) for one in seen.tasks),
         "queued": dict(seen.stats.queued),
         "handled": seen.stats.handled,
         "late_replies": seen.stats.late_replies,

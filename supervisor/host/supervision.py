@@ -44,12 +44,12 @@ from supervisor.lifecycles.types import (
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
 from supervisor.policies.abort_plan import AbortPlan, Receipt
-from supervisor.policies.access import narrowed
-from supervisor.policies.budgets import Amounts, Budget, Scope
-from supervisor.policies.caller_reach import NOWHERE, Reach
-from supervisor.policies.liveness import Patience
-from supervisor.policies.permissions import Choice, OpenPermission
-from supervisor.policies.redaction import Redactor, sound
+from supervisor.policies.access import intersect_rights
+from supervisor.policies.budgets import Amounts, Budget, BudgetScope
+from supervisor.policies.caller_reach import NOWHERE, CallerReach
+from supervisor.policies.liveness import StallProfileName
+from supervisor.policies.permissions import OpenPermission, OptionChoice
+from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import (
     NO_WORKSPACE,
     Caller,
@@ -159,7 +159,9 @@ class Supervisor:
             self._endings,
             admit=self._admit,
             ended=self._shutdown.wait_recorded,
-            revived=lambda session, past: self.monitors.restore_monitor(session, self.settings.oversight, past.budget),
+            revived=lambda session, past: self.monitors.restore_monitor(
+                session, self.settings.monitor_settings, past.budget
+            ),
             inherit=self._prompting.track_recovered,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
@@ -187,8 +189,8 @@ class Supervisor:
         directory: str | None = None,
         cause: Cause = HOST,
         budget: Budget | None = None,
-        within: Scope | None = None,
-        patience: Patience = Patience.DEFAULT,
+        within: BudgetScope | None = None,
+        patience: StallProfileName = StallProfileName.DEFAULT,
         place: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
@@ -227,10 +229,10 @@ class Supervisor:
         _check_name(name)
         _check_types(AbortPolicy, policy=policy)
         _check_types(Budget, budget=budget)
-        _check_types(Scope, within=within)
+        _check_types(BudgetScope, within=within)
         _check_types(str, directory=directory)
         _check_type("cause", cause, Cause)
-        _check_type("patience", patience, Patience)
+        _check_type("patience", patience, StallProfileName)
         _check_type("place", place, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
@@ -308,7 +310,7 @@ class Supervisor:
             return profile
         if agent is None:
             raise ValueError("agent: missing; name a configured agent or give an async function")
-        name = sound(getattr(agent, "__name__", "function"))
+        name = encodable(getattr(agent, "__name__", "function"))
         return AgentProfile(name=name, adapter="inprocess", function=agent)
 
     def _start(
@@ -336,7 +338,7 @@ class Supervisor:
         inherited = above.policy if above is not None else self.settings.policy.value()
         session = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
         session.place = place
-        self.monitors.start_monitor(session, self.settings.oversight, allowance)
+        self.monitors.start_monitor(session, self.settings.monitor_settings, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.registry.create_entity(
@@ -377,7 +379,7 @@ class Supervisor:
             transcript=RedactingTranscript(self._transcript_of(session_id), self.journal_writer),
             mode=mode,
         )
-        session.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
+        session.rights = intersect_rights(above.rights if above is not None else None, self.trust.rights(profile.name))
         self.registry.add_session(session)
         self.janitor.follow(session)
         return session
@@ -397,7 +399,7 @@ class Supervisor:
         return self.registry.names.new(wanted)
 
     # ------------------------------------------------------------------ budgets
-    def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
+    def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
         """A budget that sessions can be started *within*: the one of that id, or a new one below *parent*.
 
         It is the host's, and on record as ``host:ID``: a session may have the same id.
@@ -408,7 +410,7 @@ class Supervisor:
         _check_text("scope_id", scope_id)
         _check_text("title", title)
         _check_type("budget", budget, Budget)
-        _check_types(Scope, parent=parent)
+        _check_types(BudgetScope, parent=parent)
         return self.monitors.scope(hosts_scope(scope_id), title, budget, parent)
 
     def close_scope(self, scope_id: str) -> None:
@@ -531,7 +533,7 @@ class Supervisor:
 
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
-    ) -> Choice:
+    ) -> OptionChoice:
         """Answer a permission that waits for a human. The answer is durable, and the agent is about to be told; whoever
         is cancelled meanwhile has answered it all the same.
 
@@ -561,7 +563,7 @@ class Supervisor:
         """Tell who is at the other end of *connection*, given the pid that the kernel names."""
         return self._caller_at(connection, pid)
 
-    def reach_of(self, caller: Caller) -> Reach:
+    def reach_of(self, caller: Caller) -> CallerReach:
         """What *caller* may ask for: a session below another one, no more than either's plan lets it."""
         session = self.registry.sessions.get(caller.session)
         if session is None:
@@ -573,7 +575,7 @@ class Supervisor:
             sessions += one.children.values()
         while (session := session.parent) is not None:
             operates &= frozenset(session.profile.operates)
-        return Reach(frozenset(one.session_id for one in sessions), splits, operates)
+        return CallerReach(frozenset(one.session_id for one in sessions), splits, operates)
 
     def note_refused(self, caller: Caller, asked: str, why: str) -> None:
         """Record that a request was refused to *caller*: in the log of its session, if it has one, and for people."""

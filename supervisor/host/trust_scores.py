@@ -14,7 +14,16 @@ import msgspec
 
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.policies.access import AccessPolicy, Level, Rights, TrustScore, recalled, succeeded, told, violated
+from supervisor.policies.access import (
+    AccessPolicy,
+    Level,
+    Rights,
+    TrustScore,
+    after_success,
+    after_violation,
+    decode_scores,
+    encode_scores,
+)
 from supervisor.ports import EntityRow, Journal
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause, Clock
@@ -66,19 +75,19 @@ class Trust:
         the task was closed before."""
         if self.policy is not None and task_id not in self._counted:
             self._counted.add(task_id)
-            after = succeeded(self._standing(agent), self._clock.now(), self.policy.decay_s)
+            after = after_success(self._standing(agent), self._clock.now(), self.policy.decay_s)
             self._keep(agent, after, on or task_id, cause, "success", "", task_id)
 
     def violation(self, agent: str, task_id: str, cause: Cause, why: str, *, on: str = "") -> None:
         """That agent did on a task what it may not."""
         if self.policy is not None:
-            after = violated(self._standing(agent), self._clock.now(), self.policy.decay_s)
+            after = after_violation(self._standing(agent), self._clock.now(), self.policy.decay_s)
             self._keep(agent, after, on or task_id, cause, "violation", f": {why}", task_id)
 
     def _keep(self, agent: str, after: TrustScore, on: str, cause: Cause, what: str, why: str, task_id: str) -> None:
         before, self.standings[agent] = self.level(agent), after
         words = f"{what} of {agent}, {before} before and {after.level} now{why}"
-        fact: dict[str, object] = {"agent": agent, "what": what, "standings": told(self.standings)}
+        fact: dict[str, object] = {"agent": agent, "what": what, "standings": encode_scores(self.standings)}
         if on != task_id:
             fact["task"] = task_id
         self._note(on, STANDING, cause, fact, words)
@@ -105,7 +114,7 @@ class Trust:
 
     def _take(self, fact: Mapping[str, object]) -> None:
         try:
-            self.standings = recalled(fact["standings"])  # type: ignore[arg-type]  # what is none is refused
+            self.standings = decode_scores(fact["standings"])  # type: ignore[arg-type]  # what is none is refused
         except (KeyError, msgspec.ValidationError) as error:
             _log.error("the standings in the journal cannot be read: everybody begins again", error=str(error))
 

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from actors import ActorStopped
-from supervisor.plans.acceptance import AcceptanceTest, Checked, Verify, accepted
+from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Verify, run_acceptance_tests
 from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Released, Workspace, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
@@ -62,7 +62,7 @@ class Janitor:
         """
         if not tests:
             return ""
-        found: list[Checked] = []
+        found: list[AcceptanceResult] = []
         over = OneShotEvent()
         session, ctx = self._registry.sessions.get(session_id), self._registry.system.context(session_id)
         if session is not None and ctx is not None and not session.is_terminating:
@@ -75,14 +75,16 @@ class Janitor:
         return "" if last.passed else f"{last.test.title}: {last.problem}"
 
     async def _check(
-        self, session: LiveSession, tests: Sequence[AcceptanceTest], found: list[Checked], over: OneShotEvent
+        self, session: LiveSession, tests: Sequence[AcceptanceTest], found: list[AcceptanceResult], over: OneShotEvent
     ) -> None:
         scope = anyio.CancelScope()
         terminating = session.reached(SessionPhase.TERMINATING)
         terminating.then(scope.cancel)  # a check has no request to stop: it is cancelled at once
         try:
             with scope:
-                done = await accepted(self._processes, tests, session.directory, session.profile.env, self._verify)
+                done = await run_acceptance_tests(
+                    self._processes, tests, session.directory, session.profile.env, self._verify
+                )
                 for one in done:
                     session.transcript.write("acceptance", _told(one), at=self._registry.journal_writer.clock.now())
                 found += done
@@ -116,9 +118,11 @@ class Janitor:
             _log.warning("not accepted", place=place_id, test=last.test.title, output=last.output[-OUTPUT_TOLD:])
         return "" if last.passed else f"{last.test.title}: {last.problem}"
 
-    async def _accepted(self, tests: Sequence[AcceptanceTest], where: str, until: anyio.Event) -> Sequence[Checked]:
+    async def _accepted(
+        self, tests: Sequence[AcceptanceTest], where: str, until: anyio.Event
+    ) -> Sequence[AcceptanceResult]:
         """Nothing, if *until* comes first."""
-        done: Sequence[Checked] = ()
+        done: Sequence[AcceptanceResult] = ()
         async with anyio.create_task_group() as group:
 
             async def stop() -> None:
@@ -126,7 +130,7 @@ class Janitor:
                 group.cancel_scope.cancel()
 
             group.start_soon(stop)
-            done = await accepted(self._processes, tests, where, {}, self._verify)
+            done = await run_acceptance_tests(self._processes, tests, where, {}, self._verify)
             group.cancel_scope.cancel()
         return done
 
@@ -296,7 +300,7 @@ class Janitor:
             await fn(*args)
 
 
-def _told(one: Checked) -> str:
+def _told(one: AcceptanceResult) -> str:
     said = f"{one.output}\n" if one.output else ""
     return f"{said}{one.test.title}: {one.problem or 'passed'}\n"
 

@@ -63,7 +63,7 @@ class StateDir:
         self.journal = self.runtime / "journal.db"
         self.control_socket = self.runtime / "control.sock"
         self.lock_file = self.runtime / "lock"
-        self.keeper_file = self.runtime / "keeper"
+        self.fork_server_file = self.runtime / "keeper"
         self.tag_file = self.runtime / "tag"
         self.transitions = root / "transitions.jsonl"
         self.agents = root / "agents"
@@ -205,7 +205,7 @@ def _check_usable(path: Path) -> None:
 def _check_ours(state: StateDir) -> None:
     inside = (state.runtime, state.agents, state.transitions, state.journal, state.lock_file, state.control_socket)
     try:
-        why = foreign(state.root, (*inside, state.keeper_file, state.tag_file))
+        why = foreign(state.root, (*inside, state.fork_server_file, state.tag_file))
     except OSError as error:
         raise _unusable(state.root, error) from error
     if why is not None:

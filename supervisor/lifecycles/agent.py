@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.effects import Bury
+from supervisor.lifecycles.effects import FinalizeEntity
 from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
 __all__ = ["AGENT", "Agent", "AgentData", "stale"]
@@ -55,7 +55,7 @@ def note_name(data: AgentData, event: AgentNamed) -> Answered:
 
 
 def note_exit(data: AgentData, event: AgentExited) -> Answered:
-    return msgspec.structs.replace(data, status=event.status, ended_by=event.ended_by), (Bury(),)
+    return msgspec.structs.replace(data, status=event.status, ended_by=event.ended_by), (FinalizeEntity(),)
 
 
 A = Agent

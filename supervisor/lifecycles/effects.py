@@ -16,31 +16,31 @@ from supervisor.lifecycles.types import Verdict
 
 __all__ = [
     "EFFECTS",
-    "Answer",
     "AnswerPermission",
     "AskPermission",
     "BuildPrompt",
-    "Bury",
     "CancelSession",
     "CancelStep",
     "CancelTool",
     "CleanUp",
-    "EndScope",
+    "FinalizeEntity",
     "ForceStopSession",
     "LaunchAgent",
     "LogFatal",
     "OpenTurn",
     "PrepareWorktree",
+    "ReplyToRequest",
+    "SendEvent",
+    "SendEventNow",
     "SendPrompt",
     "StartTimer",
     "SteerAgent",
     "StorePrompt",
     "SupervisorEffect",
-    "Tell",
-    "TellNow",
+    "TerminateSession",
     "Verify",
-    "decoded",
-    "encoded",
+    "decode_effect",
+    "encode_effect",
 ]
 
 
@@ -53,14 +53,14 @@ class SupervisorEffect(Effect, frozen=True, kw_only=True, tag_field="effect"):
     exempt: ClassVar[bool] = False
 
 
-class Tell(SupervisorEffect, frozen=True, kw_only=True, tag="Tell"):
+class SendEvent(SupervisorEffect, frozen=True, kw_only=True, tag="Tell"):
     """Send *event* to the entity *to* (an id)."""
 
     to: str
     event: Event
 
 
-class TellNow(Tell, frozen=True, kw_only=True, tag="TellNow"):
+class SendEventNow(SendEvent, frozen=True, kw_only=True, tag="TellNow"):
     """A word that interrupts: it does not wait for a disk, so that nothing else is begun before it is heard."""
 
     exempt: ClassVar[bool] = True
@@ -152,7 +152,7 @@ class LogFatal(SupervisorEffect, frozen=True, kw_only=True, tag="LogFatal"):
     message: str
 
 
-class EndScope(SupervisorEffect, frozen=True, kw_only=True, tag="EndScope"):
+class TerminateSession(SupervisorEffect, frozen=True, kw_only=True, tag="EndScope"):
     """Join everything below the session under the ladder, then say ``Ended``. *now* starts at the kill rung."""
 
     exempt: ClassVar[bool] = True
@@ -160,7 +160,7 @@ class EndScope(SupervisorEffect, frozen=True, kw_only=True, tag="EndScope"):
     now: bool = False
 
 
-class Answer(SupervisorEffect, frozen=True, kw_only=True, tag="Answer"):
+class ReplyToRequest(SupervisorEffect, frozen=True, kw_only=True, tag="Answer"):
     """Tell whoever made the request how it ended: ``completed``, ``failed`` or ``aborted``."""
 
     request_id: str
@@ -202,23 +202,23 @@ class CancelTool(SupervisorEffect, frozen=True, kw_only=True, tag="CancelTool"):
     reason: str
 
 
-class Bury(SupervisorEffect, frozen=True, kw_only=True, tag="Bury"):
+class FinalizeEntity(SupervisorEffect, frozen=True, kw_only=True, tag="Bury"):
     """The entity has ended for good: its actor leaves memory, the journal has it."""
 
 
 EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
     str(one.__struct_config__.tag): one
     for one in (
-        Answer,
+        ReplyToRequest,
         AnswerPermission,
         AskPermission,
         BuildPrompt,
-        Bury,
+        FinalizeEntity,
         CancelSession,
         CancelStep,
         CancelTool,
         CleanUp,
-        EndScope,
+        TerminateSession,
         ForceStopSession,
         LaunchAgent,
         LogFatal,
@@ -228,8 +228,8 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
         StartTimer,
         SteerAgent,
         StorePrompt,
-        Tell,
-        TellNow,
+        SendEvent,
+        SendEventNow,
         Verify,
     )
 }
@@ -238,20 +238,20 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
 _encode = msgspec.json.Encoder().encode
 
 
-def encoded(effect: Effect) -> bytes:
+def encode_effect(effect: Effect) -> bytes:
     """The effect as JSON, as it stands in the journal while it is owed."""
-    if not isinstance(effect, (Tell, StartTimer)):
+    if not isinstance(effect, (SendEvent, StartTimer)):
         return _encode(effect)
     fields = {"effect": type(effect).__struct_config__.tag, **msgspec.structs.asdict(effect)}
     fields["event"] = {"name": type(effect.event).name(), "fields": effect.event}
     return _encode(fields)
 
 
-def decoded(payload: bytes, event_of: Callable[[str, Any], Event]) -> SupervisorEffect:
+def decode_effect(payload: bytes, event_of: Callable[[str, Any], Event]) -> SupervisorEffect:
     """The effect that stands in the journal.
 
     Args:
-        payload: what :func:`encoded` made of it.
+        payload: what :func:`encode_effect` made of it.
         event_of: makes an event of its name and its fields.
 
     Raises:

@@ -14,22 +14,22 @@ import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
 from supervisor.lifecycles.effects import (
-    Answer,
     BuildPrompt,
-    Bury,
     CancelSession,
     CancelStep,
-    EndScope,
+    FinalizeEntity,
     ForceStopSession,
     LaunchAgent,
     LogFatal,
     OpenTurn,
     PrepareWorktree,
+    ReplyToRequest,
+    SendEvent,
     SendPrompt,
     StartTimer,
     SteerAgent,
     StorePrompt,
-    Tell,
+    TerminateSession,
 )
 from supervisor.lifecycles.events import (
     AgentLaunched,
@@ -320,7 +320,7 @@ def note_cooled(data: SessionData, event: BackoffElapsed) -> Answered:
 
 def warm_up(data: SessionData, event: Event) -> Answered:
     """The backoff was over already: what waited for a request goes on now."""
-    return _change(data, cooled=False), (Tell(to=data.id, event=BackoffElapsed()),)
+    return _change(data, cooled=False), (SendEvent(to=data.id, event=BackoffElapsed()),)
 
 
 def prepare_worktree(data: SessionData, event: Event) -> Answered:
@@ -359,11 +359,11 @@ def launch_agent(data: SessionData, event: PromptReady) -> Answered:
 
 
 def turn_launched(data: SessionData, event: AgentLaunched) -> Answered:
-    return data, (Tell(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="launched")),)
+    return data, (SendEvent(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="launched")),)
 
 
 def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
-    return data, (Tell(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="ready")),)
+    return data, (SendEvent(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="ready")),)
 
 
 def use_up_deadline(data: SessionData, event: SessionStarted) -> Answered:
@@ -389,7 +389,7 @@ def send_prompt(data: SessionData, event: SessionStarted) -> Answered:
 def raise_latched(data: SessionData, event: Event) -> Answered:
     last = [message for message in data.inbox if message.interrupts][-1]
     again = UrgentMessage(message_id=last.id, sender=last.sender, text=last.text)
-    return _change(data, urgent_latched=False), (Tell(to=data.id, event=again),)
+    return _change(data, urgent_latched=False), (SendEvent(to=data.id, event=again),)
 
 
 def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> Answered:
@@ -452,7 +452,7 @@ def interrupt_unheard(data: SessionData, event: SteerElapsed) -> Answered:
 
 
 def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
-    return data, (Tell(to=data.turn_id, event=BoundaryAwaited()),)
+    return data, (SendEvent(to=data.turn_id, event=BoundaryAwaited()),)
 
 
 def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
@@ -519,7 +519,7 @@ def fail_launched_turn(data: SessionData, event: SessionExited) -> Answered:
     verdict = event.verdict
     if verdict.exit is Exit.SUCCESS:
         verdict = msgspec.structs.replace(verdict, exit=Exit.ERROR, error="the agent exited before it was ready")
-    return data, (Tell(to=data.turn_id, event=TaskFailed(verdict=verdict)), CancelStep())
+    return data, (SendEvent(to=data.turn_id, event=TaskFailed(verdict=verdict)), CancelStep())
 
 
 def force_stop(data: SessionData, event: GraceExceeded) -> Answered:
@@ -558,16 +558,16 @@ def cancel_step(data: SessionData, event: OperatorStop | FatalError) -> Answered
         failed = TaskFailed(verdict=verdict, abort_id=event.abort_id)
     else:
         failed = TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=event.message))
-    return data, (CancelStep(), Tell(to=data.turn_id, event=failed))
+    return data, (CancelStep(), SendEvent(to=data.turn_id, event=failed))
 
 
 def end_scope(data: SessionData, event: Event) -> Answered:
     now = isinstance(event, OperatorStop) and event.now
-    return data, (EndScope(abort_id=data.abort_id, now=now),)
+    return data, (TerminateSession(abort_id=data.abort_id, now=now),)
 
 
 def hurry(data: SessionData, event: OperatorStop) -> Answered:
-    return data, (EndScope(abort_id=data.abort_id, now=True),)
+    return data, (TerminateSession(abort_id=data.abort_id, now=True),)
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
@@ -580,7 +580,7 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     if event.completed and _owed_turn(data) is not None:
         return _go_on(data, msgspec.structs.replace(data.current, prompt=""), event)
     outcome = "completed" if event.completed else "failed"
-    answer = Answer(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
+    answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
         following, *rest = data.queue
         data, opened = _go_on(_change(data, queue=tuple(rest)), following, event)
@@ -592,7 +592,7 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
 def settle_spent(data: SessionData, event: TurnReaped) -> Answered:
     """Its one try has failed: who asked is told. What waits behind it is begun when the backoff is over."""
     assert data.current is not None, "what is spent is a request"
-    answer = Answer(request_id=data.current.id, outcome="failed", error=event.error, how=event.how)
+    answer = ReplyToRequest(request_id=data.current.id, outcome="failed", error=event.error, how=event.how)
     if not data.queue:
         return _change(data, current=None), (answer,)
     data = _change(data, current=data.queue[0], queue=data.queue[1:], spent=False)
@@ -619,15 +619,15 @@ def settle_success(data: SessionData, event: TurnReaped) -> Answered:
     """What came too late to stop the turn does not change its answer; whatever else waits is answered at the end."""
     if data.current is None or event.turn_id != data.turn_id or not event.completed:
         return data, ()
-    answer = Answer(request_id=data.current.id, outcome="completed", how=event.how)
+    answer = ReplyToRequest(request_id=data.current.id, outcome="completed", how=event.how)
     return _change(data, current=None), (answer,)
 
 
 def answer_all(data: SessionData, event: Ended) -> Answered:
     waiting = (*((data.current,) if data.current else ()), *data.queue)
     outcome = "failed" if data.outcome == "failed" else "aborted"
-    answers = tuple(Answer(request_id=one.id, outcome=outcome, error=data.last_error) for one in waiting)
-    return _change(data, current=None, queue=(), ended=True), (*answers, Bury())
+    answers = tuple(ReplyToRequest(request_id=one.id, outcome=outcome, error=data.last_error) for one in waiting)
+    return _change(data, current=None, queue=(), ended=True), (*answers, FinalizeEntity())
 
 
 # ------------------------------------------------------------------------------------------------------- the table

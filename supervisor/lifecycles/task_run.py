@@ -30,10 +30,10 @@ __all__ = [
     "ProbeFailed",
     "ProbeStarted",
     "RetryDecided",
-    "Run",
-    "RunData",
     "SkipCause",
     "Skipped",
+    "TaskRun",
+    "TaskRunData",
     "TestsFailed",
     "TestsPassed",
     "TurnSettling",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-class Run(Enum):
+class TaskRun(Enum):
     """The eleven states, spelled as in the specification."""
 
     PENDING = "PENDING"
@@ -73,7 +73,7 @@ class SkipCause(StrEnum):
     CONDITION_NOT_MET = "condition_not_met"
 
 
-class RunData(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     """Limits first, then counters.
 
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
@@ -105,7 +105,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     last_signature: str = ""
     skipped: SkipCause | None = None
     task: str = ""
-    saved_in: Run | None = None
+    saved_in: TaskRun | None = None
     saved_attempt: int = 0
     saved_as: str = ""
     resumed_from: str = ""
@@ -222,7 +222,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
     about to enter if that is its last."""
 
     spelled = "checkpoint_saved"
-    state: Run
+    state: TaskRun
     attempt: int
     session: str
     saved_as: str
@@ -244,10 +244,10 @@ class ManualReset(Event, frozen=True, kw_only=True):
     by: str
 
 
-Out = tuple[RunData, tuple[Effect, ...]]
+Out = tuple[TaskRunData, tuple[Effect, ...]]
 
 
-def retry_delay_s(data: RunData, jitter: float) -> float:
+def retry_delay_s(data: TaskRunData, jitter: float) -> float:
     """Seconds before the next attempt: doubling from the base, times *jitter*, capped before and after.
 
     An uncharged first failure waits for nothing. The exponent is bounded: far beyond the cap, and no overflow.
@@ -259,15 +259,15 @@ def retry_delay_s(data: RunData, jitter: float) -> float:
     return min(data.max_delay_s, delay_s * factor)
 
 
-def dependencies_completed(data: RunData, event: ExecutorStarted) -> bool:
+def dependencies_completed(data: TaskRunData, event: ExecutorStarted) -> bool:
     return not event.waiting_for
 
 
-def ended_for_good(data: RunData, event: Skipped) -> bool:
+def ended_for_good(data: TaskRunData, event: Skipped) -> bool:
     return event.final
 
 
-def retry_allowed(data: RunData, event: Event) -> bool:
+def retry_allowed(data: TaskRunData, event: Event) -> bool:
     """Attempts left, nothing permanent, no probe, the last error at most ``max_error_repeats`` times in a row.
 
     With the defaults the third identical error in a row, or the fifth failure, opens the circuit.
@@ -276,31 +276,31 @@ def retry_allowed(data: RunData, event: Event) -> bool:
     return not (exhausted or data.permanent or data.probe)
 
 
-def probes_left(data: RunData, event: Event) -> bool:
+def probes_left(data: TaskRunData, event: Event) -> bool:
     return not data.permanent and data.probes < data.probes_max
 
 
-def begin_attempt(data: RunData, event: Event) -> Out:
+def begin_attempt(data: TaskRunData, event: Event) -> Out:
     return replace(data, attempts=data.attempts + 1, delay_s=0.0, waits_for=""), ()
 
 
-def begin_probe(data: RunData, event: ProbeStarted) -> Out:
+def begin_probe(data: TaskRunData, event: ProbeStarted) -> Out:
     return replace(data, attempts=data.attempts + 1, delay_s=0.0, probe=True, waits_for=""), ()
 
 
-def keep_cause(data: RunData, event: Skipped) -> Out:
+def keep_cause(data: TaskRunData, event: Skipped) -> Out:
     return replace(data, skipped=event.cause), ()
 
 
-def admit_probe(data: RunData, event: CooldownExpired) -> Out:
+def admit_probe(data: TaskRunData, event: CooldownExpired) -> Out:
     return replace(data, probes=data.probes + 1), ()
 
 
-def end_probe(data: RunData, event: Event) -> Out:
+def end_probe(data: TaskRunData, event: Event) -> Out:
     return replace(data, probe=False), ()
 
 
-def charge(data: RunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
+def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
     """Count a failure once, and how often in a row this very error has been seen."""
     if isinstance(event, ExecutionFailed) and not event.charged:
         return replace(data, last_error=event.error), ()
@@ -317,33 +317,33 @@ def charge(data: RunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
     ), ()
 
 
-def charge_for_good(data: RunData, event: TestsFailed) -> Out:
+def charge_for_good(data: TaskRunData, event: TestsFailed) -> Out:
     return replace(data, failures=data.failures + 1, permanent=True, last_error=event.error), ()
 
 
-def keep_error(data: RunData, event: ProbeFailed) -> Out:
+def keep_error(data: TaskRunData, event: ProbeFailed) -> Out:
     return replace(data, last_error=event.error, probe=False), ()
 
 
-def set_delay(data: RunData, event: RetryDecided) -> Out:
+def set_delay(data: TaskRunData, event: RetryDecided) -> Out:
     return replace(data, delay_s=retry_delay_s(data, event.jitter)), ()
 
 
-def keep_checkpoint(data: RunData, event: CheckpointSaved) -> Out:
+def keep_checkpoint(data: TaskRunData, event: CheckpointSaved) -> Out:
     return replace(data, saved_in=event.state, saved_attempt=event.attempt, saved_as=event.saved_as), ()
 
 
-def keep_judged(data: RunData, event: TestsPassed) -> Out:
+def keep_judged(data: TaskRunData, event: TestsPassed) -> Out:
     return replace(data, judged=event.judged), ()
 
 
-def keep_wait(data: RunData, event: TurnSettling) -> Out:
+def keep_wait(data: TaskRunData, event: TurnSettling) -> Out:
     return replace(data, waits_for=event.waits_for, until=event.until), ()
 
 
-def start_afresh(data: RunData, event: ManualReset) -> Out:
+def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
     """Zero what an earlier life counted; the limits and the last error stay."""
-    counters = RunData()
+    counters = TaskRunData()
     return replace(
         data,
         attempts=counters.attempts,
@@ -361,8 +361,8 @@ def start_afresh(data: RunData, event: ManualReset) -> Out:
 SETTLE = "what still runs of a turn is waited for before the result is judged: people see what, and until when"
 SAVE = "a checkpoint is a fact of the run: it moves nothing"
 CANCEL = "a cancel must find every state that has not ended"
-R = Run
-RUN: Machine[Run, RunData] = Machine(
+R = TaskRun
+RUN: Machine[TaskRun, TaskRunData] = Machine(
     "run",
     source="002",
     initial=[R.PENDING],

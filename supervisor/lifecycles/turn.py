@@ -15,12 +15,12 @@ from actors.machine import Effect, Event, Machine, rule
 from supervisor.lifecycles.effects import (
     AnswerPermission,
     AskPermission,
-    Bury,
     CancelTool,
     CleanUp,
+    FinalizeEntity,
+    SendEvent,
+    SendEventNow,
     StartTimer,
-    Tell,
-    TellNow,
     Verify,
 )
 from supervisor.lifecycles.events import (
@@ -247,7 +247,7 @@ def await_boundary(data: TurnData, event: BoundaryAwaited) -> Answered:
 
 def reach_boundary(data: TurnData, event: Event) -> Answered:
     """No call is open: whoever waited for that hears it before the agent can begin another."""
-    reached = TellNow(to=data.session_id, event=BoundaryReached(incarnation=data.incarnation))
+    reached = SendEventNow(to=data.session_id, event=BoundaryReached(incarnation=data.incarnation))
     return _change(data, boundary_awaited=False), (reached,)
 
 
@@ -279,7 +279,7 @@ def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
         by="policy",
         why=event.why,
     )
-    return changed, (Tell(to=data.id, event=answer),)
+    return changed, (SendEvent(to=data.id, event=answer),)
 
 
 def close_permission(data: TurnData, event: PermissionAnswered) -> Answered:
@@ -295,7 +295,7 @@ def withdraw_permissions(data: TurnData, event: TaskFailed) -> Answered:
     answers = [
         PermissionAnswered(number=one.number, decision="withdrawn", by="supervisor", why=why) for one in data.asking
     ]
-    return data, tuple(Tell(to=data.id, event=answer) for answer in answers)
+    return data, tuple(SendEvent(to=data.id, event=answer) for answer in answers)
 
 
 def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
@@ -314,7 +314,7 @@ def report_exit(data: TurnData, event: Event) -> Answered:
     lost = data.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
     due_s, most_s = (data.due_s, data.most_s) if lost else (None, None)
     exited = SessionExited(incarnation=data.incarnation, verdict=data.verdict, due_s=due_s, most_s=most_s)
-    return data, (Tell(to=data.session_id, event=exited),)
+    return data, (SendEvent(to=data.session_id, event=exited),)
 
 
 def close_calls(data: TurnData, event: TaskFailed) -> Answered:
@@ -327,7 +327,7 @@ def _close(data: TurnData, call: Call, event: TaskFailed) -> tuple[Effect, Effec
     reason = f"its turn failed: {event.verdict.error}"
     cancel = CancelTool(number=call.number, call_id=call.call_id, abort_id=data.abort_id, reason=reason)
     result = ToolCompleted(call_id=call.call_id, outcome=outcome, reason=reason, abort_id=data.abort_id, over=True)
-    return cancel, Tell(to=data.id, event=result)
+    return cancel, SendEvent(to=data.id, event=result)
 
 
 def verify(data: TurnData, event: Event) -> Answered:
@@ -340,21 +340,21 @@ def clean_up(data: TurnData, event: Event) -> Answered:
 
 def must_compact(data: TurnData, event: Event) -> Answered:
     """The specification goes to RUNNING and says "must compact first": so the need is raised again at once."""
-    return data, (Tell(to=data.id, event=CompactNeeded()),)
+    return data, (SendEvent(to=data.id, event=CompactNeeded()),)
 
 
 def verify_again(data: TurnData, event: Event) -> Answered:
     """A verification that the compaction interrupted restarts."""
     if data.verdict is None:
         return data, ()
-    return data, (Tell(to=data.id, event=VerifyRequested(verdict=data.verdict)),)
+    return data, (SendEvent(to=data.id, event=VerifyRequested(verdict=data.verdict)),)
 
 
 def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
     verdict = data.verdict or Verdict(exit=Exit.ERROR, error="it ended without a verdict")
     completed = verdict.exit is Exit.SUCCESS
     reaped = TurnReaped(turn_id=data.id, completed=completed, error=verdict.error, how=verdict)
-    return data, (Tell(to=data.session_id, event=reaped), Bury())
+    return data, (SendEvent(to=data.session_id, event=reaped), FinalizeEntity())
 
 
 # ------------------------------------------------------------------------------------------------------- the table

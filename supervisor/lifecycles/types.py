@@ -19,13 +19,13 @@ __all__ = [
     "DeliveryPoint",
     "Exit",
     "Kind",
-    "Ladder",
     "LifecycleEvent",
     "ModelFailure",
     "ModelProblem",
     "Severity",
-    "Stage",
+    "StageBudgets",
     "Survivors",
+    "TerminationStage",
     "TimeLimit",
     "ToolOutcome",
     "TransitionReason",
@@ -185,7 +185,7 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-class Stage(StrEnum):
+class TerminationStage(StrEnum):
     """The steps of the ladder that an abort climbs, gentlest first."""
 
     REQUEST = "request"
@@ -195,7 +195,7 @@ class Stage(StrEnum):
     ABANDON = "abandon"
 
 
-class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each rung of an abort may take, in seconds."""
 
     request_s: float = 10.0
@@ -225,7 +225,7 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     tool_to_sibling: bool = False
     sibling_to_session: bool = False
-    ladder: Ladder = Ladder()
+    ladder: StageBudgets = StageBudgets()
 
 
 class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -135,7 +135,7 @@ def answers_in(text: str) -> tuple[Answer, ...]:
 def spent_in(text: str) -> Spent:
     """The usage that *text* asks for: ``USAGE[[1200 300]]``, tokens in and out; the last one counts."""
     spent = Spent()
-    for word, argument in _words(text):
+    for word, argument in _script_words(text):
         if word == "USAGE":
             numbers = [_number(number, 0) for number in argument.split()[:2]]
             spent = Spent(*numbers)
@@ -143,12 +143,12 @@ def spent_in(text: str) -> Spent:
 
 
 def _steps(text: str) -> Iterator[Answer]:
-    for word, argument in _words(text):
+    for word, argument in _script_words(text):
         if (make := _MAKE.get(word)) is not None:
             yield make(argument)
 
 
-def _words(text: str) -> Iterator[tuple[str, str]]:
+def _script_words(text: str) -> Iterator[tuple[str, str]]:
     """Each word of a script with its argument, in order; behind the last end of an argument only those that stand
     alone."""
     at, closed = 0, True

@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import h11
 
-__all__ = ["BODY_BYTES_MAX", "Connection", "Gone", "Request"]
+__all__ = ["BODY_BYTES_MAX", "ClientGone", "Connection", "Request"]
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """What Anthropic takes at most; nobody takes more."""
@@ -22,7 +22,7 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 PIECE_BYTES: Final = 64 * 1024
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client closed the connection."""
 
 
@@ -40,7 +40,7 @@ class Connection:
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
-        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._bodiless = False
 
     async def request(self) -> Request | None:
@@ -59,7 +59,7 @@ class Connection:
         return Request(head.method.decode("latin-1"), head.target.decode("latin-1"), headers, body)
 
     async def _body(self) -> bytes | None:
-        if self._wire.they_are_waiting_for_100_continue:
+        if self._h11.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         body = bytearray()
         while isinstance(event := await self._event(), h11.Data):
@@ -70,7 +70,7 @@ class Connection:
 
     async def _event(self) -> h11.Event | None:
         """The next event; ``None`` where the client waits for an answer first."""
-        while not isinstance(event := self._wire.next_event(), h11.Event):
+        while not isinstance(event := self._h11.next_event(), h11.Event):
             if event is h11.PAUSED:
                 return None
             try:
@@ -78,15 +78,15 @@ class Connection:
             except anyio.EndOfStream:
                 data = b""
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                raise Gone from None
-            self._wire.receive_data(data)
+                raise ClientGone from None
+            self._h11.receive_data(data)
         return event
 
-    def again(self) -> bool:
+    def ready_for_next(self) -> bool:
         """Whether another request may come; the connection is ready for it then."""
-        if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
-        self._wire.start_next_cycle()
+        self._h11.start_next_cycle()
         return True
 
     # ------------------------------------------------------------------------------------------------- answers
@@ -121,15 +121,15 @@ class Connection:
             while await self._stream.receive(PIECE_BYTES):
                 pass
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise Gone from None
+            raise ClientGone from None
 
     async def _send(self, event: h11.Event) -> None:
-        data = self._wire.send(event)
+        data = self._h11.send(event)
         try:
             if data:
                 await self._stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise Gone from None
+            raise ClientGone from None
 
 
 def _encoded(body: dict[str, Any]) -> bytes:

@@ -15,9 +15,9 @@ import msgspec
 
 from supervisor.mock_model.answers import Answer, Fail, Spent
 from supervisor.mock_model.matcher import answer_to, reply_to
-from supervisor.mock_model.request import Asked, Reply
+from supervisor.mock_model.request import ModelRequest, Reply
 
-__all__ = ["KEPT_MAX", "TEXT_CHARS_MAX", "Book", "Seen", "path_of"]
+__all__ = ["KEPT_MAX", "TEXT_CHARS_MAX", "LoggedRequest", "RequestLog", "path_of"]
 
 KEPT_MAX: Final = 10_000
 """Requests that are kept."""
@@ -25,7 +25,7 @@ TEXT_CHARS_MAX: Final = 4_000
 """Of a prompt, its end."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for an answer, and the answer that was given. ``number`` counts from 1."""
 
     number: int
@@ -42,20 +42,20 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Book:
+class RequestLog:
     """The requests of a stub, in order, and what decides about the next one. May be read from another thread."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._seen: deque[Seen] = deque(maxlen=KEPT_MAX)
+        self._seen: deque[LoggedRequest] = deque(maxlen=KEPT_MAX)
         self._failed: dict[str, int] = {}
         self._script: deque[Answer] = deque()
         self._spent: Spent | None = None
-        self._where: Callable[[Asked], bool] = _every
+        self._where: Callable[[ModelRequest], bool] = _every
         self._lock = Lock()
 
     @property
-    def requests(self) -> list[Seen]:
+    def requests(self) -> list[LoggedRequest]:
         """Those that are kept, the oldest first."""
         with self._lock:
             return list(self._seen)
@@ -67,7 +67,11 @@ class Book:
             return len(self._script)
 
     def script(
-        self, answers: Iterable[Answer], *, where: Callable[[Asked], bool] | None = None, spent: Spent | None = None
+        self,
+        answers: Iterable[Answer],
+        *,
+        where: Callable[[ModelRequest], bool] | None = None,
+        spent: Spent | None = None,
     ) -> None:
         """Answer the next requests *where* that holds with *answers*, one each, in place of what their prompts say.
 
@@ -75,7 +79,7 @@ class Book:
 
         Args:
             where: which requests count; by default all. Agents ask for titles and summaries by the way: those that
-                come without tools are left out by ``where=lambda asked: asked.tools``.
+                come without tools are left out by ``where=lambda request: request.tools``.
             spent: the usage that all answers report from now on; by default what the prompt says.
         """
         with self._lock:
@@ -83,27 +87,27 @@ class Book:
             self._where = where or _every
             self._spent = spent
 
-    def reply(self, asked: Asked, path: str) -> Reply:
+    def reply(self, request: ModelRequest, path: str) -> Reply:
         """Decide about a request, and write it down."""
         with self._lock:
-            answer = self._next(asked)
+            answer = self._next(request)
             if isinstance(answer, Fail):
-                self._fail(asked.text)
-            self._write(asked, path, answer)
-            return reply_to(asked, answer, self._spent)
+                self._fail(request.text)
+            self._write(request, path, answer)
+            return reply_to(request, answer, self._spent)
 
     def refused(self, dialect: str, path: str, status: int, error: str) -> None:
         """Write down a request that got no answer, since it was none that could be answered."""
         with self._lock:
             self.count += 1
             self._seen.append(
-                Seen(number=self.count, dialect=dialect, path=path_of(path), status=status, error=error[:300])
+                LoggedRequest(number=self.count, dialect=dialect, path=path_of(path), status=status, error=error[:300])
             )
 
-    def _next(self, asked: Asked) -> Answer:
-        if self._script and self._where(asked):
+    def _next(self, request: ModelRequest) -> Answer:
+        if self._script and self._where(request):
             return self._script.popleft()
-        return answer_to(asked, self._failed.get(asked.text, 0))
+        return answer_to(request, self._failed.get(request.text, 0))
 
     def _fail(self, text: str) -> None:
         """Count the failures of a prompt; of many prompts, the newest."""
@@ -111,19 +115,19 @@ class Book:
         if len(self._failed) > KEPT_MAX:
             del self._failed[next(iter(self._failed))]
 
-    def _write(self, asked: Asked, path: str, answer: Answer) -> None:
+    def _write(self, request: ModelRequest, path: str, answer: Answer) -> None:
         self.count += 1
         self._seen.append(
-            Seen(
+            LoggedRequest(
                 number=self.count,
-                dialect=asked.dialect,
+                dialect=request.dialect,
                 path=path_of(path),
-                model=asked.model,
-                stream=asked.stream,
-                text=asked.text[-TEXT_CHARS_MAX:],
-                results=asked.results,
-                messages=asked.messages,
-                tools=tuple(tool.name for tool in asked.tools),
+                model=request.model,
+                stream=request.stream,
+                text=request.text[-TEXT_CHARS_MAX:],
+                results=request.results,
+                messages=request.messages,
+                tools=tuple(tool.name for tool in request.tools),
                 answer=type(answer).__name__.casefold(),
                 status=answer.status if isinstance(answer, Fail) else 200,
             )
@@ -137,5 +141,5 @@ def path_of(target: str) -> str:
     return f"{path}?{names}"[:500] if query else path[:500]
 
 
-def _every(asked: Asked) -> bool:
+def _every(request: ModelRequest) -> bool:
     return True

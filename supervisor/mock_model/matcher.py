@@ -26,7 +26,7 @@ from supervisor.mock_model.answers import (
     answers_in,
     spent_in,
 )
-from supervisor.mock_model.request import Asked, Call, Ending, Reply, Spoken, Tool, mapping
+from supervisor.mock_model.request import Call, Ending, ModelAnswer, ModelRequest, Reply, Tool, mapping
 from supervisor.mock_model.tools import AGENT_TOOLS, SHELL_TOOLS, delegation, find, shell_call
 
 __all__ = ["answer_to", "reply_to"]
@@ -35,10 +35,10 @@ OPENING: Final = "stub: this is not the whole"
 DONE: Final = "stub: done"
 
 
-def answer_to(asked: Asked, failed: int = 0) -> Answer:
+def answer_to(request: ModelRequest, failed: int = 0) -> Answer:
     """What the script of *asked* says, where *failed* requests with that script have been failed."""
-    steps = answers_in(asked.text)
-    results = asked.results
+    steps = answers_in(request.text)
+    results = request.results
     for step in steps:
         if isinstance(step, Fail) and step.times is not None and failed >= step.times:
             failed -= step.times
@@ -49,27 +49,33 @@ def answer_to(asked: Asked, failed: int = 0) -> Answer:
     return Say(DONE) if steps else Say()
 
 
-def reply_to(asked: Asked, answer: Answer, spent: Spent | None = None) -> Reply:
+def reply_to(request: ModelRequest, answer: Answer, spent: Spent | None = None) -> Reply:
     """*answer* as a reply to *asked*, with the client's own tools; a failure stays one.
 
     A client that demands JSON of a certain form gets that, filled with whatever fits.
     """
     if isinstance(answer, Fail):
         return answer
-    spent = spent or spent_in(asked.text)
+    spent = spent or spent_in(request.text)
     match answer:
         case Hang(mute):
-            return Spoken(pieces=(OPENING,), ending=Ending.MUTE if mute else Ending.HANG, spent=spent)
+            return ModelAnswer(pieces=(OPENING,), ending=Ending.MUTE if mute else Ending.HANG, spent=spent)
         case Drop(clean):
-            return Spoken(pieces=(OPENING,), ending=Ending.UNFINISHED if clean else Ending.TORN, spent=spent)
+            return ModelAnswer(pieces=(OPENING,), ending=Ending.UNFINISHED if clean else Ending.TORN, spent=spent)
         case Slow(pieces, every_s):
-            return Spoken(pieces=tuple(f"slow {number} " for number in range(pieces)), pause_s=every_s, spent=spent)
-    if asked.schema is not None:
-        return Spoken(pieces=(json.dumps(_of_form(asked.schema)),), spent=spent)
+            return ModelAnswer(
+                pieces=tuple(f"slow {number} " for number in range(pieces)), pause_s=every_s, spent=spent
+            )
+    if request.schema is not None:
+        return ModelAnswer(pieces=(json.dumps(_of_form(request.schema)),), spent=spent)
     if isinstance(answer, Say):
-        return Spoken(pieces=(answer.text,), spent=spent)
-    call = _call(asked.tools, answer)
-    return Spoken(call=call, spent=spent) if call else Spoken(pieces=(_no_tool(asked.tools, answer),), spent=spent)
+        return ModelAnswer(pieces=(answer.text,), spent=spent)
+    call = _call(request.tools, answer)
+    return (
+        ModelAnswer(call=call, spent=spent)
+        if call
+        else ModelAnswer(pieces=(_no_tool(request.tools, answer),), spent=spent)
+    )
 
 
 def _call(tools: Sequence[Tool], answer: Run | Loop | Delegate | Use) -> Call | None:

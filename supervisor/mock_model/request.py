@@ -15,17 +15,17 @@ import msgspec
 from supervisor.mock_model.answers import Fail, Spent, has_script
 
 __all__ = [
-    "Asked",
     "BadRequest",
     "Call",
     "Ending",
+    "ModelAnswer",
+    "ModelRequest",
     "Reply",
-    "Spoken",
     "Tool",
     "flat",
     "mapping",
-    "newest",
     "objects",
+    "script_in_force",
     "word",
 ]
 
@@ -47,7 +47,7 @@ class Tool(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asked: the newest text of its user that is a script (else the newest), and how many results of
     tools came after it."""
 
@@ -80,7 +80,7 @@ class Ending(StrEnum):
     UNFINISHED = "unfinished"
 
 
-class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of the model: pieces of text with a pause after each, or a call."""
 
     pieces: tuple[str, ...] = ()
@@ -94,10 +94,10 @@ class Spoken(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(self.pieces)
 
 
-Reply = Spoken | Fail
+Reply = ModelAnswer | Fail
 
 
-def newest(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
+def script_in_force(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
     """The script in force, and the results since: *said* is each text of the user, and each count of results, in order.
 
     Agents add texts of their own after the user's (reminders, settings), so the newest one that is a script counts.

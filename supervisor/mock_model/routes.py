@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from supervisor.mock_model.dialects import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Dialect
 
-__all__ = ["Business", "Route", "route"]
+__all__ = ["Endpoint", "Route", "route"]
 
 
-class Business(StrEnum):
+class Endpoint(StrEnum):
     """What is wanted: an answer, a count of tokens, the models, a sign of life; or nothing that is here."""
 
     ANSWER = "answer"
@@ -25,7 +25,7 @@ class Route(NamedTuple):
     """Whose dialect a request is in, and what it wants."""
 
     dialect: Dialect
-    business: Business
+    endpoint: Endpoint
 
 
 def route(method: str, target: str, headers: Mapping[str, str]) -> Route:
@@ -36,15 +36,15 @@ def route(method: str, target: str, headers: Mapping[str, str]) -> Route:
         return Route(dialect, _posted(path))
     if method in ("GET", "HEAD"):
         if "/models" in path:
-            return Route(dialect, Business.MODELS)
-        return Route(dialect, Business.UNKNOWN if path else Business.ALIVE)
-    return Route(dialect, Business.UNKNOWN)
+            return Route(dialect, Endpoint.MODELS)
+        return Route(dialect, Endpoint.UNKNOWN if path else Endpoint.ALIVE)
+    return Route(dialect, Endpoint.UNKNOWN)
 
 
-def _posted(path: str) -> Business:
+def _posted(path: str) -> Endpoint:
     if path.endswith(("/messages", "/chat/completions", "/responses", ":generateContent", ":streamGenerateContent")):
-        return Business.ANSWER
-    return Business.COUNT if path.endswith(("/count_tokens", ":countTokens")) else Business.UNKNOWN
+        return Endpoint.ANSWER
+    return Endpoint.COUNT if path.endswith(("/count_tokens", ":countTokens")) else Endpoint.UNKNOWN
 
 
 def _dialect(path: str, headers: Mapping[str, str]) -> Dialect:

@@ -19,12 +19,12 @@ import anyio.abc
 import h11
 
 from supervisor.mock_model.answers import Answer, Fail, Spent
-from supervisor.mock_model.connection import Connection, Gone, Request
+from supervisor.mock_model.connection import ClientGone, Connection, Request
 from supervisor.mock_model.dialects import Dialect, Event
 from supervisor.mock_model.environment import environment
-from supervisor.mock_model.log import Book, Seen
-from supervisor.mock_model.request import Asked, BadRequest, Ending, Spoken
-from supervisor.mock_model.routes import Business, route
+from supervisor.mock_model.log import LoggedRequest, RequestLog
+from supervisor.mock_model.request import BadRequest, Ending, ModelAnswer, ModelRequest
+from supervisor.mock_model.routes import Endpoint, route
 
 __all__ = ["StubModel", "open_stub_model"]
 
@@ -39,9 +39,9 @@ ACCEPT_AGAIN_S: Final = 0.1
 class StubModel:
     """A model server that listens. Its book may be read, and its script set, from any thread."""
 
-    def __init__(self, port: int, book: Book) -> None:
+    def __init__(self, port: int, log: RequestLog) -> None:
         self.port = port
-        self._book = book
+        self._log = log
 
     @property
     def base_url(self) -> str:
@@ -54,24 +54,30 @@ class StubModel:
         return environment(self.base_url)
 
     @property
-    def requests(self) -> list[Seen]:
+    def requests(self) -> list[LoggedRequest]:
         """What it was asked so far, the oldest first: the newest ten thousand."""
-        return self._book.requests
+        return self._log.requests
 
     @property
     def unused(self) -> int:
         """How many answers of :meth:`script` nobody has asked for yet."""
-        return self._book.unused
+        return self._log.unused
 
     def script(
-        self, answers: Iterable[Answer], *, where: Callable[[Asked], bool] | None = None, spent: Spent | None = None
+        self,
+        answers: Iterable[Answer],
+        *,
+        where: Callable[[ModelRequest], bool] | None = None,
+        spent: Spent | None = None,
     ) -> None:
-        """Answer the next requests with *answers*; see :meth:`.book.Book.script`."""
-        self._book.script(answers, where=where, spent=spent)
+        """Answer the next requests with *answers*; see :meth:`.log.RequestLog.script`."""
+        self._log.script(answers, where=where, spent=spent)
 
 
 @asynccontextmanager
-async def open_stub_model(port: int = 0, *, tell: Callable[[Seen], None] | None = None) -> AsyncIterator[StubModel]:
+async def open_stub_model(
+    port: int = 0, *, tell: Callable[[LoggedRequest], None] | None = None
+) -> AsyncIterator[StubModel]:
     """A model server on 127.0.0.1, for as long as the block is.
 
     Args:
@@ -81,10 +87,10 @@ async def open_stub_model(port: int = 0, *, tell: Callable[[Seen], None] | None 
     Raises:
         OSError: the port is taken.
     """
-    book = Book()
+    log = RequestLog()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener:
-        stub = StubModel(listener.extra(anyio.abc.SocketAttribute.local_port), book)
-        clients = _Clients(book, tell)
+        stub = StubModel(listener.extra(anyio.abc.SocketAttribute.local_port), log)
+        clients = _Clients(log, tell)
         async with anyio.create_task_group() as group:
             for one in listener.listeners:
                 group.start_soon(_serve, one, clients, group)
@@ -107,46 +113,46 @@ async def _serve(
 class _Clients:
     """Serves connections."""
 
-    def __init__(self, book: Book, tell: Callable[[Seen], None] | None) -> None:
-        self._book = book
+    def __init__(self, log: RequestLog, tell: Callable[[LoggedRequest], None] | None) -> None:
+        self._log = log
         self._tell = tell
         self._numbers = count(1)
-        self._places = anyio.Semaphore(CONNECTIONS_MAX)
+        self._slots = anyio.Semaphore(CONNECTIONS_MAX)
         self._salt = secrets.token_hex(4)
         """A stub that is started again gives other ids: conversations may outlive it."""
 
     async def serve(self, stream: anyio.abc.ByteStream) -> None:
-        async with self._places, stream:
+        async with self._slots, stream:
             connection = Connection(stream)
             try:
                 while (request := await connection.request()) is not None:
                     await self._answer(connection, request)
-                    if not connection.again():
+                    if not connection.ready_for_next():
                         return
-            except Gone:
+            except ClientGone:
                 return
             except h11.RemoteProtocolError as error:
                 await _bad_protocol(connection, error)
 
     async def _answer(self, connection: Connection, request: Request) -> None:
-        dialect, business = route(request.method, request.target, request.headers)
-        match business:
-            case Business.ALIVE:
+        dialect, endpoint = route(request.method, request.target, request.headers)
+        match endpoint:
+            case Endpoint.ALIVE:
                 await connection.json(200, {})
-            case Business.MODELS:
+            case Endpoint.MODELS:
                 await connection.json(200, dialect.models())
-            case Business.COUNT:
+            case Endpoint.COUNT:
                 await connection.json(200, COUNTED)
-            case Business.ANSWER:
+            case Endpoint.ANSWER:
                 await self._model(connection, request, dialect)
-            case Business.UNKNOWN:
+            case Endpoint.UNKNOWN:
                 await self._refuse(connection, request, dialect, 404, f"stub: no {request.method} here")
 
     async def _refuse(
         self, connection: Connection, request: Request, dialect: Dialect, status: int, problem: str, field: str = ""
     ) -> None:
-        self._book.refused(dialect.name, request.target, status, f"{field}: {problem}" if field else problem)
-        self._told()
+        self._log.refused(dialect.name, request.target, status, f"{field}: {problem}" if field else problem)
+        self._log_newest()
         await connection.json(status, dialect.failed(Fail(status), problem, field))
 
     async def _model(self, connection: Connection, request: Request, dialect: Dialect) -> None:
@@ -154,22 +160,22 @@ class _Clients:
             await self._refuse(connection, request, dialect, 413, "Request exceeds the maximum size")
             return
         try:
-            asked = dialect.asked(request.target.partition("?")[0], _object(request.body))
+            model_request = dialect.read_request(request.target.partition("?")[0], _object(request.body))
         except BadRequest as error:
             await self._refuse(connection, request, dialect, 400, error.problem, error.field)
             return
-        reply = self._book.reply(asked, request.target)
-        self._told()
+        reply = self._log.reply(model_request, request.target)
+        self._log_newest()
         if isinstance(reply, Fail):
             await connection.json(reply.status, dialect.failed(reply, "", ""), _headers(reply))
         else:
             serial = f"{self._salt}{next(self._numbers):06x}"
-            speak = _stream if asked.stream else _whole
-            await speak(connection, dialect, asked, reply, serial)
+            speak = _stream if model_request.stream else _whole
+            await speak(connection, dialect, model_request, reply, serial)
 
-    def _told(self) -> None:
+    def _log_newest(self) -> None:
         if self._tell is not None:
-            self._tell(self._book.requests[-1])
+            self._tell(self._log.requests[-1])
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -192,37 +198,41 @@ def _headers(fail: Fail) -> dict[str, str]:
     return {} if wait_s is None else {"retry-after": f"{wait_s:g}"}
 
 
-async def _stream(connection: Connection, dialect: Dialect, asked: Asked, spoken: Spoken, serial: str) -> None:
-    if spoken.ending is Ending.MUTE:
+async def _stream(
+    connection: Connection, dialect: Dialect, model_request: ModelRequest, answer: ModelAnswer, serial: str
+) -> None:
+    if answer.ending is Ending.MUTE:
         await connection.silence()
-    stream = dialect.streamed(asked, spoken, serial)
+    stream = dialect.streamed(model_request, answer, serial)
     await connection.begin_events()
     if stream.opening:
         await connection.piece(_together(stream.opening))
-    if spoken.ending is Ending.HANG:
+    if answer.ending is Ending.HANG:
         await connection.silence()
     for piece in stream.pieces:
         await connection.piece(_together(piece))
-        await anyio.sleep(spoken.pause_s)
-    if spoken.ending is Ending.TORN:
-        raise Gone
-    await connection.end(_together(stream.closing) if spoken.ending is Ending.WHOLE else b"")
+        await anyio.sleep(answer.pause_s)
+    if answer.ending is Ending.TORN:
+        raise ClientGone
+    await connection.end(_together(stream.closing) if answer.ending is Ending.WHOLE else b"")
 
 
-async def _whole(connection: Connection, dialect: Dialect, asked: Asked, spoken: Spoken, serial: str) -> None:
+async def _whole(
+    connection: Connection, dialect: Dialect, model_request: ModelRequest, answer: ModelAnswer, serial: str
+) -> None:
     """The same without events: the head is the beginning, the half of the body the middle."""
-    if spoken.ending is Ending.MUTE:
+    if answer.ending is Ending.MUTE:
         await connection.silence()
-    data = json.dumps(dialect.whole(asked, spoken, serial)).encode()
-    await anyio.sleep(spoken.pause_s * len(spoken.pieces))
+    data = json.dumps(dialect.whole(model_request, answer, serial)).encode()
+    await anyio.sleep(answer.pause_s * len(answer.pieces))
     half = data[: len(data) // 2]
-    await connection.begin_json(200, half if spoken.ending is Ending.UNFINISHED else data)
-    match spoken.ending:
+    await connection.begin_json(200, half if answer.ending is Ending.UNFINISHED else data)
+    match answer.ending:
         case Ending.HANG:
             await connection.silence()
         case Ending.TORN:
             await connection.piece(half)
-            raise Gone
+            raise ClientGone
         case Ending.UNFINISHED:
             await connection.end(half)
         case _:
@@ -237,5 +247,5 @@ async def _bad_protocol(connection: Connection, error: h11.RemoteProtocolError) 
     """Say what was wrong, where an answer can still be given."""
     try:
         await connection.json(error.error_status_hint, {"error": {"message": str(error), "type": "bad_request"}})
-    except (Gone, h11.LocalProtocolError):
+    except (ClientGone, h11.LocalProtocolError):
         return

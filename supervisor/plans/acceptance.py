@@ -19,7 +19,7 @@ from supervisor.ports import Launch, ProcessHost
 from supervisor.ports.path_safety import absent
 from supervisor.processes.helper_programs import CompletedCommand, run_command
 
-__all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceTest", "Checked", "Verify", "accepted"]
+__all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceResult", "AcceptanceTest", "Verify", "run_acceptance_tests"]
 
 ARGV: Final = ("unit_tests", "lint", "command")
 """The kinds that are a program of the user's own."""
@@ -51,7 +51,7 @@ Verify = Callable[[AcceptanceTest, str, Mapping[str, str]], Awaitable[str]]
 """Has a verifier look at a directory, with the environment of the work: why it does not accept it, or ``""``."""
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptanceResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one test: ``problem`` is empty where it passed, ``output`` what its program said."""
 
     test: AcceptanceTest
@@ -64,11 +64,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return not self.problem
 
 
-async def accepted(
+async def run_acceptance_tests(
     host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str], verify: Verify
-) -> list[Checked]:
+) -> list[AcceptanceResult]:
     """Carry out *tests* in *directory*, up to the first that fails: all of them passed if the last one has."""
-    done: list[Checked] = []
+    done: list[AcceptanceResult] = []
     for test in tests:
         done.append(await _checked(host, test, directory, dict(env), verify))
         if not done[-1].passed:
@@ -78,17 +78,17 @@ async def accepted(
 
 async def _checked(
     host: ProcessHost, test: AcceptanceTest, directory: str, env: dict[str, str], verify: Verify
-) -> Checked:
+) -> AcceptanceResult:
     if test.kind == "verifier":
         began = anyio.current_time()
         problem = await verify(test, directory, env)
-        return Checked(test=test, problem=problem, output="", took_s=round(anyio.current_time() - began, 6))
+        return AcceptanceResult(test=test, problem=problem, output="", took_s=round(anyio.current_time() - began, 6))
     if test.kind == "file_exists":
         problem = await anyio.to_thread.run_sync(absent, directory, test.words[0])
-        return Checked(test=test, problem=problem, output="", took_s=0.0)
+        return AcceptanceResult(test=test, problem=problem, output="", took_s=0.0)
     launch = Launch(argv=_argv(test), cwd=directory, env=env)
     ran = await run_command(host, launch, timeout_s=test.timeout_s)
-    return Checked(test=test, problem=_problem(ran), output=ran.output, took_s=ran.took_s)
+    return AcceptanceResult(test=test, problem=_problem(ran), output=ran.output, took_s=ran.took_s)
 
 
 def _argv(test: AcceptanceTest) -> tuple[str, ...]:

@@ -8,13 +8,21 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import model_validator
 
-from supervisor.agent_catalogue import NO_QUIRKS, Asking, Quirks, UnknownAgent, Way, known, read_data
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import (
+    NO_QUIRKS,
+    AgentVariant,
+    LineMapping,
+    PermissionStart,
+    Quirks,
+    UnknownAgent,
+    known_agent,
+    read_data,
+)
 from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
 from supervisor.plans.error_texts import Problem, Problems
-from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugged
+from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
-from supervisor.ports import SERVER_VARIABLE, McpServer, Wishes
+from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
 
 __all__ = ["ADAPTERS", "AgentConfig", "McpServerConfig", "WorkerConfig", "role_capability"]
 
@@ -27,7 +35,7 @@ OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "co
 
 
 _WISHES: Final = ("mode", "model", "auth", "options", "mcp_servers")
-_UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {
+_UNSUPPORTED_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "command": _WISHES,
     "scripted": _WISHES,
     "codex": _WISHES,
@@ -76,7 +84,7 @@ class AgentConfig(Model):
     """
 
     known: Name | None = None
-    adapter: Annotated[Name, plugged("adapters", ADAPTERS)] = ""
+    adapter: Annotated[Name, plugin_name("adapters", ADAPTERS)] = ""
     command: tuple[Text, ...] = ()
     arguments: tuple[Text, ...] = ()
     mapping: Text | None = None
@@ -96,10 +104,12 @@ class AgentConfig(Model):
     quirks: Quirks = NO_QUIRKS
 
     @property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> AgentOptions:
         """What is wished of it beyond its command."""
         servers = tuple(server.named(name) for name, server in self.mcp_servers.items())
-        return Wishes(mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers)
+        return AgentOptions(
+            mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers
+        )
 
     @property
     def line_mapping(self) -> LineMapping | None:
@@ -110,7 +120,7 @@ class AgentConfig(Model):
         """
         if self.mapping is not None:
             return read_data(Path(self.mapping), LineMapping)
-        return known(self.known).way(self.adapter).mapping if self.known is not None else None
+        return known_agent(self.known).variant(self.adapter).mapping if self.known is not None else None
 
     @model_validator(mode="before")
     @classmethod
@@ -137,31 +147,33 @@ def _known_parts(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         Problems: the catalogue has no such agent, or cannot have it by that adapter.
     """
-    way = _way(given)
-    agent = known(given["known"])
-    asking = way.asking if way.asking is not None and needs_asking(given.get("permissions")) else Asking()
-    parts: dict[str, Any] = {"adapter": way.adapter}
+    variant = _variant(given)
+    agent = known_agent(given["known"])
+    permission_start = (
+        variant.asking if variant.asking is not None and needs_asking(given.get("permissions")) else PermissionStart()
+    )
+    parts: dict[str, Any] = {"adapter": variant.adapter}
     if "command" not in given:
-        parts["command"] = asking.command or way.command
-    if asking.mode and "mode" not in given:
-        parts["mode"] = asking.mode
+        parts["command"] = permission_start.command or variant.command
+    if permission_start.mode and "mode" not in given:
+        parts["mode"] = permission_start.mode
     if "quirks" not in given:
-        parts["quirks"] = way.quirks
+        parts["quirks"] = variant.quirks
     if isinstance(env := given.get("env", {}), Mapping):
-        parts["env"] = {**agent.env, **asking.env, **env}
+        parts["env"] = {**agent.env, **permission_start.env, **env}
     if isinstance(inherited := given.get("inherit_env", ()), list | tuple):
         parts["inherit_env"] = [*(one for one in agent.passes if one not in inherited), *inherited]
     return parts
 
 
-def _way(given: Mapping[str, Any]) -> Way:
+def _variant(given: Mapping[str, Any]) -> AgentVariant:
     try:
-        agent = known(given["known"])
+        agent = known_agent(given["known"])
     except UnknownAgent as error:
         raise Problems([(("known",), str(error))]) from None
     adapter = given.get("adapter")
     try:
-        return agent.way(adapter if isinstance(adapter, str) else None)
+        return agent.variant(adapter if isinstance(adapter, str) else None)
     except UnknownAgent as error:
         raise Problems([(("adapter",), str(error))]) from None
 
@@ -177,7 +189,7 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         yield (field,), "the scripted agent has none; remove it, or use adapter: command or adapter: acp"
     if agent.adapter in ("command", "acp", "claude", "codex", "jsonl") and not (agent.command and agent.command[0]):
         yield ("command",), "missing; give the argv, for example [git, status]"
-    for field in _UNHEARD.get(agent.adapter, ()):
+    for field in _UNSUPPORTED_SETTINGS.get(agent.adapter, ()):
         if getattr(agent, field):
             yield (field,), f"adapter: {agent.adapter} takes none; remove it, or use adapter: acp"
     yield from _mapping_problems(agent)

@@ -11,12 +11,12 @@ from supervisor.plans.agents import WorkerConfig
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import closest
 from supervisor.plans.source import FieldPath, spelled
-from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, Placed
+from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, PlacedTask
 
 __all__ = ["agent_problems", "circle_problems", "need_problems", "task_problems"]
 
 
-def task_problems(placed: Sequence[Placed]) -> Iterator[Problem]:
+def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
     """Ids that are there twice, tasks that are none, subtasks too deep."""
     first: dict[str, FieldPath] = {}
     for one in placed:
@@ -31,7 +31,7 @@ def task_problems(placed: Sequence[Placed]) -> Iterator[Problem]:
                 yield path, f"{wanted!r} is not a task of this plan; {closest(wanted, first, 'the tasks are')}"
 
 
-def _named(one: Placed) -> Iterator[tuple[str, FieldPath]]:
+def _named(one: PlacedTask) -> Iterator[tuple[str, FieldPath]]:
     """The tasks that it names as those it waits for, and where."""
     for place, wanted in enumerate(one.task.depends_on):
         yield wanted, (*one.path, "depends_on", place)
@@ -39,7 +39,7 @@ def _named(one: Placed) -> Iterator[tuple[str, FieldPath]]:
         yield one.task.when.task, (*one.path, "when", "task")
 
 
-def agent_problems(placed: Sequence[Placed], agents: Mapping[str, object]) -> Iterator[Problem]:
+def agent_problems(placed: Sequence[PlacedTask], agents: Mapping[str, object]) -> Iterator[Problem]:
     for one in placed:
         if not one.task.agent and (one.parent is None or one.parent.task.agent):  # told once, where it is missing
             yield (*one.path, "agent"), "missing; give the name of one of the agents"
@@ -52,7 +52,7 @@ def agent_problems(placed: Sequence[Placed], agents: Mapping[str, object]) -> It
                 yield path, f"{name!r} is not an agent of this plan; {closest(name, agents, 'the agents are')}"
 
 
-def need_problems(placed: Sequence[Placed], workers: Mapping[str, WorkerConfig]) -> Iterator[Problem]:
+def need_problems(placed: Sequence[PlacedTask], workers: Mapping[str, WorkerConfig]) -> Iterator[Problem]:
     """What no worker can do. Where no workers are named there is one that can do everything."""
     if not workers:
         return
@@ -66,7 +66,7 @@ def need_problems(placed: Sequence[Placed], workers: Mapping[str, WorkerConfig])
             yield (*one.path, "capabilities"), f"no worker has all of {needs}; give them to one, or split the task"
 
 
-def _missing(one: Placed, roles: set[str], capabilities: set[str]) -> Iterator[Problem]:
+def _missing(one: PlacedTask, roles: set[str], capabilities: set[str]) -> Iterator[Problem]:
     role = one.task.role
     if role is not None and role not in roles:
         yield (*one.path, "role"), f"no worker has the role {role!r}; {closest(role, sorted(roles), 'the roles are')}"
@@ -77,7 +77,7 @@ def _missing(one: Placed, roles: set[str], capabilities: set[str]) -> Iterator[P
 
 
 # ------------------------------------------------------------------------------------------------------- circles
-def circle_problems(placed: Sequence[Placed]) -> Iterator[Problem]:
+def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
     """Tasks that would wait for each other for ever, by whatever they wait."""
     needs = {one.task.id: _waits_for(one) for one in placed}
     circle = _cycle({name: tuple(waits) for name, waits in needs.items()})
@@ -88,10 +88,10 @@ def circle_problems(placed: Sequence[Placed]) -> Iterator[Problem]:
         yield path, f"goes round in a circle: {told}; remove one of these dependencies"
 
 
-def _waits_for(one: Placed) -> Mapping[str, FieldPath]:
+def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:
     """The tasks that must have ended before it does, and where that is said: its own, its subtasks, its parents'."""
     waits: dict[str, FieldPath] = {}
-    above: Placed | None = one
+    above: PlacedTask | None = one
     while above is not None:
         for wanted, path in _named(above):
             waits.setdefault(wanted, path[:-1])

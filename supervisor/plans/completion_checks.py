@@ -18,7 +18,7 @@ import msgspec
 from supervisor.ports.shortages import shortage_of
 from supervisor.runtime.availability import outlast_shortage
 
-__all__ = ["READ_MAX", "Signal", "ask_again", "missing"]
+__all__ = ["READ_MAX", "CompletionCheck", "ask_again", "missing"]
 
 READ_MAX = 8 * 1024 * 1024
 """Bytes of a file that are looked through, the first ones."""
@@ -26,7 +26,7 @@ GLOB_MAX = 10_000
 """Files that one pattern may find before the search ends."""
 
 
-class Signal(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One signal. *kind* is ``glob_exists`` (*path* is a pattern), ``file_contains`` (*path* holds *text*) or
     ``answer_contains`` (the agent's last answer holds *text*)."""
 
@@ -35,7 +35,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-async def missing(signals: Sequence[Signal], directory: str, answer: str) -> str:
+async def missing(signals: Sequence[CompletionCheck], directory: str, answer: str) -> str:
     """What is not there, in words; ``""`` where everything is.
 
     Args:
@@ -54,15 +54,15 @@ def ask_again(prompt: str, absent: str) -> str:
     return f"{prompt}\n\nYou said that this was done, but {absent}. Finish it." if absent else prompt
 
 
-def _unsaid(signal: Signal, answer: str) -> bool:
+def _unsaid(signal: CompletionCheck, answer: str) -> bool:
     return signal.kind == "answer_contains" and signal.text not in answer
 
 
-def _absent(signals: Sequence[Signal], directory: Path) -> list[str]:
+def _absent(signals: Sequence[CompletionCheck], directory: Path) -> list[str]:
     return [words for one in signals if (words := _looked_for(one, directory))]
 
 
-def _looked_for(signal: Signal, directory: Path) -> str:
+def _looked_for(signal: CompletionCheck, directory: Path) -> str:
     try:
         place = directory.resolve()
         if signal.kind == "glob_exists":

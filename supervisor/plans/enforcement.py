@@ -14,7 +14,7 @@ import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from supervisor.agent_catalogue import Known, UnknownAgent, Way, catalogue, known
+from supervisor.agent_catalogue import AgentVariant, KnownAgent, UnknownAgent, catalogue, known_agent
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
@@ -65,8 +65,8 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
     if not needs_asking(permissions):
         return
     said, words = _shown(permissions), _words(program.command)
-    agent, way = _of_catalogue(program, words)
-    if why := _why_silent(program, agent, way):
+    agent, variant = _of_catalogue(program, words)
+    if why := _why_silent(program, agent, variant):
         cannot = f"{said} cannot work: {why}; take an agent that asks (`supervisor agents` lists some)"
         yield ("permissions",), f"{cannot}, or remove `permissions` and use the agent's own sandbox, {_FIX}"
         return
@@ -75,23 +75,27 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
         yield ("command",), f"{flag!r} has it act unasked, and its permissions are {said}; remove the flag, {_FIX}"
     # A mode of that name may mean something else to an agent that is in no catalogue.
     if agent is not None and program.mode.lower() in {mode.lower() for one in agents for mode in one.never_ask_modes}:
-        instead = f"say mode: {way.asking.mode}" if way and way.asking and way.asking.mode else "take another mode"
+        instead = (
+            f"say mode: {variant.asking.mode}"
+            if variant and variant.asking and variant.asking.mode
+            else "take another mode"
+        )
         yield ("mode",), f"{program.mode!r} has it act unasked, and its permissions are {said}; {instead}, {_FIX}"
 
 
-def _why_silent(program: Program, agent: Known | None, way: Way | None) -> str:
+def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVariant | None) -> str:
     """Why the agent never asks; ``""`` where it does, or nobody can tell."""
     if (why := _SILENT.get(program.adapter)) is not None:
         return why
-    if agent is None or way is None:
+    if agent is None or variant is None:
         return ""
-    if way.asks is False:
+    if variant.asks is False:
         return f"{agent.title} does it all unasked"
-    if way.asking is not None and not (way.asking.env.keys() <= program.env.keys()):
-        missing = ", ".join(one for one in way.asking.env if one not in program.env)
+    if variant.asking is not None and not (variant.asking.env.keys() <= program.env.keys()):
+        missing = ", ".join(one for one in variant.asking.env if one not in program.env)
         return f"{agent.title} asks only with the variable {missing}, which known: {agent.name} gives it"
-    if way.asking is not None and way.asking.mode and not program.mode:
-        return f"{agent.title} asks only in its mode {way.asking.mode!r}, in which known: {agent.name} starts it"
+    if variant.asking is not None and variant.asking.mode and not program.mode:
+        return f"{agent.title} asks only in its mode {variant.asking.mode!r}, in which known: {agent.name} starts it"
     return ""
 
 
@@ -102,20 +106,20 @@ def _shown(permissions: PermissionsConfig) -> str:
     return f"rules that say {' and '.join(thens)}"
 
 
-def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[Known | None, Way | None]:
+def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[KnownAgent | None, AgentVariant | None]:
     """The agent of the catalogue that it is, by its name there or by its program, and the way to have it."""
     try:
-        found = known(program.known) if program.known is not None else None
+        found = known_agent(program.known) if program.known is not None else None
     except UnknownAgent:
         found = None
     for agent in [found] if found is not None else catalogue().values():
         names = {agent.install.package} if agent.install is not None else set()
-        for way in agent.ways:
+        for variant in agent.ways:
             is_it = found is not None or bool(
-                {*words[:1], *map(posixpath.basename, words[:1])} & {*names, way.command[0]}
+                {*words[:1], *map(posixpath.basename, words[:1])} & {*names, variant.command[0]}
             )
-            if way.adapter == program.adapter and is_it:
-                return agent, way
+            if variant.adapter == program.adapter and is_it:
+                return agent, variant
     return None, None
 
 
@@ -133,7 +137,7 @@ def _without_version(package: str) -> str:
     return name if at and name and version else package
 
 
-def _flag_in(words: Sequence[str], agents: Collection[Known], *, is_known: bool) -> str:
+def _flag_in(words: Sequence[str], agents: Collection[KnownAgent], *, is_known: bool) -> str:
     """The flag among *words* by which one of *agents* never asks. A short one means that to its own agent only."""
     said = _split(words)
     for flag in dict.fromkeys(flag for agent in agents for flag in agent.never_ask_flags):

@@ -28,13 +28,13 @@ __all__ = [
     "Name",
     "OwnedPath",
     "Percentage",
-    "Plugged",
+    "PluginNames",
     "Seconds",
     "Share",
     "Text",
     "Whole",
     "closest",
-    "plugged",
+    "plugin_name",
 ]
 
 _PATTERN: Final = frozenset("*?")
@@ -102,21 +102,21 @@ def closest(word: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names) or 'none'}"
 
 
-Plugged = Callable[[], Mapping[str, Sequence[str]]]
+PluginNames = Callable[[], Mapping[str, Sequence[str]]]
 """The names that plug-ins add, by what they are names of: ``adapters``, ``verifiers``, ``plugins`` (their own).
 Called only if one is needed."""
 
 
-def plugged(what: str, ours: Sequence[str] = ()) -> AfterValidator:
+def plugin_name(what: str, ours: Sequence[str] = ()) -> AfterValidator:
     """A name that is one of *ours*, or one of the plug-ins' where those are known: while a plan is read from a file.
     What is neither is refused; the message lists those there are."""
-    return AfterValidator(partial(_plugged, what=what, ours=ours))
+    return AfterValidator(partial(_check_plugin_name, what=what, ours=ours))
 
 
-def _plugged(name: str, info: ValidationInfo, *, what: str, ours: Sequence[str]) -> str:
+def _check_plugin_name(name: str, info: ValidationInfo, *, what: str, ours: Sequence[str]) -> str:
     if name in ours or info.context is None:
         return name
-    more: Plugged = info.context
+    more: PluginNames = info.context
     there = [*ours, *more()[what]]
     if name not in there:
         near = get_close_matches(name, there, n=1)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
 
 __all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]
 
-_RUN: Final = RunData()
-_SAVED: Final = (Run.COMPLETED, Run.FAILED, Run.TIMEOUT, Run.CIRCUIT_OPEN, Run.CANCELLED)
+_RUN: Final = TaskRunData()
+_SAVED: Final = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.CANCELLED)
 """The states of a run in which an attempt has ended: there is something to save."""
 
 
@@ -35,7 +35,7 @@ class CheckpointConfig(Model):
     """In which states what a task has so far is saved, so that it can be gone on with."""
 
     enabled: Flag = True
-    save_on_states: tuple[Run, ...] = (Run.COMPLETED, Run.FAILED, Run.CIRCUIT_OPEN)
+    save_on_states: tuple[TaskRun, ...] = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)
 
     def problems(self) -> Iterator[Problem]:
         for number, state in enumerate(self.save_on_states):
@@ -64,10 +64,10 @@ class TaskLifecycle(Model):
             words = f"{self.base_retry_delay:g} is more than max_retry_delay, {self.max_retry_delay:g}; lower it"
             yield ("base_retry_delay",), words
 
-    def value(self) -> RunData:
+    def value(self) -> TaskRunData:
         """The limits of a run. Without a circuit breaker no repeated error ends it early, and nothing probes it."""
         circuit = self.circuit_breaker
-        return RunData(
+        return TaskRunData(
             max_attempts=self.max_attempts,
             base_delay_s=self.base_retry_delay,
             max_delay_s=self.max_retry_delay,

@@ -15,20 +15,19 @@ from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.agent_catalogue import BadData, known, read_data
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import BadData, LineMapping, known_agent, read_data
 from supervisor.plans.agents import AgentConfig
 from supervisor.plans.error_texts import Problem, complaints
-from supervisor.plans.fields import Plugged, closest
+from supervisor.plans.fields import PluginNames, closest
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
 from supervisor.plans.tasks import every_task
 from supervisor.ports.path_safety import outside
 
-__all__ = ["PluggedFor", "load_plan", "model_at"]
+__all__ = ["PluginNamesFor", "load_plan", "model_at"]
 
 
-PluggedFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
+PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
 """The names that plug-ins add, given those that the plan chooses (``None``: all that are installed)."""
 
 
@@ -36,7 +35,9 @@ def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
     return {"adapters": (), "verifiers": (), "plugins": ()}
 
 
-def load_plan(path: Path, plugged_for: PluggedFor = _none, instead: Mapping[str, str] = MappingProxyType({})) -> Plan:
+def load_plan(
+    path: Path, plugin_names_for: PluginNamesFor = _none, instead: Mapping[str, str] = MappingProxyType({})
+) -> Plan:
     """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
 
     Args:
@@ -52,7 +53,7 @@ def load_plan(path: Path, plugged_for: PluggedFor = _none, instead: Mapping[str,
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
     _replace(source.data, instead, path)
     try:
-        plan = Plan.model_validate(source.data, context=_once(plugged_for, source.data.get("plugins")))
+        plan = Plan.model_validate(source.data, context=_once(plugin_names_for, source.data.get("plugins")))
     except ValidationError as error:
         raise source.bad(complaints(error, source, model_at)) from None
     return _located(plan, source, path.resolve().parent)
@@ -79,10 +80,10 @@ def _replace(data: dict[str, Any], instead: Mapping[str, str], path: Path) -> No
         agents[name] = {**kept, "known": known_as, **({"adapter": adapter} if adapter else {})}
 
 
-def _once(plugged_for: PluggedFor, chosen: object) -> Plugged:
+def _once(plugin_names_for: PluginNamesFor, chosen: object) -> PluginNames:
     """Ask once, for the plug-ins that the plan chooses; a choice that is none is told of by its own field."""
     names = [one for one in chosen if isinstance(one, str)] if isinstance(chosen, list) else None
-    return cache(lambda: plugged_for(names))
+    return cache(lambda: plugin_names_for(names))
 
 
 def model_at(path: FieldPath) -> type[BaseModel] | None:
@@ -162,7 +163,7 @@ def _program_problems(agent: AgentConfig, base: Path) -> Iterator[str]:
 
 
 def _how_to_install(agent: AgentConfig) -> str:
-    install = known(agent.known).install if agent.known is not None else None
+    install = known_agent(agent.known).install if agent.known is not None else None
     if install is None:
         return "install it or give its full path"
     return f"install it (`{install.command}`) or give its full path"

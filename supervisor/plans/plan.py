@@ -17,7 +17,7 @@ from supervisor.plans.fields import Flag, Name, closest
 from supervisor.plans.lifecycle import RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.settings import Settings
-from supervisor.plans.tasks import AcceptanceConfig, Placed, TaskConfig, every_task
+from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig
 
 __all__ = ["Plan"]
@@ -50,7 +50,7 @@ class Plan(Settings):
         yield from list(_problems(self, placed)) or circle_problems(placed)
 
 
-def _problems(plan: Plan, placed: list[Placed]) -> Iterator[Problem]:
+def _problems(plan: Plan, placed: list[PlacedTask]) -> Iterator[Problem]:
     yield from task_problems(placed)
     yield from agent_problems(placed, plan.agents)
     yield from need_problems(placed, plan.workers)

@@ -12,16 +12,16 @@ import msgspec
 from pydantic import Field, Strict
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import AbortPolicy, Ladder
+from supervisor.lifecycles.types import AbortPolicy, StageBudgets
 from supervisor.plans.access import AccessConfig
-from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugged
+from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugin_name
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
 from supervisor.ports import Retention
 from supervisor.sessions.session_monitor import MonitorSettings
 
 __all__ = ["LadderConfig", "LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings"]
 
-_LADDER, _LIMITS = Ladder(), SessionLimits()
+_LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
 class LadderConfig(Model):
@@ -32,8 +32,8 @@ class LadderConfig(Model):
     terminate_s: Seconds = _LADDER.terminate_s
     kill_s: Seconds = _LADDER.kill_s
 
-    def value(self) -> Ladder:
-        return msgspec.convert(self.model_dump(), Ladder)
+    def value(self) -> StageBudgets:
+        return msgspec.convert(self.model_dump(), StageBudgets)
 
 
 class PolicyConfig(Model):
@@ -113,7 +113,7 @@ class Settings(Model):
     retention: RetentionConfig = RetentionConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     access: AccessConfig | None = None
-    plugins: tuple[Annotated[Name, plugged("plugins")], ...] | None = None
+    plugins: tuple[Annotated[Name, plugin_name("plugins")], ...] | None = None
     session_budget: BudgetConfig = BudgetConfig()
     turn_budget: BudgetConfig = BudgetConfig()
     hand_back: HandBackConfig = HandBackConfig()
@@ -123,7 +123,7 @@ class Settings(Model):
     pid_namespaces: Flag = False
 
     @property
-    def oversight(self) -> MonitorSettings:
+    def monitor_settings(self) -> MonitorSettings:
         """What is watched of each session, and against which bounds."""
         return MonitorSettings(
             loops=self.loops.value(),

@@ -68,7 +68,7 @@ def with_subtasks(plan: Plan, splits: Mapping[str, Sequence[TaskConfig]]) -> Pla
     try:
         return Plan.model_validate({**dict(plan), "tasks": tasks})
     except ValidationError as error:
-        raise BadPlan("\n".join(_told(error))) from None
+        raise BadPlan("\n".join(_problem_lines(error))) from None
 
 
 def _split(task: TaskConfig, splits: Mapping[str, Sequence[TaskConfig]]) -> TaskConfig:
@@ -83,7 +83,7 @@ def _for_agent(task: TaskConfig, agent: str) -> TaskConfig:
     return task.model_copy(update={"agent": agent, "subtasks": inner})
 
 
-def _told(error: ValidationError) -> Iterable[str]:
+def _problem_lines(error: ValidationError) -> Iterable[str]:
     for one in error.errors(include_url=False):
         cause = one.get("ctx", {}).get("error")
         assert isinstance(cause, Problems), "the tasks were checked one by one; only what hangs together is left"

@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from supervisor.plans.tasks import TaskConfig
 
-__all__ = ["Answer", "Verb", "WorkControl"]
+__all__ = ["CommandResult", "Verb", "WorkControl"]
 
 
 class Verb(StrEnum):
@@ -32,7 +32,7 @@ class Verb(StrEnum):
     UNBLOCK = "unblock"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a command did: the task that it was about, the state that this came to, and the record of the command.
 
     *subtasks* are what a task was split into. *repeated*: it was given before, with this id; nothing was done now.
@@ -64,27 +64,27 @@ class WorkControl(Protocol):
         """The tasks that wait to be approved before anything is done for them."""
         ...
 
-    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         """Let a planned task be worked on, or the result of a task be merged."""
         ...
 
-    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> Answer:
+    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         """Let a planned task never be worked on, or refuse the result of a task."""
         ...
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         """Close the circuit of a task's run and let it be tried afresh, its attempts zeroed."""
         ...
 
-    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         """Take a task that is worked on from whoever works on it, for somebody else."""
         ...
 
-    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         """Take a task that nobody has begun to work on from whoever claimed it."""
         ...
 
-    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         """Let a task be worked on no more, nor ever again."""
         ...
 
@@ -96,16 +96,16 @@ class WorkControl(Protocol):
         by: str,
         reason: str = "",
         command_id: str | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         """Have *subtasks* worked on, and the task be completed when they are."""
         ...
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         """Take a task from whoever works on it until *on* is there: other tasks of the plan, or what a person knows."""
         ...
 
-    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         """Let a task be worked on that was blocked: what it waited for is there, whatever that was."""
         ...

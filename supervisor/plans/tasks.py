@@ -24,13 +24,13 @@ from supervisor.plans.fields import (
     Seconds,
     Text,
     Whole,
-    plugged,
+    plugin_name,
 )
 from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 
-__all__ = ["SUBTASK_LEVELS_MAX", "AcceptanceConfig", "ConditionConfig", "Placed", "TaskConfig", "every_task"]
+__all__ = ["SUBTASK_LEVELS_MAX", "AcceptanceConfig", "ConditionConfig", "PlacedTask", "TaskConfig", "every_task"]
 
 SUBTASK_LEVELS_MAX = 8
 """How deep subtasks of subtasks may go."""
@@ -45,7 +45,7 @@ class AcceptanceConfig(Model):
     unit_tests: tuple[Text, ...] | None = None
     lint: tuple[Text, ...] | None = None
     command: tuple[Text, ...] | None = None
-    verifier: Annotated[Text, plugged("verifiers")] | None = None
+    verifier: Annotated[Text, plugin_name("verifiers")] | None = None
     options: Mapping[str, Any] = Field(default={}, validation_alias="with")
     timeout_s: Seconds | None = None
 
@@ -171,19 +171,19 @@ def _fallback_problems(task: TaskConfig) -> Iterator[Problem]:
             yield ("fallback_agents", place), f"{name!r} will have had its turn by then; name another, or remove it"
 
 
-class Placed:
+class PlacedTask:
     """A task of a plan, where it stands there, and the task that it is a subtask of."""
 
-    def __init__(self, path: FieldPath, task: TaskConfig, parent: Placed | None) -> None:
+    def __init__(self, path: FieldPath, task: TaskConfig, parent: PlacedTask | None) -> None:
         self.path, self.task, self.parent = path, task, parent
         self.level: int = 0 if parent is None else parent.level + 1
 
 
-def every_task(tasks: Sequence[TaskConfig]) -> Iterator[Placed]:
+def every_task(tasks: Sequence[TaskConfig]) -> Iterator[PlacedTask]:
     """All *tasks* and their subtasks, in the order of the file, each before its own subtasks."""
-    pending = [Placed(("tasks", number), task, None) for number, task in reversed(list(enumerate(tasks)))]
+    pending = [PlacedTask(("tasks", number), task, None) for number, task in reversed(list(enumerate(tasks)))]
     while pending:
         one = pending.pop()
         yield one
         inner = list(enumerate(one.task.subtasks))
-        pending += [Placed((*one.path, "subtasks", number), task, one) for number, task in reversed(inner)]
+        pending += [PlacedTask((*one.path, "subtasks", number), task, one) for number, task in reversed(inner)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from supervisor.plans.completion_checks import Signal
+from supervisor.plans.completion_checks import CompletionCheck
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Duration, InnerPath, Model, Text
 
@@ -32,11 +32,11 @@ class CompletionConfig(Model):
             say = "missing; give what the file must contain" if not self.text else "is for file_contains; remove it"
             yield ("text",), say
 
-    def value(self) -> Signal:
+    def value(self) -> CompletionCheck:
         if self.answer_contains is not None:
-            return Signal(kind="answer_contains", text=self.answer_contains)
+            return CompletionCheck(kind="answer_contains", text=self.answer_contains)
         kind = "glob_exists" if self.glob_exists is not None else "file_contains"
-        return Signal(kind=kind, path=self.glob_exists or self.file_contains or "", text=self.text)
+        return CompletionCheck(kind=kind, path=self.glob_exists or self.file_contains or "", text=self.text)
 
 
 class ReviewConfig(Model):

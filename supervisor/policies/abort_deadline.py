@@ -1,14 +1,14 @@
 """Deadlines of an abort: when each stage of the escalation is over, from the request to the kill.
 
-The deadline of an abort plan is that of its last kill. For example, of the default ladder (``Ladder``: a request, a
-cancel, a terminate and a kill with a budget each) the kill is over 18 s after the abort.
+The deadline of an abort plan is the end of its last kill stage. With the default ``StageBudgets`` (a budget each for
+request, cancel, terminate and kill) the kill is over 18 s after the abort.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from supervisor.lifecycles.types import Ladder
+from supervisor.lifecycles.types import StageBudgets
 
 __all__ = ["StageDeadlines", "stage_deadlines"]
 
@@ -22,7 +22,7 @@ class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kill_s: float
 
 
-def stage_deadlines(ladder: Ladder, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
+def stage_deadlines(ladder: StageBudgets, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
     """When each rung is over, in seconds from now. Within less time than the ladder takes, the gentlest rungs give
     way first."""
     request_s = 0.0 if now else ladder.request_s

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import Stage
+from supervisor.lifecycles.types import TerminationStage
 
-__all__ = ["CAUSES_MAX", "AbortState", "Joined", "LaterCause", "merged", "same_abort"]
+__all__ = ["CAUSES_MAX", "AbortState", "LaterCause", "MergeOutcome", "merge_request", "same_abort"]
 
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is a record."""
 
-_RANKS = {rung: rank for rank, rung in enumerate(Stage)}
+_RANKS = {rung: rank for rank, rung in enumerate(TerminationStage)}
 
 
-class Joined(StrEnum):
+class MergeOutcome(StrEnum):
     """What a request did to the end that it asked for: it began it, made it harder or sooner, or only joined it."""
 
     BEGAN = "began"
@@ -42,7 +42,7 @@ class AbortState(msgspec.Struct, frozen=True, kw_only=True):
 
     abort_id: str | None
     reason: str
-    severity: Stage
+    severity: TerminationStage
     deadline: float
     abort_reason: str | None = None
     later: tuple[LaterCause, ...] = ()
@@ -50,13 +50,13 @@ class AbortState(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Merged(NamedTuple):
     state: AbortState
-    joined: Joined
+    joined: MergeOutcome
 
 
-def merged(state: AbortState | None, asked: AbortState) -> _Merged:
+def merge_request(state: AbortState | None, asked: AbortState) -> _Merged:
     """One more request, and what it did."""
     if state is None:
-        return _Merged(asked, Joined.BEGAN)
+        return _Merged(asked, MergeOutcome.BEGAN)
     later = state.later
     if not same_abort(state, asked.abort_id) and len(later) < CAUSES_MAX:
         later = (*later, LaterCause(abort_id=asked.abort_id, reason=asked.reason))
@@ -64,7 +64,7 @@ def merged(state: AbortState | None, asked: AbortState) -> _Merged:
     deadline = min(state.deadline, asked.deadline)
     raised = severity is not state.severity or deadline < state.deadline
     changed = msgspec.structs.replace(state, severity=severity, deadline=deadline, later=later)
-    return _Merged(changed, Joined.RAISED if raised else Joined.JOINED)
+    return _Merged(changed, MergeOutcome.RAISED if raised else MergeOutcome.JOINED)
 
 
 def same_abort(state: AbortState, abort_id: str | None) -> bool:

@@ -16,21 +16,21 @@ import msgspec
 from msgspec.structs import replace
 
 __all__ = [
-    "NEEDED",
     "RIGHTS",
+    "SUCCESSES_NEEDED",
     "AccessPolicy",
     "Level",
     "Rights",
     "TrustScore",
+    "after_success",
+    "after_violation",
     "call_refusal",
     "claim_refusal",
+    "decode_scores",
+    "encode_scores",
     "file_refusal",
-    "narrowed",
-    "recalled",
-    "succeeded",
-    "told",
+    "intersect_rights",
     "transition_refusal",
-    "violated",
 ]
 
 
@@ -45,7 +45,7 @@ class Level(StrEnum):
 
 _ORDER: Final = tuple(Level)
 
-NEEDED: Final[Mapping[Level, int]] = MappingProxyType(
+SUCCESSES_NEEDED: Final[Mapping[Level, int]] = MappingProxyType(
     {Level.UNTRUSTED: 0, Level.PROBATIONARY: 1, Level.TRUSTED: 3, Level.ELEVATED: 10}
 )
 """Successes that a level needs (rule 22)."""
@@ -107,29 +107,29 @@ def _open(standing: TrustScore, at: float, decay_s: float) -> tuple[float, ...]:
     return tuple(one for one in standing.violations if at - one < decay_s)
 
 
-def succeeded(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
+def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
     """After a task that was closed: at most one level up."""
     after = replace(standing, successes=standing.successes + 1, violations=_open(standing, at, decay_s))
     place = _ORDER.index(after.level)
-    if after.violations or place + 1 == len(_ORDER) or after.successes < NEEDED[_ORDER[place + 1]]:
+    if after.violations or place + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[place + 1]]:
         return after
     return replace(after, level=_ORDER[place + 1])
 
 
-def violated(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
+def after_violation(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
     """After it did what it may not: a level down."""
     level = _ORDER[max(0, _ORDER.index(standing.level) - 1)]
     return replace(standing, level=level, violations=(*_open(standing, at, decay_s), at))
 
 
-def told(standings: Mapping[str, TrustScore]) -> dict[str, Any]:
+def encode_scores(standings: Mapping[str, TrustScore]) -> dict[str, Any]:
     """Everybody's record as a fact keeps it."""
     fact: dict[str, Any] = msgspec.to_builtins(standings)
     return fact
 
 
-def recalled(fact: Mapping[str, Any]) -> dict[str, TrustScore]:
-    """What :func:`told` kept.
+def decode_scores(fact: Mapping[str, Any]) -> dict[str, TrustScore]:
+    """What :func:`encode_scores` kept.
 
     Raises:
         msgspec.ValidationError: it is no such fact.
@@ -185,7 +185,7 @@ def _few(files: Sequence[str]) -> str:
     return ", ".join(files[:3]) + more
 
 
-def narrowed(above: Rights | None, own: Rights | None) -> Rights | None:
+def intersect_rights(above: Rights | None, own: Rights | None) -> Rights | None:
     """What holds of a session below another one: no more than either has. ``None``: nobody is judged."""
     if above is None or own is None:
         return own if above is None else above

@@ -22,11 +22,11 @@ __all__ = [
     "WHOLE",
     "Amounts",
     "Budget",
-    "Lease",
-    "Scope",
-    "Spent",
+    "BudgetLease",
+    "BudgetScope",
+    "SpentBudget",
     "hand_back_budget",
-    "narrowed",
+    "narrow_budget",
 ]
 
 MEASURES: Final = ("tokens", "cost_usd", "turns", "tool_calls", "wall_s")
@@ -132,14 +132,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {name: limit for name in MEASURES if (limit := getattr(self, name)) is not None}
 
 
-def narrowed(own: Budget, above: Budget) -> tuple[Budget, tuple[str, ...]]:
+def narrow_budget(own: Budget, above: Budget) -> tuple[Budget, tuple[str, ...]]:
     """What *own* comes to below *above*, and the measures in which it asked for more than that."""
     wide = tuple(name for name, limit in own.limits.items() if limit > above.limits.get(name, limit))
     least = {name: min(own.limits.get(name, limit), limit) for name, limit in above.limits.items()}
     return Budget(**{**own.limits, **least}), wide  # type: ignore[arg-type]  # measures are its fields
 
 
-class Spent(NamedTuple):
+class SpentBudget(NamedTuple):
     """Which budget is spent: whose, in which measure, its limit, what was used, and what is leased to others."""
 
     whose: str
@@ -159,12 +159,12 @@ def _number(amount: float) -> str:
     return f"{round(amount, 6):g}" if isinstance(amount, float) else str(amount)
 
 
-class Scope:
+class BudgetScope:
     """What may be used in one place, and below it. *title* is what people call it."""
 
     __slots__ = ("id", "leased", "limits", "parent", "title", "used")
 
-    def __init__(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> None:
+    def __init__(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> None:
         self.id = scope_id
         self.title = title
         self.parent = parent
@@ -179,9 +179,9 @@ class Scope:
         self.leased = {measure: self.leased.get(measure, 0.0) for measure in self.limits}
 
     @property
-    def chain(self) -> Iterator[Scope]:
+    def chain(self) -> Iterator[BudgetScope]:
         """Itself, and every scope above it."""
-        scope: Scope | None = self
+        scope: BudgetScope | None = self
         while scope is not None:
             yield scope
             scope = scope.parent
@@ -195,7 +195,7 @@ class Scope:
         """What nobody has used or leased, by its own limit."""
         return self.limits[measure] - float(getattr(self.used, measure)) - self.leased[measure]
 
-    def narrowest(self, measure: str) -> Scope:
+    def narrowest(self, measure: str) -> BudgetScope:
         """The scope of the chain that has the least left."""
         return min((one for one in self.chain if measure in one.limits), key=lambda one: one.own_left(measure))
 
@@ -206,11 +206,11 @@ class Scope:
         left = self.narrowest(measure).own_left(measure)
         return left if left > _LEAST else 0.0
 
-    def spent(self, measure: str) -> Spent:
+    def spent(self, measure: str) -> SpentBudget:
         """Who is to blame that nothing is left."""
         scope = self.narrowest(measure)
         used = getattr(scope.used, measure)
-        return Spent(scope.title, measure, scope.limits[measure], used, scope.leased[measure])
+        return SpentBudget(scope.title, measure, scope.limits[measure], used, scope.leased[measure])
 
     def count(self, amounts: Amounts) -> None:
         """So much was used here."""
@@ -227,10 +227,10 @@ class Scope:
         return [{"id": one.id, "title": one.title, "limits": one.limits, "used": one.used.told} for one in self.chain]
 
 
-class Lease:
+class BudgetLease:
     """A part of what a chain of scopes has left, for whoever works: it can be used without asking again."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: BudgetScope) -> None:
         self.scope = scope
         self._measures = tuple(scope.measures)
         self._held: dict[str, float] = dict.fromkeys(self._measures, 0.0)
@@ -239,12 +239,12 @@ class Lease:
         """What may be used without asking; unbounded measures have no bound."""
         return self._held.get(measure, float("inf"))
 
-    def lacking(self) -> Spent | None:
+    def lacking(self) -> SpentBudget | None:
         """Take a part of all that a turn needs to begin and does not hold; what has nothing left of it."""
         lacks = (self.lack(measure) for measure in self._measures if measure != "tool_calls")
         return next((spent for spent in lacks if spent is not None), None)
 
-    def lack(self, measure: str) -> Spent | None:
+    def lack(self, measure: str) -> SpentBudget | None:
         """Take a part of that measure, unless some is held; who is to blame if nothing is left."""
         lacks = measure in self._held and self._held[measure] <= _LEAST and self.scope.left(measure) is not None
         return self.scope.spent(measure) if lacks and not self._take(measure) else None
@@ -265,10 +265,10 @@ class Lease:
             if measure in scope.leased:
                 scope.leased[measure] = max(scope.leased[measure] + amount, 0.0)  # its limits may be new
 
-    def use(self, amounts: Amounts) -> Spent | None:
+    def use(self, amounts: Amounts) -> SpentBudget | None:
         """So much was used; which budget is spent by it, if one is: nothing more is to be used then."""
         self.scope.count(amounts)
-        spent: Spent | None = None
+        spent: SpentBudget | None = None
         for measure in self._measures:
             used = float(getattr(amounts, measure))
             if used <= 0:
@@ -284,7 +284,7 @@ class Lease:
             self._lease(measure, -self._held[measure])
 
 
-def hand_back_budget(given: Budget, spent: Scope) -> Budget:
+def hand_back_budget(given: Budget, spent: BudgetScope) -> Budget:
     """What a turn may use that hands back what it has: *given*, and of tokens and money, where *given* does not say, a
     tenth of the narrowest limit."""
     tenths: dict[str, float] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["NOWHERE", "Reach"]
+__all__ = ["NOWHERE", "CallerReach"]
 
 
-class Reach(NamedTuple):
+class CallerReach(NamedTuple):
     """Reach of the agent of a session: its session and those below it, the task that it may split (by its
     name, and its entity's), and the verbs that its plan lets it use."""
 
@@ -16,5 +16,5 @@ class Reach(NamedTuple):
     operates: frozenset[str] = frozenset()
 
 
-NOWHERE: Final = Reach()
+NOWHERE: Final = CallerReach()
 """The reach of a program of no session: a git of ours, say, or an acceptance test."""

@@ -22,8 +22,8 @@ __all__ = [
     "PROBLEMS",
     "SIGNATURE_CHARS_MAX",
     "TABLE",
+    "ErrorRule",
     "Failure",
-    "Row",
     "classify",
     "ends_of",
     "problem_of",
@@ -55,7 +55,7 @@ class Failure(NamedTuple):
     met: bool = False
 
 
-class Row(NamedTuple):
+class ErrorRule(NamedTuple):
     """One row of the table: errors with these ``words`` (a regular expression, in any case) are of that kind;
     ``problem`` is the model's, where it is one."""
 
@@ -68,8 +68,8 @@ class Row(NamedTuple):
 
 def _row(
     category: ErrorCategory, why: str, *words: str, provider: bool = False, problem: ModelProblem | None = None
-) -> Row:
-    return Row(category, provider, why, re.compile("|".join(words), re.IGNORECASE), problem)
+) -> ErrorRule:
+    return ErrorRule(category, provider, why, re.compile("|".join(words), re.IGNORECASE), problem)
 
 
 def _http(codes: str) -> str:
@@ -78,7 +78,7 @@ def _http(codes: str) -> str:
     return rf"{told}|\b(?:{codes})\s+\{{"
 
 
-TABLE: Final[tuple[Row, ...]] = (
+TABLE: Final[tuple[ErrorRule, ...]] = (
     _row(
         PERMANENT,
         "the prompt does not fit into the model's context; it will not the next time either",

@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["ACTOR", "Liveness", "Patience", "Stall", "StallProfile", "Step"]
+__all__ = ["ACTOR", "Liveness", "Stall", "StallAction", "StallProfile", "StallProfileName"]
 
 ACTOR: Final = "liveness"
 """Who ends a session whose agent is not heard of any more."""
 
 
-class Patience(Enum):
+class StallProfileName(Enum):
     """Whose stall profile holds."""
 
     DEFAULT = "default"
@@ -44,12 +44,12 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
     large: StallProfile = StallProfile(wake=5, stop=8, kill=12)
     tests: StallProfile = StallProfile(wake=8, stop=12, kill=16)
 
-    def profile(self, patience: Patience) -> StallProfile:
+    def profile(self, patience: StallProfileName) -> StallProfile:
         found: StallProfile = getattr(self, patience.value)
         return found
 
 
-class Step(Enum):
+class StallAction(Enum):
     """What is to be done about an agent that does not move."""
 
     WAKE = "wake"
@@ -76,7 +76,7 @@ class Stall:
         """Whether something was done about it that has not been made good."""
         return self._taken > 0
 
-    def snapshot(self, moved: bool, profile: StallProfile) -> Step | None:
+    def snapshot(self, moved: bool, profile: StallProfile) -> StallAction | None:
         """What the next snapshot asks for."""
         if moved:
             self.silent = 0
@@ -94,5 +94,5 @@ class Stall:
         return STEPS[due - 1]
 
 
-STEPS: Final = (Step.WAKE, Step.STOP, Step.KILL)
+STEPS: Final = (StallAction.WAKE, StallAction.STOP, StallAction.KILL)
 """Gentlest first."""

@@ -14,7 +14,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = ["DEPTH_MAX", "EDITS", "KNOWN_MAX", "PLAIN_MAX", "LoopLimits", "Loops", "Repeated", "Seen", "digest"]
+__all__ = [
+    "DEPTH_MAX",
+    "EDITS",
+    "KNOWN_MAX",
+    "PLAIN_MAX",
+    "FinishedCall",
+    "LoopDetector",
+    "LoopLimits",
+    "Repeated",
+    "digest",
+]
 
 KNOWN_MAX: Final = 512
 """Observations that are remembered: a circle of more calls than this is not noticed."""
@@ -64,7 +74,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
     same_edit_max: int = 3
 
 
-class Seen(NamedTuple):
+class FinishedCall(NamedTuple):
     """A call that is over: its title and kind, and digests of its arguments and of its result; ``""``: not told."""
 
     title: str
@@ -87,14 +97,14 @@ class Repeated(NamedTuple):
         return f"{what}, {self.title!r}, was made {self.times} times with nothing new in between"
 
 
-class Loops:
+class LoopDetector:
     """Watches the calls of one agent."""
 
     __slots__ = ("_known", "_limits", "_repeats", "_warned")
 
     def __init__(self, limits: LoopLimits) -> None:
         self._limits = limits
-        self._known: dict[Seen, None] = {}
+        self._known: dict[FinishedCall, None] = {}
         self._repeats: dict[tuple[str, str], int] = {}
         self._warned = False
 
@@ -104,7 +114,7 @@ class Loops:
         self._repeats.clear()
         self._warned = False
 
-    def take(self, call: Seen) -> Repeated | None:
+    def take(self, call: FinishedCall) -> Repeated | None:
         """The next call that is over; what is repeated too often, if something is."""
         edit = call.kind in EDITS
         judged = bool(call.asked if edit else call.answered)
@@ -120,7 +130,7 @@ class Loops:
         self._repeats.clear()
         return Repeated(call.title, edit, times, again)
 
-    def _progress(self, call: Seen) -> None:
+    def _progress(self, call: FinishedCall) -> None:
         self._repeats = {(call.title, call.asked): 1}
         self._known[call] = None
         if len(self._known) > KNOWN_MAX:

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.types import ModelFailure, ModelProblem, Verdict
-from supervisor.policies.turn_outcome import blamed_on_model
+from supervisor.policies.turn_outcome import model_failure_verdict
 
-__all__ = ["PERMANENT", "SAID_MAX", "ModelLimits", "ModelRecord", "Ruling"]
+__all__ = ["PERMANENT", "SAID_MAX", "ModelErrorStatus", "ModelLimits", "ModelRecord"]
 
 PERMANENT: Final = (ModelProblem.AUTH, ModelProblem.QUOTA, ModelProblem.NOT_FOUND, ModelProblem.CONTEXT_LENGTH)
 """What another try of the same request meets again."""
@@ -45,7 +45,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float = 60.0
 
 
-class Ruling(NamedTuple):
+class ModelErrorStatus(NamedTuple):
     """What a trouble amounts to: how many there have been in a row, and, where the turn is to end, why."""
 
     in_a_row: int
@@ -90,7 +90,7 @@ class ModelRecord:
         self._last = None
 
     # ------------------------------------------------------------------ what did not
-    def troubled(self, problem: ModelProblem, status: int | None, words: str, now_s: float) -> Ruling:
+    def troubled(self, problem: ModelProblem, status: int | None, words: str, now_s: float) -> ModelErrorStatus:
         """The agent's model failed, and the agent tries again by itself."""
         self.attempts += 1
         self.in_a_row += 1
@@ -102,8 +102,8 @@ class ModelRecord:
         elif most and self.in_a_row > most:
             why = f"the agent's model failed {self.in_a_row} times in a row ({problem}), the most is {most}{said}"
         else:
-            return Ruling(self.in_a_row, self.requested(1, now_s))
-        return Ruling(self.in_a_row, self._verdict(why, problem, status))
+            return ModelErrorStatus(self.in_a_row, self.requested(1, now_s))
+        return ModelErrorStatus(self.in_a_row, self._verdict(why, problem, status))
 
     def requested(self, requests: int, now_s: float) -> Verdict | None:
         """The agent asked its model that often; why its turn is to end, if it is."""
@@ -133,7 +133,7 @@ class ModelRecord:
 
     def _verdict(self, why: str, problem: ModelProblem, status: int | None) -> Verdict:
         failure = ModelFailure(problem=problem, status=status, attempts=self.attempts, final=True)
-        return blamed_on_model(why, failure)
+        return model_failure_verdict(why, failure)
 
     # ------------------------------------------------------------------ how a turn ended
     def failed(self, verdict: Verdict) -> Verdict:

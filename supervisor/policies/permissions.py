@@ -17,16 +17,16 @@ import msgspec
 
 __all__ = [
     "ANSWER_WITHIN_S",
-    "Choice",
     "Decision",
     "OpenPermission",
+    "OptionChoice",
     "PermissionPolicy",
+    "PermissionRequest",
     "PermissionRule",
-    "Wish",
-    "choice_of",
+    "choose_option",
     "covers",
-    "ruling",
-    "service_ruling",
+    "decide_permission",
+    "decide_service",
 ]
 
 ANSWER_WITHIN_S: Final = 300.0
@@ -41,7 +41,7 @@ class Decision(StrEnum):
     ASK = "ask"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent asks for: *kind* in the words of ACP, *tool* its name for the tool, *paths* the files it names."""
 
     title: str
@@ -76,14 +76,14 @@ class PermissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     answer_within_s: float = ANSWER_WITHIN_S
 
 
-class Ruling(NamedTuple):
+class PolicyDecision(NamedTuple):
     """What is decided, and by what."""
 
     decision: Decision
     why: str
 
 
-class Choice(NamedTuple):
+class OptionChoice(NamedTuple):
     """The option that says what was decided; ``None``: the agent offers none that does, and is told *cancelled*."""
 
     option: str | None
@@ -105,29 +105,29 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float
 
 
-def ruling(policy: PermissionPolicy, wish: Wish, directory: str) -> Ruling:
+def decide_permission(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision:
     """What *policy* says of *wish*; relative paths of its rules are meant in *directory*."""
-    return _by_rule(policy, wish, directory) or Ruling(policy.default, f"default: {policy.default}")
+    return _by_rule(policy, wish, directory) or PolicyDecision(policy.default, f"default: {policy.default}")
 
 
-def service_ruling(policy: PermissionPolicy, wish: Wish, directory: str) -> Ruling:
+def decide_service(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision:
     """What *policy* says of what the supervisor is to do for an agent itself: run a command, write a file, read one.
 
     Reading is decided by the rules alone. The default is for what agents ask about, and none asks before it reads: a
     human would be asked about each file.
     """
     if wish.kind == "read":
-        return _by_rule(policy, wish, directory) or Ruling(Decision.ALLOW, "no rule fits")
-    return ruling(policy, wish, directory)
+        return _by_rule(policy, wish, directory) or PolicyDecision(Decision.ALLOW, "no rule fits")
+    return decide_permission(policy, wish, directory)
 
 
-def _by_rule(policy: PermissionPolicy, wish: Wish, directory: str) -> Ruling | None:
+def _by_rule(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision | None:
     """What the first rule that fits says."""
     fitting = (rule for rule in policy.rules if _fits(rule, wish, directory))
-    return next((Ruling(rule.then, rule.words) for rule in fitting), None)
+    return next((PolicyDecision(rule.then, rule.words) for rule in fitting), None)
 
 
-def covers(allowed: Wish, detail: str, wanted: Wish, directory: str) -> bool:
+def covers(allowed: PermissionRequest, detail: str, wanted: PermissionRequest, directory: str) -> bool:
     """Whether who was allowed that, and has shown *detail* for it, need not be asked about *wanted* as well: the same
     command line, or files that were named. What an agent calls its wish is its own word; what it has us do is not."""
     if wanted.kind == "execute":
@@ -139,7 +139,7 @@ def covers(allowed: Wish, detail: str, wanted: Wish, directory: str) -> bool:
     return bool(wanted.paths) and all(_led(directory, path) in named for path in wanted.paths)
 
 
-def _fits(rule: PermissionRule, wish: Wish, directory: str) -> bool:
+def _fits(rule: PermissionRule, wish: PermissionRequest, directory: str) -> bool:
     return (
         (not rule.kinds or wish.kind in rule.kinds)
         and (not rule.title or fnmatchcase(wish.title, rule.title))
@@ -161,7 +161,7 @@ def _led(directory: str, path: str) -> str:
     return led[1:] if led.startswith("//") else led
 
 
-def choice_of(options: Sequence[tuple[str, str]], *, allow: bool, always: bool = False) -> Choice:
+def choose_option(options: Sequence[tuple[str, str]], *, allow: bool, always: bool = False) -> OptionChoice:
     """The option, of (id, kind), that says so.
 
     More is never granted than was decided: ``allow_once`` is not said by ``allow_always``. Less may be: where nothing
@@ -172,5 +172,5 @@ def choice_of(options: Sequence[tuple[str, str]], *, allow: bool, always: bool =
     for wanted in kinds:
         for option, kind in options:
             if kind == wanted:
-                return Choice(option, kind)
-    return Choice(None, None)
+                return OptionChoice(option, kind)
+    return OptionChoice(None, None)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name", "printable", "sound"]
+__all__ = ["TRUSTED_FIELDS", "Redactor", "StreamRedactor", "encodable", "is_secret_name", "printable"]
 
 VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
@@ -72,7 +72,7 @@ _MARKS: Final = (*_BEGINNINGS, "-----BEGIN ")
 """One of these is in whatever has such looks: a text without any, as nearly all are, need not be searched for them."""
 _BEARER_BEGINS: Final = re.compile(r"Bearer \S*\Z")
 """The secret comes after a space."""
-OURS: Final = frozenset(
+TRUSTED_FIELDS: Final = frozenset(
     {
         *(
             "abort_id",
@@ -98,7 +98,7 @@ _SILENT: Final = (int, float, bool, type(None), Enum)
 E = TypeVar("E", bound=msgspec.Struct)
 
 
-def sound(text: str) -> str:
+def encodable(text: str) -> str:
     """*text* as UTF-8 can hold it: half a surrogate pair, as ``os.fsdecode`` makes of a Latin-1 name, is escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
@@ -164,15 +164,15 @@ class Redactor:
         for secret in (value, follows[1] if follows is not None else ""):
             if len(secret) >= VALUE_CHARS_MIN:
                 self._names.setdefault(secret, name)
-                self._names.setdefault(sound(secret), name)  # as somebody may have escaped it before
+                self._names.setdefault(encodable(secret), name)  # as somebody may have escaped it before
 
     def text(self, text: str) -> str:
         """*text* without what must not be kept, and without what no journal can hold."""
         if len(text) >= VALUE_CHARS_MIN:
             for mark in self._marks:
                 if mark in text:
-                    return sound(self._clean(text))
-        return sound(text)
+                    return encodable(self._clean(text))
+        return encodable(text)
 
     def _clean(self, text: str) -> str:
         """*text* with each secret replaced; where two begin at the same place, a known value goes first."""
@@ -274,7 +274,7 @@ def _overlap(text: str, value: str) -> int:
     return next((size for size in range(min(len(value) - 1, len(text)), 0, -1) if text.endswith(value[:size])), 0)
 
 
-class Unbroken:
+class StreamRedactor:
     """A stream of text that comes in pieces, given on so that nothing hides in two of them.
 
     Of a private key nothing is kept: what comes after its first line is dropped, until its last one, or until it is too
@@ -340,7 +340,7 @@ class Unbroken:
 def _fields_of(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields that may hold words of somebody outside, themselves or in what they hold."""
     fields = msgspec.structs.fields(kind)
-    return tuple(one.name for one in fields if one.name not in OURS and not _is_silent(one.type))
+    return tuple(one.name for one in fields if one.name not in TRUSTED_FIELDS and not _is_silent(one.type))
 
 
 def _is_silent(annotation: Any) -> bool:

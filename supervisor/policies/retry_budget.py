@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisor.lifecycles.task import TaskData
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 
 __all__ = ["RETRIES_MIN", "SHARE", "RetryBudget", "retries_spent"]
 
@@ -23,7 +23,7 @@ SHARE: Final = 0.2
 """Retries per task of the workstream."""
 RETRIES_MIN: Final = 10
 """What a workstream has in any case, however small."""
-_GIVEN_UP: Final = frozenset({Run.FAILED, Run.TIMEOUT, Run.CIRCUIT_OPEN, Run.HALF_OPEN})
+_GIVEN_UP: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.HALF_OPEN})
 
 
 class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"the workstream's retry budget is spent ({self.spent} of {self.retries_max} retries)"
 
 
-def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[Run, RunData]]) -> int:
+def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[TaskRun, TaskRunData]]) -> int:
     """How many retries *tasks* and their *runs* have had, as far as their data tell.
 
     Every retry of a task is one, and every charged failure of a run but the one that opened its circuit, and those of
@@ -70,6 +70,6 @@ def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[Run, RunData]]
     return sum(task.retries for task in tasks) + sum(_spent_by(state, data) for state, data in runs)
 
 
-def _spent_by(state: Run, data: RunData) -> int:
+def _spent_by(state: TaskRun, data: TaskRunData) -> int:
     given_up = data.permanent or data.probes > 0 or state in _GIVEN_UP
     return max(0, data.failures - data.probes - given_up)

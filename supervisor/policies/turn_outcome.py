@@ -27,10 +27,10 @@ from supervisor.policies.error_classification import problem_of, spoken_failure
 __all__ = [
     "INTERRUPTED",
     "abort_reason_of",
-    "blamed_on_model",
     "build_prompt",
+    "decide_verdict",
     "describe_status",
-    "judge",
+    "model_failure_verdict",
     "severity_of",
 ]
 
@@ -59,7 +59,7 @@ MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
 may pass is ``retry``, and who asks for a model that is not there has no reason but ``provider_error``."""
 
 
-def blamed_on_model(error: str, model: ModelFailure, status: int | None = None) -> Verdict:
+def model_failure_verdict(error: str, model: ModelFailure, status: int | None = None) -> Verdict:
     """The verdict on a turn that its model made fail; *status* is the agent's exit status, where it has exited."""
     reason = MODEL_REASONS[model.problem]
     if model.status == 413:
@@ -111,7 +111,7 @@ def describe_status(status: int | None) -> str:
         return f"ended by signal {-status}"
 
 
-def judge(
+def decide_verdict(
     stop: str,
     error: str,
     *,
@@ -136,7 +136,7 @@ def judge(
     if problem is None and stop in ("error", "end_turn"):
         problem = problem_of(error, http_status)
     if problem is not None:
-        return blamed_on_model(error, ModelFailure(problem=problem, status=http_status), status)
+        return model_failure_verdict(error, ModelFailure(problem=problem, status=http_status), status)
     if stop == "end_turn" and not error:
         error = f"the turn ended with open tool calls: {', '.join(open_calls)}"
         return Verdict(exit=Exit.ERROR, error=error, abort_reason=AbortReason.UNKNOWN, status=status)

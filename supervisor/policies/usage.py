@@ -16,11 +16,11 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.budgets import Amounts
 
-__all__ = ["TOLD_IN", "USAGE", "UsageBooks"]
+__all__ = ["USAGE", "USAGE_EVENTS", "UsageTotals"]
 
 USAGE: Final = "Usage"
 """The fact that says what a session has used so far, and every scope that it counts in."""
-TOLD_IN: Final = ("Born", USAGE, "claimed")
+USAGE_EVENTS: Final = ("Born", USAGE, "claimed")
 """The records that are read; others change nothing."""
 NOTHING: Final = Amounts()
 _LEFT_OUT: Final = "/~"
@@ -31,7 +31,7 @@ def _unknown(session_id: str) -> None:
     """Nobody knows the parent of that session."""
 
 
-class UsageBooks:
+class UsageTotals:
     """Adds up. Records are taken in their order.
 
     Args:

@@ -13,22 +13,23 @@ import msgspec
 from supervisor.lifecycles.types import CancelMode, ModelProblem
 
 __all__ = [
-    "CallKept",
+    "AgentOptions",
+    "CallNotEnded",
     "ChildAsked",
     "CloseInput",
     "Codec",
     "Compaction",
+    "ConversationNamed",
     "FileAsked",
-    "Heard",
     "Malformed",
     "McpServer",
-    "ModelTrouble",
-    "Named",
+    "ModelErrorReported",
     "Out",
     "PermissionAsked",
     "Ready",
     "Send",
     "Signal",
+    "SteeringAccepted",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -36,7 +37,6 @@ __all__ = [
     "ToolOpened",
     "TurnEnded",
     "Usage",
-    "Wishes",
 ]
 
 
@@ -65,11 +65,11 @@ class Ready(msgspec.Struct, frozen=True):
     steers: bool = False
 
 
-class Heard(msgspec.Struct, frozen=True):
+class SteeringAccepted(msgspec.Struct, frozen=True):
     """The agent works on what it was told within the turn (:meth:`Codec.steer`): on the oldest that it had not yet."""
 
 
-class Named(msgspec.Struct, frozen=True):
+class ConversationNamed(msgspec.Struct, frozen=True):
     """The agent says its own name for the conversation, once that is under way: it can be loaded again by that."""
 
     resume_id: str
@@ -102,7 +102,7 @@ class ToolClosed(msgspec.Struct, frozen=True):
     answered: str = ""
 
 
-class CallKept(msgspec.Struct, frozen=True):
+class CallNotEnded(msgspec.Struct, frozen=True):
     """The agent did not end a call that ``Codec.end_call`` asked it to end; *why* says what stood in the way."""
 
     call_id: str
@@ -176,7 +176,7 @@ class Usage(msgspec.Struct, frozen=True):
     requests: int = 0
 
 
-class ModelTrouble(msgspec.Struct, frozen=True):
+class ModelErrorReported(msgspec.Struct, frozen=True):
     """The agent's model failed or turned it away, and the agent tries again by itself.
 
     ``status`` is that of HTTP, ``attempt`` the agent's own count of its tries (from 1; 0: not told), ``retry_s`` what
@@ -221,12 +221,12 @@ Out = (
     | CloseInput
     | Signal
     | Ready
-    | Named
-    | Heard
+    | ConversationNamed
+    | SteeringAccepted
     | Text
     | ToolOpened
     | ToolClosed
-    | CallKept
+    | CallNotEnded
     | PermissionAsked
     | FileAsked
     | TerminalOpened
@@ -234,7 +234,7 @@ Out = (
     | ChildAsked
     | Usage
     | Compaction
-    | ModelTrouble
+    | ModelErrorReported
     | TurnEnded
     | Malformed
 )
@@ -253,7 +253,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that a plan gives an agent beyond its command line, in the agent's terms; empty: the agent's default.
 
     ``auth`` is the way to log in, ``options`` are settings of the agent by their ids.
@@ -296,8 +296,8 @@ class Codec(Protocol):
     def steer(self, text: str) -> Iterable[Out] | None:
         """Say this to the agent within the turn under way; ``None`` where there is no way to, or not now.
 
-        :class:`Heard` says that the agent has taken it up. What it has not when it is interrupted, or when its turn has
-        ended, it must not take up later by itself: it is then told in a prompt.
+        :class:`SteeringAccepted` says that the agent has taken the message up. A message that the agent has not taken
+        up when it is interrupted, or when its turn ends, must not be taken up later: it is then sent as a prompt.
         """
         ...
 
@@ -308,7 +308,7 @@ class Codec(Protocol):
     def end_call(self, call_id: str) -> Iterable[Out] | None:
         """Ask the agent to end this one tool call; its turn goes on.
 
-        ``None``: it cannot be asked. :class:`CallKept` says later that it did not.
+        ``None``: it cannot be asked. :class:`CallNotEnded` says later that it did not.
         """
         ...
 

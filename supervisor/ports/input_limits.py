@@ -13,10 +13,10 @@ import msgspec
 
 from supervisor.ports import (
     ChildAsked,
+    ConversationNamed,
     FileAsked,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     Ready,
@@ -182,7 +182,7 @@ _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
 }
 _BOUNDED: Final = (
     *(ChildAsked, FileAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
-    *(ModelTrouble, Named, ToolClosed, ToolOpened, TurnEnded, Usage),
+    *(ModelErrorReported, ConversationNamed, ToolClosed, ToolOpened, TurnEnded, Usage),
 )
 
 

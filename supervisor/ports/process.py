@@ -147,17 +147,17 @@ class Process(Protocol):
         """The ticks between which the bytes that were received last were written, the second one included."""
         ...
 
-    async def look(self) -> tuple[ProcessSeen, ...] | None:
+    async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
         """The main process and all its descendants, parents before their children: a snapshot. Nothing after the end of
         the main process: then all of them are being ended. ``None`` where the platform cannot tell."""
         ...
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send the signal *number* to these descendants, to each only if it is still the process that was seen."""
         ...
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait until the descendant *pid* (of :meth:`look`) has ended; it may return early, so look again."""
+        """Wait until the descendant *pid* (of :meth:`list_processes`) has ended; it may return early, so look again."""
         ...
 
     async def wait_exit(self) -> int | None:

@@ -1,7 +1,7 @@
-"""Real processes, each under a warden of its own, behind ``supervisor.ports.ProcessHost``.
+"""Real processes, each under a shim of its own, behind ``supervisor.ports.ProcessHost``.
 
-What must always hold: no process outlives the context it was started in, nor the supervisor; and leaving takes a
-bounded time. Nothing here knows what an agent is.
+Invariants: no process outlives the context that it was started in, nor the supervisor; and leaving a context takes a
+bounded time. The package knows nothing about agents.
 """
 
 __all__: list[str] = []

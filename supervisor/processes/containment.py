@@ -1,8 +1,8 @@
-"""What holds the programs of one state directory together, and ends what an earlier supervisor on it has left.
+"""Containment of the programs of one state directory, and the sweep of what an earlier supervisor has left.
 
-Four things, and none of them needed for the others: the keeper (it waits for nobody's help), where it is wanted a pid
-namespace for each program (the kernel kills whoever is in it when its warden dies), and weakest last, a control
-group where one can be made (whoever is born in it can be killed by its name), and a variable in every environment.
+Four independent mechanisms, strongest first: the fork server, which kills what is left by itself; if wanted, a pid
+namespace for each program (the kernel kills its members when the shim dies); if allowed, a control group (lists every
+process that was born in it); and a variable in the environment of every program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,42 +21,45 @@ from supervisor.processes.process_identity import identity_of
 __all__ = ["TAG_VARIABLE", "UNCONTAINED", "Containment", "Swept", "group_for", "sweep"]
 
 TAG_VARIABLE = "SUPERVISOR_STATE"
-"""In the environment of every program: whose it is. Most daemons keep it (9 of 9 real agents' did)."""
-KEEPER_S = 15.0
-"""How long an earlier keeper may take to see everything out; it gives its wardens 10 s."""
+"""Environment variable that names the state directory of a program. Most daemons keep it (of 9 real agents, all 9)."""
+FORK_SERVER_S = 15.0
+"""Seconds that an earlier fork server may take to exit; it gives its shims 10 s."""
 SWEEP_S = 5.0
-"""How long the rest is struck at. Who is still there then is in the kernel's hands (a disk that does not answer)."""
-LOOK_S = 0.01
+"""Seconds for killing the rest. A process that survives SIGKILL for so long waits in the kernel (for a disk, say)."""
+ROUND_S = 0.01
 
 
 class Containment(NamedTuple):
-    """Of one state directory.
+    """Containment settings of one state directory.
 
-    ``tag`` is the value of ``SUPERVISOR_STATE``; ``group`` the folder of its control group; empty: none.
-    ``keeper_file`` is where the keeper is written down for the next supervisor, as long as the directory ``is_ours``.
-    ``pid_namespaces``: each program gets one of its own, where that is allowed.
+    ``tag`` is the value of ``SUPERVISOR_STATE``, ``group`` the folder of the control group; empty for none. The file
+    ``fork_server_file`` names the fork server for the next supervisor; it is written while the directory ``is_ours``.
+    With ``pid_namespaces`` each program gets a pid namespace of its own, where that is allowed.
     """
 
     tag: str = ""
     group: str = ""
-    keeper_file: Path | None = None
+    fork_server_file: Path | None = None
     pid_namespaces: bool = False
     is_ours: Callable[[], bool] = lambda: True
 
 
 UNCONTAINED = Containment()
-"""Without a state directory there is nobody who could come back to it."""
+"""No containment beyond the shims and the fork server: without a state directory no later supervisor could sweep."""
 
 
 class Swept(NamedTuple):
-    """What an earlier supervisor had left: how many processes were killed, and which are still there."""
+    """Result of a sweep: the number of processes that were killed, and the pids that are left."""
 
     killed: int
     left: tuple[int, ...]
 
 
 def group_for(tag: str) -> str:
-    """The folder of a control group (version 2) below our own, which the keeper makes; empty: there can be none."""
+    """Return the folder for a control group (version 2) below our own; empty if none can be made.
+
+    The fork server makes the folder.
+    """
     with suppress(OSError):
         home = _own_group()
         if home is not None and os.access(home, os.W_OK) and os.access(home / "cgroup.procs", os.W_OK):
@@ -73,29 +75,38 @@ def _own_group() -> Path | None:
 
 
 async def sweep(containment: Containment) -> Swept:
-    """End every process that an earlier supervisor of this state directory has left. Only for who has its lock."""
-    await _last_keeper(containment.keeper_file)
-    find = partial(_ours, containment)
+    """Kill every process that an earlier supervisor of this state directory has left.
+
+    The caller must hold the lock of the state directory.
+    """
+    await _wait_for_fork_server(containment.fork_server_file)
+
+    def find() -> set[int]:
+        return {*_members(containment.group), *_tagged(containment.tag)}
+
     killed: set[int] = set()
     with anyio.move_on_after(SWEEP_S):
         while found := find():
             killed.update(pid for pid in found if _kill(pid, find))
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(ROUND_S)
     with suppress(OSError):
         os.rmdir(containment.group)
     return Swept(len(killed), tuple(sorted(find())))
 
 
-async def _last_keeper(keeper_file: Path | None) -> None:
-    """Let it finish: it knows its programs best. One that does not is killed, and its wardens are found below."""
-    noted = _noted(keeper_file)
+async def _wait_for_fork_server(fork_server_file: Path | None) -> None:
+    """Wait for the earlier fork server, which kills its programs; after ``FORK_SERVER_S`` kill the fork server itself.
+
+    ``sweep`` then kills the processes that are left.
+    """
+    identity = _read_identity(fork_server_file)
     with suppress(OSError, ValueError, IndexError):
-        pid = int(noted.split()[1])
-        if identity_of(pid) != noted:
+        pid = int(identity.split()[1])
+        if identity_of(pid) != identity:
             return
         pidfd = os.pidfd_open(pid)
         try:
-            with anyio.move_on_after(KEEPER_S) as waited:
+            with anyio.move_on_after(FORK_SERVER_S) as waited:
                 await anyio.wait_readable(pidfd)
             if waited.cancelled_caught:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -103,14 +114,10 @@ async def _last_keeper(keeper_file: Path | None) -> None:
             os.close(pidfd)
 
 
-def _noted(keeper_file: Path | None) -> str:
+def _read_identity(fork_server_file: Path | None) -> str:
     with suppress(OSError, UnicodeDecodeError):
-        return keeper_file.read_text() if keeper_file is not None else ""
+        return fork_server_file.read_text() if fork_server_file is not None else ""
     return ""
-
-
-def _ours(containment: Containment) -> set[int]:
-    return {*_members(containment.group), *_tagged(containment.tag)}
 
 
 def _members(group: str) -> Iterator[int]:
@@ -120,7 +127,7 @@ def _members(group: str) -> Iterator[int]:
 
 
 def _tagged(tag: str) -> Iterator[int]:
-    """Whose environment, as it was when its program began, has our tag."""
+    """Find the processes whose environment, as it was at exec, has our tag."""
     wanted = f"\0{TAG_VARIABLE}={tag}\0".encode()
     for name in os.listdir("/proc") if tag and os.path.isdir("/proc/self") else ():
         with suppress(OSError):
@@ -133,7 +140,7 @@ def _tagged(tag: str) -> Iterator[int]:
 
 
 def _kill(pid: int, find: Callable[[], Collection[int]]) -> bool:
-    """SIGKILL it, unless its pid has become somebody else's meanwhile."""
+    """SIGKILL *pid*, unless the pid has been given to another process since *find* returned it."""
     with suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:

@@ -1,20 +1,21 @@
-"""Tell from the process that asks something of the supervisor whether it is a program of the supervisor's own.
+"""Decide whether a process that sends the supervisor a request is one of the supervisor's own programs.
 
-Everything that the supervisor starts is below a warden. A warden is a subreaper, so that a process which its parents
-have left becomes the warden's child, whatever session or group it has made for itself: walking from a process to its
-parent, and so on, reaches a warden exactly where the process is below one. The keeper is above all wardens and takes
-what a lost one had. The children of the program that embeds the supervisor are below neither.
+Every program that the supervisor starts is below a shim. A shim is a subreaper: a process whose parents have ended
+becomes the shim's child, whatever session or process group it has made for itself. Walking from a process to its
+parent, and so on, therefore reaches a shim exactly if the process is below one. The fork server is above all shims and
+adopts the processes of a lost shim. Other children of the program that embeds the supervisor are below neither.
 
-What a walk finds must have been true all at once: a parent may end between two steps, and its pid may be given to
-somebody else. So a lineage counts only if a second walk finds the same processes, born at the same time, and if the
-process itself is still there at the end. Where that cannot be had, nobody can say who asks: ``UNTOLD``.
+The steps of a walk must have been true at one moment: a parent may end between two steps, and its pid may be given to
+another process. So a lineage counts only if a second walk finds the same processes with the same start times, and if
+the process itself still runs at the end. Otherwise the origin is unknown: ``UNTOLD``.
 
-Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below the warden (60) of session ``t``::
+Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below the shim (60) of session ``t``::
 
-    lineage_of(90, see)                                    # [(90, 4100), (80, 4000), (70, 3900), (60, 3890), ...]
+    lineage_of(90, read_stat)                              # [(90, 4100), (80, 4000), (70, 3900), (60, 3890), ...]
     origin_of(lineage, {(60, 3890): "t", (50, 100): ""})   # Caller(Origin.AGENT, 90, "t")
 
-Only Linux tells parents and births (``/proc``). Elsewhere everybody is an operator, and docs/security.md says so.
+Parents and start times are read from ``/proc``, which only Linux has. Elsewhere every caller counts as an operator, as
+docs/security.md says.
 """
 
 from __future__ import annotations
@@ -30,92 +31,100 @@ from typing import Final, NamedTuple
 from supervisor.ports import Caller, Origin
 from supervisor.ports.shortages import shortage_of
 
-__all__ = ["Process", "Seen", "caller_at", "identity", "lineage_of", "origin_of"]
+__all__ = ["Process", "ProcessStat", "caller_at", "identity", "lineage_of", "origin_of"]
 
 Process = tuple[int, int]
-"""A pid, and when that process was born, in clock ticks since the boot: together nobody else's."""
+"""A pid and the start time of the process, in clock ticks since the boot; together unique until the next boot."""
 
 WALKS_MAX: Final = 16
-"""Walks until two that follow each other agree: each one that does not has seen an ancestor end."""
+"""Walks until two in a row must agree. Each walk that differs from the one before has seen an ancestor end."""
 SO_PEERPIDFD: Final = 77
 """The pidfd of the process that connected (Linux 6.5); the module ``socket`` has no name for it."""
 _PARENT, _BORN = 1, 19
-"""The places of ``ppid`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name (proc(5))."""
+"""The indices of ``ppid`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name (proc(5))."""
 
 
-class Seen(NamedTuple):
-    """What the kernel says of a process: its parent, and when it was born."""
+class ProcessStat(NamedTuple):
+    """The parent and the start time of a process, from ``/proc/PID/stat``."""
 
     parent: int
     born: int
 
 
-See = Callable[[int], "Seen | None"]
-"""Look at a process; ``None`` where there is none."""
+ReadStat = Callable[[int], "ProcessStat | None"]
+"""Function that reads the ``ProcessStat`` of a pid; ``None`` if there is no such process."""
 
 
 # ---------------------------------------------------------------------------------------------------- the decision
-def lineage_of(pid: int, see: See) -> list[Process] | None:
-    """The process and its ancestors, itself first; ``None`` where it is gone, or its ancestors end all the time."""
+def lineage_of(pid: int, read: ReadStat) -> list[Process] | None:
+    """Return the process and its ancestors, the process first.
+
+    Return ``None`` if the process is gone, or if in ``WALKS_MAX`` walks no two in a row agree.
+    """
     before: list[Process] | None = None
     for _ in range(WALKS_MAX):
-        found = _walked(pid, see)
+        found = _walk_once(pid, read)
         if found is not None and found == before:
             return found
         before = found
     return None
 
 
-def _walked(pid: int, see: See) -> list[Process] | None:
+def _walk_once(pid: int, read: ReadStat) -> list[Process] | None:
     found: list[Process] = []
-    while pid > 0:  # the parent of who has none in our pid namespace is 0
-        seen = see(pid)
-        if seen is None:
+    while pid > 0:  # the parent is 0 where it is outside of our pid namespace
+        stat = read(pid)
+        if stat is None:
             return None
-        found.append((pid, seen.born))
-        pid = seen.parent
+        found.append((pid, stat.born))
+        pid = stat.parent
     return found
 
 
 def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) -> Caller:
-    """Decide the origin of a lineage. *ours* maps our shims to their sessions, ``""`` for none and for the keeper."""
+    """Decide the origin of a lineage.
+
+    *ours* maps our shims to their sessions, and our fork servers to ``""``. The shims of another supervisor, which may
+    run this one, are not in it.
+    """
     if lineage is None:
         return Caller(Origin.UNTOLD, 0)
     pid = lineage[0][0]
-    for one in lineage:  # of a supervisor within a supervisor, each knows its own wardens only
-        if one in ours:
-            return Caller(Origin.AGENT, pid, ours[one])
+    for process in lineage:
+        if process in ours:
+            return Caller(Origin.AGENT, pid, ours[process])
     return Caller(Origin.OPERATOR, pid)
 
 
 # ----------------------------------------------------------------------------------------------------- the look-up
 def identity(pid: int) -> Process:
-    """Return the pid and birth of that process; birth -1 where the process is gone, or no descriptor is left."""
+    """Return pid and start time of a process; -1 as start time if the process is gone, or no descriptor is left."""
     try:
-        seen = see_process(pid)
+        stat = read_stat(pid)
     except OSError:
-        seen = None
-    return pid, seen.born if seen is not None else -1
+        stat = None
+    return pid, stat.born if stat is not None else -1
 
 
-def see_process(pid: int) -> Seen | None:
-    """Read parent and birth from ``/proc``; ``None`` where the process is gone.
+def read_stat(pid: int) -> ProcessStat | None:
+    """Read parent and start time from ``/proc``; ``None`` if the process is gone.
 
     Raises:
-        OSError: there is no descriptor for the look.
+        OSError: no file descriptor is left.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
-        return Seen(int(fields[_PARENT]), int(fields[_BORN]))
+        return ProcessStat(int(fields[_PARENT]), int(fields[_BORN]))
     except (OSError, IndexError) as error:
         if shortage_of(error):
             raise
-        return Seen(0, 0) if _is_hidden(pid) else None
+        return ProcessStat(0, 0) if _is_hidden(pid) else None
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether there is such a process, of another user (``hidepid``, proc(5)): no warden of ours, so the walk ends."""
+    """Return whether *pid* exists and belongs to another user (``hidepid``, proc(5)): no shim of ours, the walk
+    ends."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -126,24 +135,27 @@ def _is_hidden(pid: int) -> bool:
 
 
 def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Process, str]]) -> Caller:
-    """Tell who connected, from the *pid* that the kernel names.
+    """Return the origin of the process that has connected, from the *pid* that the kernel reports for the connection.
 
-    A pid of 0 is that of a process outside of our pid namespace. What we start is in it, or in one below it, and no
-    process leaves its own: so that one is an operator's.
+    A pid of 0 stands for a process outside of our pid namespace. Our programs are in our namespace or in one below it,
+    and no process can leave its namespace: so pid 0 is an operator's.
 
     Raises:
-        OSError: there is no descriptor for the look.
+        OSError: no file descriptor is left.
     """
     if sys.platform != "linux" or pid == 0:
         return Caller(Origin.OPERATOR, pid)
-    found = origin_of(lineage_of(pid, see_process), ours())
-    # After the walk: a client that is there now has had its pid all the time, so the walk was about nobody else.
+    found = origin_of(lineage_of(pid, read_stat), ours())
+    # Checked after the walk: a client that still runs has had its pid all the time, so the walk was about the client.
     return Caller(Origin.UNTOLD, pid) if _has_ended(connection) else found
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Tell whether the process that connected has ended. Where the kernel has no such option the pid alone stands for
-    the process: a pid is given to another one only after the whole range was."""
+    """Return whether the process that connected has ended.
+
+    Where the kernel lacks ``SO_PEERPIDFD`` the answer is ``False``, and the pid alone stands for the process: the
+    kernel reuses a pid only after it has gone through the whole range.
+    """
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:

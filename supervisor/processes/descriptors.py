@@ -1,9 +1,9 @@
-"""File descriptors of this process: how many it may have, how many it has, and one that is kept back.
+"""Limits on the file descriptors of this process, and one descriptor held in reserve.
 
-Every session costs the supervisor some five descriptors, every client of the control socket one. When none is left
-even a client cannot be refused: it stays in the queue of the socket, which stays readable, and the event loop turns
-without end. So one descriptor is held open for nothing, and is given up for the moment in which a client is taken,
-told so, and let go of. An abort needs none: its orders go over pipes that are open.
+Every session costs the supervisor some five descriptors, every client of the control socket one. When no descriptor is
+left, a client cannot even be refused: it stays in the queue of the socket, the socket stays readable, and the event
+loop spins. So one descriptor is held in reserve, and closed for the moment in which such a client is accepted, refused
+and disconnected. An abort needs no new descriptor: its orders go over sockets that are open.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-__all__ = ["Reserve", "agent_spare", "clients_max", "left", "transcripts_max"]
+__all__ = ["Reserve", "agent_spare", "clients_max", "free_descriptors", "transcripts_max"]
 
 CLIENTS_MAX: Final = 64
 """Clients of the control socket at once: a second terminal, a monitor, and some who follow the records."""
 CLIENTS_SHARE: Final = 8
-"""They have an eighth of the descriptors at most: at 256 that is 32, and 1,024 allow the 64. The rest is for agents."""
+"""Clients get an eighth of the descriptors at most (32 of 256, 64 of 1,024); the rest is for agents."""
 CLIENTS_LEAST: Final = 4
 
 AGENT_SPARE_MAX: Final = 16
-"""Descriptors that the launch of an agent leaves free: two programs that agents have us run, or git, need eight each
-for the moment of their start. Without them, agents that hold every descriptor could wait for each other's commands for
-ever."""
+"""Descriptors that the launch of an agent leaves free. The start of a helper (git, a command that an agent has us run)
+needs eight; without room for two helpers, agents that hold every descriptor could wait for their commands for ever."""
 
 TRANSCRIPTS_MAX: Final = 128
-"""Transcripts whose files are open at once, and an eighth of the descriptors at most: more than so many sessions hardly
-write at once, and one that was closed is opened with its next line."""
+"""Transcript files open at once, and an eighth of the descriptors at most. More sessions hardly write at the same time,
+and a transcript that was closed is opened again for its next line."""
 
 _LISTED: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 
 def limit() -> int | None:
-    """Descriptors that this process may have now; ``None``: no limit."""
+    """Return how many descriptors this process may have; ``None`` for no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -47,7 +46,7 @@ def clients_max() -> int:
 
 
 def agent_spare() -> int:
-    """Descriptors that the launch of an agent leaves free, within today's limit."""
+    """Return how many descriptors the launch of an agent leaves free, within today's limit."""
     most = limit()
     return AGENT_SPARE_MAX if most is None else min(AGENT_SPARE_MAX, most // 8)
 
@@ -58,18 +57,18 @@ def transcripts_max() -> int:
     return TRANSCRIPTS_MAX if most is None else max(1, min(TRANSCRIPTS_MAX, most // 8))
 
 
-def left() -> int | None:
-    """Descriptors that can still be opened; ``None``: as many as the machine has.
+def free_descriptors() -> int | None:
+    """Return how many descriptors can still be opened; ``None`` if this process has no limit.
 
     Raises:
-        OSError: none, not even the one that looking takes.
+        OSError: not even the one that the listing takes is left.
     """
     most = limit()
-    return None if most is None else most - len(os.listdir(_LISTED)) + 1  # the listing's own is closed by now
+    return None if most is None else most - len(os.listdir(_LISTED)) + 1  # + 1: the listing counts its own
 
 
 class Reserve:
-    """One descriptor that is held open, to be given up where there is no other."""
+    """A descriptor that is held open, and closed to make room when no other is left."""
 
     def __init__(self) -> None:
         self._fd: int | None = None
@@ -77,12 +76,12 @@ class Reserve:
 
     def _take(self) -> None:
         if self._fd is None:
-            with suppress(OSError):  # tried again the next time it is lent
+            with suppress(OSError):  # tried again by the next ``lent``
                 self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Give the descriptor up while the context is open, and take one again."""
+        """Close the descriptor while the context is open, and open it again afterwards."""
         self.close()
         try:
             yield

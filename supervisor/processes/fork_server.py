@@ -1,15 +1,20 @@
-"""Fork server, the process above all shims of a supervisor.
+"""Fork server: the process above all shims of one supervisor.
 
 Run as ``python -I -S fork_server.py CONTROL SUPERVISOR_PID GROUP ENCLOSE``.
 
-It forks the wardens, which takes a tenth of what a start of Python takes, and it is the next to adopt: when a warden is
-lost, what that one had adopted comes here, is killed until nothing of it is left, and the supervisor is told on the
-lost one's lifeline. When the supervisor is lost, it stays until the kernel says that it has no child any more: so even
-a supervisor that is killed together with all of its wardens leaves nothing behind.
+Theory of operation
+-------------------
+The fork server forks shims, which takes a tenth of the time of a Python start, and it is the subreaper above them.
 
-In:  messages of ``MESSAGE_BYTES``, filled up with spaces: ``fork`` with four descriptors (the lifeline's far end, and
-     the program's 0, 1 and 2), and ``rouse PID`` (SIGCONT to that warden).
-Out: nothing of its own. Of a warden that was lost: ``ended``, by ``lost``.
+* A shim is lost (killed): the processes that the shim had adopted become children of the fork server. The fork server
+  kills every child that is no shim until none is left, and then sends ``ended`` by ``lost`` on the lost shim's socket.
+* The supervisor is lost, or closes the control socket: the shims see the same and end their programs. The fork server
+  waits until ``waitpid`` says that it has no child, and exits. A supervisor that is killed together with all of its
+  shims leaves no process behind.
+
+In:  messages of ``MESSAGE_BYTES``, padded with spaces: ``fork`` with four descriptors (the far end of the shim's
+     control socket, and the program's 0, 1 and 2), and ``rouse PID`` (SIGCONT to that shim).
+Out: nothing of its own. For a lost shim: ``ended``, by ``lost``, on the shim's control socket.
 """
 
 from __future__ import annotations
@@ -39,18 +44,22 @@ __all__ = ["MESSAGE_BYTES", "ForkServer", "main"]
 
 MESSAGE_BYTES = 32
 DESCRIPTORS = 4
-STEADY = 5
-"""So often in a row nobody but wardens must be our child, a millisecond apart, before what a lost one left counts as
-gone: one look at a list of children may miss one that is born meanwhile."""
-LOOK_MS = 1
-OVERTIME_S = 10.0
-"""How long wardens may take when the supervisor is lost, before they are killed, and what they had is killed here."""
+CLEAR_ROUNDS = 5
+"""Consecutive rounds without a child that is no shim, ``ROUND_MS`` apart, until the tree of a lost shim counts as gone:
+one read of the list of children may miss a child that is born meanwhile."""
+ROUND_MS = 1
+SHIM_EXIT_S = 10.0
+"""Seconds that shims get to end their programs once the supervisor is lost; then the shims are killed, and the fork
+server kills what they had adopted."""
 
 
 class ForkServer:
-    """Serves until the supervisor is lost, or lets go of it; then sees everything out.
+    """Fork shims until the supervisor is lost or closes the control socket; then wait until no child is left.
 
     Args:
+        control: the socket that the supervisor's orders come from.
+        supervisor: the pid of the supervisor.
+        group: the folder of the control group that programs enter; empty for none.
         enclose: whether programs get pid namespaces, where that is allowed.
     """
 
@@ -59,39 +68,41 @@ class ForkServer:
         self.group = group
         self.enclose = enclose
         self.shims: dict[int, int] = {}
-        """Each warden's pid, and the far end of its lifeline."""
+        """The pid of each shim, and the far end of its control socket."""
         self.lost: list[int] = []
-        """The lifelines of wardens that were lost and are not yet told of."""
+        """The control sockets of lost shims whose end has not been reported yet."""
         self.lost_at_s = 0.0
         self.killed = 0
-        self.clear = 0
-        self.over = False
+        self.clear_rounds = 0
+        self.finished = False
         self.spare = spare_descriptor()
-        self.bell, self.clapper = shim.hang_bell()
+        self.wakeup, self.wakeup_write = shim.open_wakeup_pipe()
         self.supervisor = shim.watch_supervisor(supervisor)
         self.poll = select.poll()
-        for fd in (control, self.bell, self.supervisor):
+        for fd in (control, self.wakeup, self.supervisor):
             if fd >= 0:
                 self.poll.register(fd, select.POLLIN)
 
     def run(self) -> None:
-        while not self.over:
-            self.turn()
-        self.see_out()
+        while not self.finished:
+            self.serve_once()
+        self.drain()
 
-    def turn(self) -> None:
-        """Handle what is there, waiting for it if need be."""
-        ready = [fd for fd, _ in self.poll.poll(LOOK_MS if self.lost else None)]
+    def serve_once(self) -> None:
+        """Wait for events and handle them; while the tree of a lost shim is being killed, for ``ROUND_MS`` at most."""
+        ready = [fd for fd, _ in self.poll.poll(ROUND_MS if self.lost else None)]
         self.reap()
         if self.lost:
-            self.clean_up()
+            self.kill_orphans()
         if self.control.fileno() in ready:
-            self.listen()
-        self.over = self.over or self.supervisor in ready
+            self.read_control()
+        self.finished = self.finished or self.supervisor in ready
 
     # ------------------------------------------------------------------------------------------ orders
-    def listen(self) -> None:
-        if self.spare >= 0:  # descriptors for which there is no room are lost: the first, the lifeline, finds room
+    def read_control(self) -> None:
+        # Received descriptors that find no room in the table are dropped. Closing the spare one makes room for the
+        # first of the four, the shim's control socket, on which the failure can be reported.
+        if self.spare >= 0:
             os.close(self.spare)
         try:
             message, extra, _, _ = self.control.recvmsg(
@@ -101,136 +112,139 @@ class ForkServer:
             message, extra = b"", []
         word, _, number = message.strip().partition(b" ")
         if not message:
-            self.over = True
+            self.finished = True
         elif word == b"fork":
             given = array.array("i")
             for _, _, data in extra:
                 given.frombytes(data)
-            if given:  # else the end of the lifeline tells
+            if given:  # else the kernel closed the shim's control socket, and the client reads end of file
                 self.fork(list(given))
         elif word == b"rouse" and int(number) in self.shims:
             os.kill(int(number), signal.SIGCONT)
         self.spare = spare_descriptor()
 
     def fork(self, given: list[int]) -> None:
-        """A warden on *given*; where there can be none, its lifeline says why."""
-        lifeline, *pipes = given
+        """Fork a shim on the descriptors *given*; if that fails, report ``failed`` on the shim's control socket."""
+        shim_control, *pipes = given
         try:
             if len(given) < DESCRIPTORS:
-                raise OSError(errno.EMFILE, "the others have found no room here")
+                raise OSError(errno.EMFILE, "the descriptor table of the fork server is full")
             pid = os.fork()
         except OSError as error:
-            _say(lifeline, b'{"event":"failed","step":"fork","errno":%d}' % (error.errno or 0))
+            _send_status(shim_control, b'{"event":"failed","step":"fork","errno":%d}' % (error.errno or 0))
             pid = -1
         if pid == 0:
-            self.become(lifeline, pipes)
+            self.run_shim(shim_control, pipes)
         for fd in pipes:
             os.close(fd)
         if pid > 0:
-            self.shims[pid] = lifeline
+            self.shims[pid] = shim_control
         else:
-            os.close(lifeline)
+            os.close(shim_control)
 
-    def become(self, lifeline: int, pipes: list[int]) -> NoReturn:
-        """In the child: a warden, in a session of its own, that holds nothing of ours or of its siblings'."""
+    def run_shim(self, shim_control: int, pipes: list[int]) -> NoReturn:
+        """In the forked child, run a shim in a new session that inherits no descriptor of the server or other shims."""
         status = 1
         try:
             os.setsid()
             for number, fd in enumerate(pipes):
                 os.dup2(fd, number)
             self.control.close()
-            for fd in (self.bell, self.clapper, *pipes, *self.shims.values(), *self.lost):
+            for fd in (self.wakeup, self.wakeup_write, *pipes, *self.shims.values(), *self.lost):
                 os.close(fd)
             shim.adopt_orphans()
             enclosure = pid_namespace.enclose() if self.enclose else None
-            shim.Shim(lifeline, self.supervisor, self.group, enclosure).run()
+            shim.Shim(shim_control, self.supervisor, self.group, enclosure).run()
             status = 0
         finally:
             if status:
-                sys.excepthook(*sys.exc_info())  # on the program's standard error, where a refusal looks for it
+                sys.excepthook(*sys.exc_info())  # to the program's standard error, which the SpawnError quotes
             os._exit(status)
 
-    # ------------------------------------------------------------------------------------------ the dead
+    # ------------------------------------------------------------------------------------------ ended children
     def reap(self) -> bool:
-        """Take in the dead; true while there are children left."""
-        return shim.take_in(self.bell, self.bury, self.tell_apart if self.enclose else os.waitpid)
+        """Reap ended children; return whether any child is left."""
+        return shim.reap_children(self.wakeup, self.record_exit, self.wait_any if self.enclose else os.waitpid)
 
-    def tell_apart(self, _who: int, _options: int) -> tuple[int, int]:
-        """waitpid for any child, which looks first whether that was a lost warden's init: those do not count."""
-        dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if dead is None:
+    def wait_any(self, _pid: int, _options: int) -> tuple[int, int]:
+        """Call waitpid for any child, and keep the init of a lost shim's namespace out of ``killed``."""
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return 0, 0
-        self.killed -= pid_namespace.is_init(dead.si_pid)
-        return os.waitpid(dead.si_pid, 0)
+        self.killed -= pid_namespace.is_init(ended.si_pid)
+        return os.waitpid(ended.si_pid, 0)
 
-    def bury(self, pid: int, wait_status: int) -> None:
-        lifeline = self.shims.pop(pid, None)
-        if lifeline is None:
+    def record_exit(self, pid: int, wait_status: int) -> None:
+        shim_control = self.shims.pop(pid, None)
+        if shim_control is None:
             self.killed += 1
-        elif wait_status == 0:  # it had no child left
-            os.close(lifeline)
+        elif wait_status == 0:  # the shim exits with 0 only after it had no child left
+            os.close(shim_control)
         else:
             if not self.lost:
                 self.lost_at_s, self.killed = time.monotonic(), 0
-            self.lost.append(lifeline)
-            self.clear = 0
+            self.lost.append(shim_control)
+            self.clear_rounds = 0
 
-    def clean_up(self) -> None:
-        """What lost wardens had is ours now. Several that are lost at once are told of together."""
-        self.clear = 0 if self.strike() else self.clear + 1
-        if self.clear < STEADY and self.shims:
+    def kill_orphans(self) -> None:
+        """Kill what lost shims had adopted. Several shims that are lost at once are reported together."""
+        self.clear_rounds = 0 if self.kill_strangers() else self.clear_rounds + 1
+        if self.clear_rounds < CLEAR_ROUNDS and self.shims:
             return
         if not self.shims and self.reap():
-            return  # the kernel knows of somebody
+            return  # waitpid says that a child is left
         took_s = time.monotonic() - self.lost_at_s
-        for lifeline in self.lost:
+        for shim_control in self.lost:
             ended = b'{"event":"ended","status":null,"ended_by":"lost","killed":%d,"took_s":%.6f}'
-            _say(lifeline, ended % (self.killed, took_s))
-            os.close(lifeline)
+            _send_status(shim_control, ended % (self.killed, took_s))
+            os.close(shim_control)
         self.lost = []
 
-    def strike(self) -> bool:
-        """SIGKILL our children that are no wardens; whether there were any. Their pids are theirs until we reap."""
+    def kill_strangers(self) -> bool:
+        """SIGKILL the children that are no shims; return whether there were any.
+
+        The kernel does not reuse the pid of a child before it is reaped, so no other process can be hit.
+        """
         strangers = [pid for pid in shim.children(os.getpid()) if pid not in self.shims]
         shim.send(strangers, signal.SIGKILL)
         return bool(strangers)
 
     # ------------------------------------------------------------------------------------------ the end
-    def see_out(self) -> None:
-        """Until ``waitpid`` says that we have no child. The wardens know by themselves that it is over."""
-        dead = select.poll()
-        dead.register(self.bell, select.POLLIN)
-        until_s = time.monotonic() + OVERTIME_S
+    def drain(self) -> None:
+        """Wait until ``waitpid`` says that no child is left. The shims notice the supervisor's end by themselves."""
+        exits = select.poll()
+        exits.register(self.wakeup, select.POLLIN)
+        until_s = time.monotonic() + SHIM_EXIT_S
         shim.send(self.shims, signal.SIGCONT)
-        nap_ms = 1
+        poll_ms = 1
         while self.reap():
             if time.monotonic() > until_s:
                 shim.send(self.shims, signal.SIGKILL)
-            self.strike()
-            nap_ms = 1 if dead.poll(nap_ms) else min(2 * nap_ms, shim.NAP_MAX_MS)
-        for lifeline in self.lost:
-            os.close(lifeline)
+            self.kill_strangers()
+            poll_ms = 1 if exits.poll(poll_ms) else min(2 * poll_ms, shim.POLL_MAX_MS)
+        for shim_control in self.lost:
+            os.close(shim_control)
         with suppress(OSError):
             os.rmdir(self.group)
 
 
 def spare_descriptor() -> int:
-    """A descriptor that is held open for nothing, so that there is one when it is closed; -1: there is none."""
+    """Open a descriptor that can be closed later to make room for another one; -1 if there is no room."""
     with suppress(OSError):
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     return -1
 
 
-def _say(lifeline: int, line: bytes) -> None:
-    with suppress(OSError):  # nobody listens any more
-        os.write(lifeline, line + b"\n")
+def _send_status(control: int, line: bytes) -> None:
+    with suppress(OSError):  # the supervisor is gone
+        os.write(control, line + b"\n")
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Become a keeper, be one, vanish without ceremony."""
+    """Run a fork server in this process, and exit without the interpreter's clean-up."""
     control, supervisor = int(argv[1]), int(argv[2])
     os.set_inheritable(control, False)
-    shim.let_go_of_pipes()
+    shim.release_standard_streams()
     shim.adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

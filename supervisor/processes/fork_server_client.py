@@ -1,7 +1,8 @@
-"""The supervisor's end of its keeper: started with the first program, again if it was lost, let go of at the end.
+"""Client of the fork server: starts it with the first program, again if it was lost, and disconnects at the end.
 
-A keeper is known across restarts by its pid, its start time and the boot: whoever starts on the same state directory
-waits for it (``sweep``). It is reaped by its own pid, never by ``waitpid(-1)``, which would steal other exit statuses.
+The state directory names the fork server by boot, pid and start time, so that the next supervisor of the directory can
+wait for it (``containment.sweep``). The fork server is reaped by its pid: ``waitpid(-1)`` would steal the exit statuses
+of the embedding program's other children.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,55 +29,58 @@ from supervisor.processes.process_identity import identity_of
 
 __all__ = ["ForkServerClient"]
 
-KEEPER = Path(__file__).with_name("fork_server.py")
-LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # all that a Python may need to start at all
-LEAVE_S = 5.0
-"""How long a keeper that has been let go of is waited for: it ends at once where no program is left."""
+FORK_SERVER_PROGRAM = Path(__file__).with_name("fork_server.py")
+LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some Python builds need them to start
+EXIT_WAIT_S = 5.0
+"""Seconds that ``close`` waits for the fork server, which ends at once if no program is left."""
 
 
 class ForkServerClient:
-    """One supervisor's keeper."""
+    """The connection of one supervisor to its fork server."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._noted = False
+        self._identity_written = False
         self.fork_servers: list[Process] = []
-        """The keeper, and those that were lost before it: what they had forked may be theirs still."""
+        """The fork server and the lost ones before it: shims that a lost one forked may still run."""
 
     @property
     def pid(self) -> int:
-        """The keeper's, 0 before there is one."""
+        """The pid of the fork server; 0 before the first start."""
         return self._fork_server.pid if self._fork_server is not None else 0
 
-    def fork(self, lifeline: int, stdin: int, stdout: int, stderr: int) -> None:
-        """Have a warden forked on these descriptors, which remain the caller's. It says on *lifeline* who it is.
+    def fork(self, control: int, stdin: int, stdout: int, stderr: int) -> None:
+        """Have a shim forked with copies of these descriptors; the shim reports ``here`` on *control*.
 
         Raises:
-            OSError: no keeper could be started, or it takes nothing.
+            OSError: no fork server could be started, or it takes no message.
         """
-        descriptors = (lifeline, stdin, stdout, stderr)
+        descriptors = (control, stdin, stdout, stderr)
         if self._control is None:
             self._start(stderr)
-        self._note()
+        self._write_identity()
         try:
             self._send(b"fork", descriptors)
-        except ConnectionError:  # it was lost; its wardens go on alone
-            self._let_go()
+        except ConnectionError:  # the fork server was lost; its shims go on without it
+            self._disconnect()
             self._start(stderr)
-            self._note()
+            self._write_identity()
             self._send(b"fork", descriptors)
 
-    def _note(self) -> None:
-        """Write down who the keeper is, before it has anything to keep; where that fails, the launch fails with it, and
-        it is written with the next one."""
-        if not self._noted and self._containment.keeper_file is not None and self._containment.is_ours():
-            write_private(self._containment.keeper_file, identity_of(self.pid))
-        self._noted = True
+    def _write_identity(self) -> None:
+        """Write the fork server's identity to the state directory before it forks its first shim.
+
+        If the write fails, the launch fails too, and the next launch writes again.
+        """
+        file = self._containment.fork_server_file
+        if not self._identity_written and file is not None and self._containment.is_ours():
+            write_private(file, identity_of(self.pid))
+        self._identity_written = True
 
     def rouse(self, pid: int) -> None:
-        """Let that warden go on, and the keeper itself, if a program has stopped them."""
+        """Send SIGCONT to the shim *pid* and to the fork server: a program may have stopped them."""
         if self._fork_server is None or self._control is None:
             return
         with suppress(OSError):
@@ -84,7 +88,7 @@ class ForkServerClient:
             self._send(b"rouse %d" % pid, ())
 
     def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
-        assert self._control is not None, "a keeper has been started"
+        assert self._control is not None, "the fork server has been started"
         socket.send_fds(self._control, [message.ljust(MESSAGE_BYTES)], list(descriptors))
 
     def _start(self, stderr: int) -> None:
@@ -97,25 +101,25 @@ class ForkServerClient:
                 raise
         ours.setblocking(False)
         self._control = ours
-        self._noted = False
+        self._identity_written = False
         self.fork_servers.append(identity(self._fork_server.pid))
 
     def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(KEEPER), str(control), str(os.getpid()), *self._manner()],
+            [
+                *(sys.executable, "-I", "-S", str(FORK_SERVER_PROGRAM), str(control), str(os.getpid())),
+                *(self._containment.group, "enclose" if self._containment.pid_namespaces else ""),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=stderr,  # of the first program: if it cannot even start, that is where the refusal finds its words
+            stderr=stderr,  # of the first program: if Python cannot start, the SpawnError quotes what is written here
             cwd="/",
-            env=_loader_environment(os.environ),
+            env={name: os.environ[name] for name in LOADER_VARIABLES if name in os.environ},
             pass_fds=(control,),
             start_new_session=True,
         )
 
-    def _manner(self) -> tuple[str, str]:
-        return self._containment.group, "enclose" if self._containment.pid_namespaces else ""
-
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -123,24 +127,20 @@ class ForkServerClient:
             self._fork_server.poll()
 
     async def close(self) -> None:
-        """Let go of it, and wait until it has seen everything out; one that takes too long goes on alone."""
-        self._let_go()
+        """Disconnect and wait up to ``EXIT_WAIT_S`` for the fork server's exit; a slower one goes on by itself."""
+        self._disconnect()
         if self._fork_server is not None:
-            await within(LEAVE_S, partial(died, self._fork_server))
+            await within(EXIT_WAIT_S, partial(_wait_exit, self._fork_server))
             self._fork_server.poll()
 
 
-def _loader_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: environ[name] for name in LOADER_VARIABLES if name in environ}
-
-
-async def died(process: subprocess.Popen[bytes]) -> None:
-    """Until *process* can be reaped at once; without a descriptor to wait on, a thread waits."""
+async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
+    """Wait until *process* can be reaped; without a pidfd, a thread waits for it."""
     try:
         pidfd = os.pidfd_open(process.pid) if sys.platform == "linux" else -1
-    except ProcessLookupError:  # somebody else's waitpid(-1) was faster
+    except ProcessLookupError:  # a waitpid(-1) of the embedding program was faster
         return
-    except OSError:  # no descriptor is left
+    except OSError:  # an old kernel, or no descriptor is left
         pidfd = -1
     if pidfd < 0:
         await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)

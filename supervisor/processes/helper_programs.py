@@ -1,6 +1,6 @@
-"""A program run to its end for its answer: with a deadline, under a warden, and the last of what it said.
+"""Run a helper program under a shim until it exits or its deadline passes, and return the end of its output.
 
-For the programs that the runtime itself needs (git, acceptance tests), not for agents: nobody talks with them.
+For the programs that the runtime itself needs (git, acceptance tests), which get no input; not for agents.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 __all__ = ["OUTPUT_MAX", "CompletedCommand", "run_command"]
 
 OUTPUT_MAX = 64 * 1024
-"""Bytes of each output that are kept, the last ones: errors stand at the end."""
+"""Bytes of each output that are kept: the last ones, since errors stand at the end."""
 
 DRAIN_S = 1.0
-"""How long output is still read once the program itself has ended: a descendant may hold it open for ever."""
+"""Seconds that output is still read after the exit of the program: a descendant may hold the pipe open for ever."""
 
 
 class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program ended. ``status`` is its exit status in Python's form (negative: signal), ``None`` where there is
-    none: it could not be started, was still running at its deadline, or its warden was lost. ``problem`` says which.
+    """Result of a program's run.
+
+    ``status`` is the exit status in Python's form (negative: signal). ``None`` means that the program could not be
+    started, was still running at its deadline, or that its shim was lost; ``problem`` says which.
     """
 
     status: int | None
@@ -39,24 +41,26 @@ class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output(self) -> str:
-        """What it said, errors last, as text."""
+        """Standard output and standard error as text, in this order."""
         return b"\n".join(part.rstrip() for part in (self.stdout, self.stderr) if part.strip()).decode(errors="replace")
 
 
 async def run_command(
     host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX
 ) -> CompletedCommand:
-    """Run *launch* to its end; whatever it started has ended too. Never raises for what the program does. Of each
-    output the last *output_max* bytes are kept."""
+    """Run *launch* to its end, and end every process that it has started.
+
+    The last *output_max* bytes of each output are kept. A failure of the program is in the result, never raised.
+    """
     began = anyio.current_time()
-    out, err = _Tail(output_max), _Tail(output_max)
+    out, err = _OutputTail(output_max), _OutputTail(output_max)
     status, problem = None, ""
     try:
         async with host.spawn(launch) as process:
             process.close_input()
-            if await _heard(process, out, err, timeout_s):
+            if await _read_until_exit(process, out, err, timeout_s):
                 status = await process.wait_exit()
-                problem = "how it ended is not known: its warden was lost" if status is None else ""
+                problem = "how it ended is not known: its shim was lost" if status is None else ""
             else:
                 problem = f"it was still running after {timeout_s:g} s"
     except SpawnError as error:
@@ -67,8 +71,8 @@ async def run_command(
     )
 
 
-async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> bool:
-    """Read both outputs until the program has ended, and a little longer; false if it has not in time."""
+async def _read_until_exit(process: Process, out: _OutputTail, err: _OutputTail, timeout_s: float) -> bool:
+    """Read both outputs until ``DRAIN_S`` after the program's exit; return whether it exited within *timeout_s*."""
     async with anyio.create_task_group() as group:
         group.start_soon(out.fill, process.receive)
         group.start_soon(err.fill, process.receive_err)
@@ -80,7 +84,7 @@ async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> 
     return in_time
 
 
-class _Tail:
+class _OutputTail:
     """The last bytes of an output."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -1,8 +1,8 @@
-"""The process host: starts programs under wardens, and sees to it that leaving a context leaves nothing behind.
+"""Process host: starts programs under shims, and ends a program's whole process tree when its context is left.
 
-Each program costs one task (it alone listens to the warden) and a handful of descriptors; both are gone when its
-context is left. Leaving is shielded and bounded: terminate, kill, and at last give up and say so. What became of the
-main process is learned from the warden, never from the end of output, which any descendant can hold open.
+Each program costs one task (the only reader of the shim's statuses) and a handful of descriptors; both are released
+when the context is left. Leaving is shielded and bounded: terminate, kill, and at last give up and report it. The end
+of the main process is learned from the shim, never from end of file on its output, which any descendant can hold open.
 """
 
 from __future__ import annotations
@@ -27,30 +27,38 @@ from supervisor.ports import Caller, Launch, ProcessReport, SpawnError
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.descent import Process, caller_at
-from supervisor.processes.descriptors import left
+from supervisor.processes.descriptors import free_descriptors
 from supervisor.processes.fork_server_client import ForkServerClient
 from supervisor.processes.pipes import Input, Output, ticks_now
-from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, ShimClient, Spawned, Status, encoded
-from supervisor.processes.spawn_errors import check, refusal, shortage, silence
+from supervisor.processes.shim_client import (
+    Ended,
+    Exited,
+    Failed,
+    ProcessesListed,
+    ShimClient,
+    Spawned,
+    Status,
+    encode_launch,
+)
+from supervisor.processes.spawn_errors import check_launch, resource_missing, shim_ended_early, step_failed
 
 __all__ = ["ShimHost", "ShimProcess"]
 
 LAUNCH_DESCRIPTORS = 8
-"""Both ends of three pipes and of the lifeline; half of them are closed again once the warden has them."""
+"""Both ends of three pipes and of the control socket; half of them are closed again once the shim has them."""
 LAUNCH_SHIELD_S = 1.0
-"""A warden says within some 30 ms whether its program runs; a loaded machine may take longer."""
+"""Seconds that a launch ignores cancellation. A shim reports within 30 ms whether its program runs, under load later.
+"""
 KILL_EXTRA_S = 2.0
-"""On top of ``kill_s``: for a loaded machine to run the warden at all."""
-STRUCK_AT_ONCE = 100
-"""Processes that one order names, so that the lifeline's buffer takes the line."""
+"""Seconds added to ``kill_s``, for a loaded machine to schedule the shim."""
+PROCESSES_PER_ORDER = 100
+"""Processes that one ``strike`` order names, so that the line fits the buffer of the control socket."""
+POLL_S = 0.05
+"""Seconds between two checks of a process that cannot be waited for: an old kernel, or no descriptor is left."""
 
 
-LOOK_AGAIN_S = 0.05
-"""Seconds between two looks at a process that cannot be waited for: an old kernel, or no descriptor is left."""
-
-
-class _Look:
-    """What a warden will have seen."""
+class _ListRequest:
+    """A ``look`` that was sent to the shim, and its reply."""
 
     def __init__(self) -> None:
         self.there = anyio.Event()
@@ -62,114 +70,118 @@ class _Look:
 
 
 class ShimProcess:
-    """A running program under its warden: ``supervisor.ports.Process``."""
+    """A running program under its shim: ``supervisor.ports.Process``."""
 
-    def __init__(self, launch: Launch, keeping: ForkServerClient) -> None:
+    def __init__(self, launch: Launch, fork_server: ForkServerClient) -> None:
         self.report: ProcessReport | None = None
         self.session = launch.session
         self._launch = launch
-        self._keeping = keeping
+        self._fork_server = fork_server
         self._pid = 0
         self._failed: Failed | None = None
-        self._fate: Ended | None = None
+        self._end_status: Ended | None = None
         self._status: int | None = None
         self._order = "exit"
         self._ordered_at_s: float | None = None
-        self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
-        self._looks: deque[_Look] = deque()
-        self._watching = anyio.CancelScope(shield=True)
+        self._start_known, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
+        self._list_requests: deque[_ListRequest] = deque()
+        self._reading = anyio.CancelScope(shield=True)
         self._open()
 
     def _open(self) -> None:
-        """Pipes and a warden, or nothing at all."""
+        """Open the pipes and have the shim forked; on failure close everything that was opened."""
         with ExitStack() as theirs, ExitStack() as ours:
             try:
-                _check_left(self._launch.spare)
+                _check_free_descriptors(self._launch.spare)
                 stdin, self._stdin = _input(theirs, ours)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
-                self.shim_client = ShimClient(self._keeping, stdin, stdout, stderr)
-            except ConnectionError as error:  # the keeper was gone before it could be asked, and so was the next one
-                raise silence(self._launch, self._stderr.peek()) from error
+                self.shim_client = ShimClient(self._fork_server, stdin, stdout, stderr)
+            except ConnectionError as error:  # two fork servers in a row were gone before they took the message
+                raise shim_ended_early(self._launch, self._stderr.peek()) from error
             except OSError as error:
                 if what := shortage_of(error):
-                    raise shortage(self._launch, what, error) from error
-                raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no warden for it ({error})") from error
+                    raise resource_missing(self._launch, what, error) from error
+                raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no shim for it ({error})") from error
             ours.pop_all()
 
     # ------------------------------------------------------------------------------------------ the port
     @property
     def pid(self) -> int:
-        """The main process."""
+        """The pid of the main process; 0 until it runs."""
         return self._pid
 
     async def receive(self) -> bytes:
-        """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
+        """Return the next bytes of standard output, at most 64 KiB; ``b""`` at the end."""
         return await self._stdout.receive()
 
     async def receive_err(self) -> bytes:
-        """The next bytes of its standard error, at most 64 KiB; ``b""`` at the end."""
+        """Return the next bytes of standard error, at most 64 KiB; ``b""`` at the end."""
         return await self._stderr.receive()
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to its standard input; a closed input drops it silently."""
+        """Write all of *data* to standard input; a closed input drops *data* silently."""
         await self._stdin.send(data)
 
     def close_input(self) -> None:
-        """End of its standard input."""
+        """Close standard input."""
         self._stdin.close()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only; a number that is no signal is nothing."""
+        """Send a signal to the main process only; ignore a *number* that is no signal."""
         if 0 < number < signal.NSIG:
             self.shim_client.order(b"signal %d" % number)
 
     def terminate(self) -> None:
-        """SIGTERM, then SIGCONT, to the whole tree."""
+        """Send SIGTERM, then SIGCONT, to the whole tree."""
         self._note_order("terminate")
         self.shim_client.terminate()
 
     def kill(self) -> None:
-        """SIGKILL the whole tree until nothing is left."""
+        """SIGKILL the whole tree until no process is left."""
         self._note_order("kill")
         self.shim_client.kill()
 
     def clock(self) -> int:
-        """Now, in clock ticks since the machine was started."""
+        """Return the current time, in clock ticks since the boot."""
         return ticks_now()
 
     @property
     def written_between(self) -> tuple[int, int]:
-        """The ticks between which the output that was received last was written."""
+        """The clock ticks between which the output that was received last was written."""
         return self._stdout.written_between
 
-    async def look(self) -> tuple[ProcessSeen, ...] | None:
-        """The main process and its descendants, parents first; ``None``: they cannot be told."""
+    async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
+        """Return the main process and its descendants, parents first; ``None`` if they cannot be listed."""
         if self._is_unknown:
             return None
         if not self._pid or self._exited.is_set():
             return ()
-        look = _Look()
-        if not self.shim_client.order(b"look"):  # no reply to it will come, and the next one is about another look
+        request = _ListRequest()
+        # Replies carry no id and are matched in order, so a request that was not sent must not be queued.
+        if not self.shim_client.order(b"look"):
             return None
-        self._looks.append(look)
-        await look.there.wait()
-        return look.processes
+        self._list_requests.append(request)
+        await request.there.wait()
+        return request.processes
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to these descendants, where they are still there."""
-        words = [b"%d:%d" % (one.pid, one.born) for one in found]
-        for start in range(0, len(words), STRUCK_AT_ONCE):
-            self.shim_client.order(b"strike %d " % number + b" ".join(words[start : start + STRUCK_AT_ONCE]))
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send a signal to those of the descendants *found* that still run."""
+        names = [b"%d:%d" % (process.pid, process.born) for process in found]
+        for start in range(0, len(names), PROCESSES_PER_ORDER):
+            self.shim_client.order(b"strike %d " % number + b" ".join(names[start : start + PROCESSES_PER_ORDER]))
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait for the kernel to say that *pid* has ended; it may be a stranger's by then, so look again."""
+        """Wait until the kernel reports the end of *pid*, or for ``POLL_S`` where that cannot be waited for.
+
+        *pid* may belong to an unrelated process by now, so the caller lists the processes again.
+        """
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             return
         except (OSError, AttributeError):
-            await anyio.sleep(LOOK_AGAIN_S)
+            await anyio.sleep(POLL_S)
             return
         try:
             await anyio.wait_readable(pidfd)
@@ -177,58 +189,61 @@ class ShimProcess:
             os.close(pidfd)
 
     async def wait_exit(self) -> int | None:
-        """The exit status of the main process, ``None`` when it is not known."""
+        """Wait for the main process, and return its exit status; ``None`` if the status is not known."""
         await self._exited.wait()
         return self._status
 
     async def wait_ended(self) -> ProcessReport:
-        """Its fate, once the whole tree is gone and reaped, its warden too; also after the context was left."""
+        """Wait until the whole tree and the shim are gone and reaped, and return the report.
+
+        Works after the context was left, too.
+        """
         await self._ended.wait()
         assert self.report is not None, "ended is set with the report"
         return self.report
 
-    # ------------------------------------------------------------------------------------------ beginning
-    async def launched(self) -> None:
-        """Describe the program to the warden and wait until it runs.
+    # ------------------------------------------------------------------------------------------ start
+    async def wait_started(self) -> None:
+        """Send the launch to the shim and wait until the program runs.
 
         Raises:
-            SpawnError: it does not.
+            SpawnError: the program could not be started.
         """
-        # A cancellation waits for that moment: a program that has begun is always accounted for.
+        # Shielded: a cancellation in between would leave open whether the program has started.
         with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
-            await self.shim_client.send(encoded(self._launch))
-            await self._settled.wait()
-        if not self._settled.is_set():
-            await self._settled.wait()
+            await self.shim_client.send(encode_launch(self._launch))
+            await self._start_known.wait()
+        if not self._start_known.is_set():
+            await self._start_known.wait()
         if self._failed is not None:
-            raise refusal(self._launch, self._failed.step, self._failed.errno)
+            raise step_failed(self._launch, self._failed.step, self._failed.errno)
         if not self._pid:
-            raise silence(self._launch, self._stderr.peek())
+            raise shim_ended_early(self._launch, self._stderr.peek())
 
-    async def watch(self) -> None:
-        """Listen to the warden until it is gone. A cancellation from outside does not deafen it."""
-        with self._watching:
+    async def read_statuses(self) -> None:
+        """Apply the shim's statuses until the shim is gone. The scope shields this task from outside cancellation."""
+        with self._reading:
             async for status in self.shim_client.statuses():
-                self._learn(status)
-            self._conclude(self._survived() if self._fate is None else self._reported(self._fate))
+                self._apply_status(status)
+            self._finish(self._report_after_loss() if self._end_status is None else self._report_of(self._end_status))
 
-    def _learn(self, status: Status) -> None:
+    def _apply_status(self, status: Status) -> None:
         match status:
             case Spawned(pid=pid):
                 self._pid = pid
-                self._settled.set()
+                self._start_known.set()
             case Failed():
                 self._failed = status
-                self._settled.set()
+                self._start_known.set()
             case Exited(status=number):
                 self._status = number
                 self._exited.set()
-                self._end_looks()
-            case Seen(processes=processes):
-                if self._looks:
-                    self._looks.popleft().end(processes)
+                self._end_list_requests()
+            case ProcessesListed(processes=processes):
+                if self._list_requests:
+                    self._list_requests.popleft().end(processes)
             case Ended():
-                self._fate = self._fate or status
+                self._end_status = self._end_status or status
             case _:
                 assert_never(status)
 
@@ -239,19 +254,22 @@ class ShimProcess:
         if self._ordered_at_s is None:
             self._ordered_at_s = anyio.current_time()
 
-    def _reported(self, fate: Ended) -> ProcessReport:
+    def _report_of(self, end: Ended) -> ProcessReport:
         return ProcessReport(
             pid=self._pid,
-            status=self._status if fate.status is None else fate.status,
-            ended_by=self._order if fate.ended_by == "lost" else fate.ended_by,
-            killed=fate.killed,
+            status=self._status if end.status is None else end.status,
+            ended_by=self._order if end.ended_by == "lost" else end.ended_by,
+            killed=end.killed,
             survivors=0,
-            took_s=fate.took_s,
-            outlived=fate.outlived,
+            took_s=end.took_s,
+            outlived=end.outlived,
         )
 
-    def _survived(self) -> ProcessReport:
-        """Warden and keeper were lost. The kernel kills the one's child with it; of the rest, we kill its group."""
+    def _report_after_loss(self) -> ProcessReport:
+        """Return a report after the loss of both shim and fork server, whose fate nobody can tell.
+
+        The kernel kills the main process with its shim; of the other processes the process group is killed here.
+        """
         if self._pid:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -264,55 +282,52 @@ class ShimProcess:
             pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s
         )
 
-    def _end_looks(self) -> None:
-        """The warden obeys no orders once the main process has ended."""
-        while self._looks:
-            self._looks.popleft().end(None if self._is_unknown else ())
+    def _end_list_requests(self) -> None:
+        """Answer the open list requests: the shim obeys no order once the main process has ended."""
+        while self._list_requests:
+            self._list_requests.popleft().end(None if self._is_unknown else ())
 
     @property
     def _is_unknown(self) -> bool:
-        """The warden was lost, and nobody can tell what is left."""
+        """Whether the shim was lost, so that it is not known which processes are left."""
         return self.report is not None and self.report.survivors < 0
 
-    def _conclude(self, report: ProcessReport) -> None:
+    def _finish(self, report: ProcessReport) -> None:
         self.report = report
-        self._end_looks()
-        self._settled.set()
+        self._end_list_requests()
+        self._start_known.set()
         self._exited.set()
         self._ended.set()
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:
-        """See the tree off: terminate, wait, kill, wait. What was ordered before is not said again."""
+        """End the tree: terminate, wait, kill, wait. An order that was given before is not repeated."""
         self._stdin.close()
         try:
             if self.report is None and self._pid and self._order != "kill":
                 if self._order == "exit":
                     self.terminate()
-                await self._ended_within(terminate_s)
+                await within(terminate_s, self._ended.wait)
             if self.report is None:
                 self.kill()
-                await self._ended_within(kill_s + KILL_EXTRA_S)
+                await within(kill_s + KILL_EXTRA_S, self._ended.wait)
         finally:
-            self._watching.cancel()
-
-    async def _ended_within(self, seconds: float) -> None:
-        await within(seconds, self._ended.wait)
+            self._reading.cancel()
 
     def close(self) -> None:
-        """Let go of everything, the warden included: it goes on alone if it is not done."""
+        """Release the descriptors. A shim that has not finished kills its tree and ends without this process."""
         if self.report is None:
-            self._conclude(self._unknown("kill"))
+            self._finish(self._unknown("kill"))
         for end in (self._stdin, self._stdout, self._stderr, self.shim_client):
             end.close()
 
 
-def _check_left(spare: int) -> None:
-    """So many descriptors must be left beside those that a launch takes.
+def _check_free_descriptors(spare: int) -> None:
+    """Check that *spare* descriptors would be left beside those that a launch takes.
 
     Raises:
-        OSError: they are not.
+        OSError: fewer are left.
     """
-    free = left() if spare else None
+    free = free_descriptors() if spare else None
     if free is not None and free < LAUNCH_DESCRIPTORS + spare:
         raise OSError(errno.EMFILE, f"{free} file descriptors are left, a launch takes {LAUNCH_DESCRIPTORS + spare}")
 
@@ -333,32 +348,32 @@ def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
     return writing, end
 
 
-class _Spawned(AbstractAsyncContextManager[ShimProcess]):
-    """One ``async with host.spawn(...)``: entered and left by one task."""
+class _SpawnContext(AbstractAsyncContextManager[ShimProcess]):
+    """The context manager of ``host.spawn(...)``, entered and left by one task."""
 
     def __init__(
         self,
-        keeping: ForkServerClient,
+        fork_server: ForkServerClient,
         launch: Launch,
         terminate_s: float,
         kill_s: float,
         running: dict[ShimProcess, None],
     ) -> None:
-        self._keeping = keeping
+        self._fork_server = fork_server
         self._running = running
         self._launch = launch
         self._terminate_s = terminate_s
         self._kill_s = kill_s
-        self._nursery: TaskGroup = anyio.create_task_group()
+        self._task_group: TaskGroup = anyio.create_task_group()
 
     async def __aenter__(self) -> ShimProcess:
-        check(self._launch)
-        self._process = ShimProcess(self._launch, self._keeping)
+        check_launch(self._launch)
+        self._process = ShimProcess(self._launch, self._fork_server)
         self._running[self._process] = None
-        await self._nursery.__aenter__()
-        self._nursery.start_soon(self._process.watch)
+        await self._task_group.__aenter__()
+        self._task_group.start_soon(self._process.read_statuses)
         try:
-            await self._process.launched()
+            await self._process.wait_started()
         except BaseException:
             await self._leave()
             raise
@@ -370,39 +385,36 @@ class _Spawned(AbstractAsyncContextManager[ShimProcess]):
         await self._leave()
 
     async def _leave(self) -> None:
-        """The nursery is never told of the body's exception, so that it leaves as it is, not in a group."""
-        self._nursery.cancel_scope.shield = True
+        self._task_group.cancel_scope.shield = True
         try:
             await self._process.leave(self._terminate_s, self._kill_s)
         finally:
-            await self._let_go()
-
-    async def _let_go(self) -> None:
-        try:
-            await self._nursery.__aexit__(None, None, None)
-        finally:
-            del self._running[self._process]
-            self._process.close()  # not before nobody waits on it
+            try:
+                # Without the body's exception, which would otherwise leave wrapped in an exception group.
+                await self._task_group.__aexit__(None, None, None)
+            finally:
+                del self._running[self._process]
+                self._process.close()  # after the last task that waits on a descriptor has ended
 
 
 class ShimHost:
-    """Starts programs, each under a warden of its own: ``supervisor.ports.ProcessHost``.
+    """Starts programs, each under a shim of its own: ``supervisor.ports.ProcessHost``.
 
-    Entered before it is used; leaving it waits for the keeper, which waits for everything.
+    Enter the host before use. Leaving it waits for the fork server, which exits when no process is left.
     """
 
     def __init__(self, containment: Containment = UNCONTAINED) -> None:
         if os.name != "posix":
             raise RuntimeError("processes can be supervised on Linux (fully) and macOS (weakly) only: run it there")
         self._tag = {TAG_VARIABLE: containment.tag} if containment.tag else {}
-        self.keeping = ForkServerClient(containment)
+        self.fork_server = ForkServerClient(containment)
         self._running: dict[ShimProcess, None] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await to_the_end(self.keeping.close)
+        await to_the_end(self.fork_server.close)
 
     def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
@@ -414,13 +426,16 @@ class ShimHost:
         """
         if self._tag:
             launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
-        return _Spawned(self.keeping, launch, terminate_s, kill_s, self._running)
+        return _SpawnContext(self.fork_server, launch, terminate_s, kill_s, self._running)
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
-        """Tell who has connected, with that pid by the kernel's word: one of our programs, an operator's, or nobody can
-        say. A warden that was let go of before its end is its keeper's: of no session, and ours all the same."""
-        return caller_at(connection, pid, self._ours)
+        """Return whether the process *pid* that has connected is one of our programs, an operator's, or unknown.
 
-    def _ours(self) -> dict[Process, str]:
-        shims = {one.shim_client.shim: one.session for one in self._running}
-        return {**dict.fromkeys(self.keeping.fork_servers, ""), **shims}
+        A program whose context was left before its end is found below the fork server: ours, but of no session.
+        """
+
+        def ours() -> dict[Process, str]:
+            shims = {process.shim_client.shim: process.session for process in self._running}
+            return {**dict.fromkeys(self.fork_server.fork_servers, ""), **shims}
+
+        return caller_at(connection, pid, ours)

@@ -1,7 +1,7 @@
-"""Counts what a program left behind, with a proof: the kernel's own word that there is no descendant.
+"""Orphan check: counts the processes that a program has left, by ``waitpid`` instead of a scan.
 
-A program that adopts orphans gets every process whose parents are gone; when ``waitpid`` then says that it has no
-child, none is left anywhere below it. Only for programs of their own (the demo): it reaps every child of the process.
+A subreaper becomes the parent of every process below it whose parent has ended. Once ``waitpid`` says that it has no
+child, no descendant is left. For programs that own their process (the demo): every child of the process is reaped.
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every orphan below this process; ``False`` where the kernel has no such thing."""
+    """Make this process the parent of every orphan below it; return ``False`` if the kernel cannot do that."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def children_left() -> int:
-    """Reap what has ended; how many descendants of this process are still there (0: the kernel says none)."""
+    """Reap every ended child, and return the number of children that still run (0: the kernel knows of none)."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return 0
         if pid == 0:
-            return len(_children())
-
-
-def _children() -> list[int]:
-    found: list[int] = []
+            break
+    count = 0
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
-            found += [int(pid) for pid in file.read().split()]
-    return found
+            count += len(file.read().split())
+    return count

@@ -1,11 +1,11 @@
-"""A pid namespace for one program: whoever is born in it dies with its init, all at once and by the kernel's own hand.
+"""Pid namespace for one program: the kernel kills every process in the namespace when the namespace's init dies.
 
-The init is a fork of the warden and dies with it, whatever the warden dies of; it does nothing but that, and reap. It
-is nobody's program: it is never counted, told of, or signalled but to end everything. Our own children keep the pids
-that everybody outside knows them by; inside they have others, and a /proc of their own that shows those.
+The init is a fork of the shim. It reaps its children and dies with the shim, whatever the shim dies of. The init is no
+program of a user: it is never counted or reported, and signalled only to end the namespace. Processes in the namespace
+have two pids: one outside, which the supervisor uses, and one inside, which their own /proc shows.
 
-Run as a program it says by its exit status whether this machine gives such a namespace. It uses the standard library
-only, and as little of that as it can, because wardens wait for it.
+Run as a program, the module reports by its exit status whether this machine allows such a namespace. Only the standard
+library is used, and little of it, because every launch waits for the shim.
 """
 
 from __future__ import annotations
@@ -31,25 +31,29 @@ MS_SLAVE = 1 << 19
 
 
 class PidNamespace:
-    """The one that our next children are born in; ``init`` is the pid of its init, as we see it."""
+    """The namespace that the next children of this process are born in; ``init`` is the pid of its init, seen from
+    here."""
 
     def __init__(self, init: int) -> None:
         self.init = init
 
     def enter(self) -> None:
-        """In a child: a /proc for it and its descendants alone, in which their pids are what ``getpid`` says.
+        """In a child, mount a /proc that shows only the namespace, with the pids that ``getpid`` returns in it.
 
         Raises:
-            OSError: it may not be mounted; then there would have been no namespace.
+            OSError: the mount is not allowed. The init tries it first, so ``enclose`` would have returned ``None``.
         """
         _call("unshare", CLONE_NEWNS)
-        # A slave's mounts stay its own, and what is unmounted outside is not kept busy by it.
+        # MS_SLAVE: mounts made here stay here, and a file system unmounted outside is unmounted here, too.
         _call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None)
         _call("mount", b"proc", b"/proc", b"proc", ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC), None)
 
 
 def enclose() -> PidNamespace | None:
-    """Have our next children born in a namespace of their own; ``None``, and nothing has changed, where we may not."""
+    """Let the next children of this process be born in a new namespace.
+
+    Return ``None``, with nothing changed, if that is not allowed.
+    """
     with suppress(OSError):
         home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -64,7 +68,7 @@ def enclose() -> PidNamespace | None:
 
 
 def is_init(pid: int) -> bool:
-    """Whether *pid*, alive or not yet reaped, is the init of a namespace below ours."""
+    """Return whether *pid*, alive or not yet reaped, is the init of a namespace below ours."""
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as status:
         for line in status:
             if line.startswith(b"NSpid:"):
@@ -80,36 +84,39 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def _start() -> int:
-    """Fork the init, and wait until it stands; 0 if it cannot do its work here."""
-    ready, telling = os.pipe()
+    """Fork the init, wait until it is ready, and return its pid; 0 if it could not set itself up."""
+    ready, ready_write = os.pipe()
     try:
         pid = os.fork()
     except OSError:
         os.close(ready)
-        os.close(telling)
+        os.close(ready_write)
         return 0
     if pid == 0:
-        _be_init(ready, telling)
-    os.close(telling)
-    stands = os.read(ready, 1)
+        _be_init(ready, ready_write)
+    os.close(ready_write)
+    is_ready = os.read(ready, 1)
     os.close(ready)
-    if not stands:
+    if not is_ready:
         os.waitpid(pid, 0)
         return 0
     return pid
 
 
-def _be_init(ready: int, telling: int) -> NoReturn:
-    """In the fork: die with the warden, reap, hold nothing. Signals from within reach an init only if it wants them."""
+def _be_init(ready: int, ready_write: int) -> NoReturn:
+    """In the fork, run the init: die with the shim, reap, and hold no descriptor open.
+
+    The kernel drops signals from inside a namespace to its init, unless the init has a handler for them.
+    """
     try:
         _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.close(ready)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
-        PidNamespace(1).enter()  # what our siblings will need must be allowed
-        os.write(telling, b"!")  # fails if the warden died before the first line took effect: nobody listens
+        PidNamespace(1).enter()  # the programs will need the same, so it must be allowed
+        os.write(ready_write, b"!")  # EPIPE if the shim died before prctl took effect: then the init ends here
         for fd in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # the listing's own
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(fd))
         while True:
             signal.pause()
@@ -118,7 +125,7 @@ def _be_init(ready: int, telling: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Try it, leave nothing, exit with 0 if it is given."""
+    """Try to make a namespace, remove it again, and exit with 0 if that was allowed."""
     namespace = enclose()
     if namespace is not None:
         os.kill(namespace.init, signal.SIGKILL)

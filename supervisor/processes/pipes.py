@@ -1,9 +1,9 @@
-"""Our ends of a program's pipes: non-blocking descriptors, read and written on either backend.
+"""The supervisor's ends of a program's pipes: non-blocking descriptors that work on both event loops.
 
-A descriptor must never be closed while somebody waits on it: its number would be given to the next pipe, and the old
-waiter, when it wakes, would take the new one's registration in the event loop with it. So closing wakes the waiters,
-and the last of them closes. The two faces never raise for what the other side does: an end is ``b""``, a broken pipe
-drops what was sent.
+A descriptor must never be closed while a task waits on it: the kernel would give its number to the next pipe, and the
+old waiter, when it wakes, would remove the new pipe's registration in the event loop. So ``close`` wakes the waiters,
+and the last waiter closes the descriptor. ``Output`` and ``Input`` never raise for what the program does: the end of
+output is ``b""``, and a broken pipe drops what was sent.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["CHUNK_BYTES", "Descriptor", "Input", "Output", "ticks_now"]
 
 CHUNK_BYTES = 65536
 BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock by which Linux tells the birth of a process."""
+"""The clock in which Linux gives the start time of a process."""
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def ticks_now() -> int:
-    """Now, in ticks since the boot: as the kernel would tell the birth of a process, rounded down."""
+    """Return the current time in clock ticks since the boot, rounded down as the kernel does for start times."""
     return time.clock_gettime_ns(BORN_BY) // NS_PER_TICK
 
 
 class Descriptor:
-    """A descriptor of ours that may be closed while somebody waits on it."""
+    """A file descriptor that may be closed while tasks wait on it."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -42,15 +42,15 @@ class Descriptor:
         return self._fd
 
     async def readable(self) -> None:
-        """Until there is something to read, or the descriptor is closed.
+        """Wait until there is something to read, or the descriptor is closed.
 
         Raises:
-            anyio.BusyResourceError: another task is waiting for the same.
+            anyio.BusyResourceError: another task is waiting to read.
         """
         await self._wait(anyio.wait_readable)
 
     async def writable(self) -> None:
-        """Until there is room to write, or the descriptor is closed."""
+        """Wait until there is room to write, or the descriptor is closed."""
         await self._wait(anyio.wait_writable)
 
     async def _wait(self, wait: Callable[[int], Awaitable[None]]) -> None:
@@ -64,7 +64,7 @@ class Descriptor:
                 os.close(self._fd)
 
     def close(self) -> None:
-        """At once, or as soon as the last waiter has left. A second time is nothing."""
+        """Close the descriptor once the last waiter has left it; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -75,24 +75,24 @@ class Descriptor:
 
 
 class Output:
-    """What a program writes."""
+    """The read end of a pipe that a program writes to."""
 
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
         self._emptied = ticks_now()
-        """When the pipe was empty last: all that was written before has been received."""
+        """Clock tick at which the pipe was last seen empty: all that was written before has been received."""
         self.written_between = (self._emptied, self._emptied)
-        """The ticks between which the bytes that were received last were written."""
+        """The clock ticks between which the bytes that were received last were written."""
 
     async def receive(self) -> bytes:
-        """The next bytes, at most 64 KiB; ``b""`` at the end, or once we have closed it.
+        """Return the next bytes, at most 64 KiB; ``b""`` at the end of output, or once this end is closed.
 
         Raises:
             anyio.BusyResourceError: another task is receiving.
         """
         await anyio.lowlevel.checkpoint()
         while not self._end.closed:
-            # Before the read: what is written after it must not be dated earlier.
+            # Taken before the read: bytes that are written after the read must not be dated earlier.
             now = ticks_now()
             try:
                 data = os.read(self._end.fileno(), CHUNK_BYTES)
@@ -107,7 +107,7 @@ class Output:
         return b""
 
     def peek(self) -> bytes:
-        """What is there now, without waiting."""
+        """Return what the pipe holds now, without waiting."""
         with suppress(OSError):
             return os.read(self._end.fileno(), CHUNK_BYTES)
         return b""
@@ -117,24 +117,30 @@ class Output:
 
 
 def unsent(left: memoryview, data: bytes) -> bytes:
-    """What is still owed of what was begun, where *left* was not written and ends with *data*, as far as that was not
-    begun."""
+    """Return the part of *left* that must still be written to complete the pieces that were begun.
+
+    *left* was not written yet. If it is at least as long as *data*, no byte of *data* was written: then *data* is
+    dropped, and only the rest of an earlier piece before it remains.
+    """
     return bytes(left[: len(left) - len(data)]) if len(left) >= len(data) else bytes(left)
 
 
 class Input:
-    """What a program reads. Several tasks may send: what each sends stays in one piece."""
+    """The write end of a pipe that a program reads from. Several tasks may send; each piece stays whole."""
 
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._lock = anyio.Lock(fast_acquire=True)
         self._rest = b""
-        """Of a piece that was begun, and whose sender was cancelled: it goes before the next one."""
+        """The rest of a piece whose sender was cancelled in the middle; it is written before the next piece."""
 
     async def send(self, data: bytes) -> None:
-        """All of *data*; dropped if the program no longer reads, or we have closed it. Where the sender is cancelled,
-        what has not been begun is dropped, and the rest of what has goes before whatever is sent next."""
-        async with self._turn:
+        """Write all of *data*; drop it if the program no longer reads, or if this end is closed.
+
+        If the sender is cancelled before the first byte was written, *data* is dropped; after that, the rest of *data*
+        is written before the next piece.
+        """
+        async with self._lock:
             left = memoryview(self._rest + data)
             try:
                 while left and not self._end.closed:

@@ -1,20 +1,35 @@
-"""The one process between the supervisor and a program: a fork of the keeper (``fork_server.py``).
+"""Shim: the process between the supervisor and one program, forked by the fork server (``fork_server.py``).
 
-It starts the program, adopts whatever the program's descendants orphan, and does not exit before ``waitpid`` says
-that there is no descendant left: no scan is a proof, ECHILD is. The control socket is its lifeline: end of file means
-*kill everything*, whether the supervisor closed it on purpose or died. It uses the standard library only, and as
-little of that as it can, because every supervisor waits for it once; so JSON is written by hand, and the launch comes
-as NUL-separated bytes, the way the kernel itself keeps argv and environ.
+Theory of operation
+-------------------
+The shim starts the program, adopts every process that the program's descendants orphan (it is a subreaper), and exits
+only after ``waitpid`` has failed with ECHILD. A scan of /proc can miss a process that forks meanwhile; ECHILD is the
+kernel's own statement that no descendant is left.
+
+The shim waits for three things: the program's exit, an order on the control socket, and the end of the supervisor.
+The program's exit and the end of the supervisor both lead to ``sweep``, which kills every descendant. End of file on
+the control socket means *kill everything*, whether the supervisor closed the socket on purpose or died: an order to
+kill can therefore neither be lost nor meet a full buffer.
+
+Example: the program runs a daemon in a session of its own, and exits.
+
+    program exits         -> waitpid reports the program; the shim sends ``exited``
+    daemon was orphaned   -> the kernel makes the daemon a child of the shim
+    sweep                 -> SIGKILL to the daemon; waitpid reports the daemon, then fails with ECHILD
+    shim sends ``ended``  and exits
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
-     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree), ``look`` (tell of the
-     whole tree) and ``strike N PID:BORN ...`` (signal N to those descendants, where they still are who was seen).
+     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree), ``look`` (report the whole
+     tree) and ``strike N PID:BORN ...`` (signal N to those descendants whose pid and start time both match).
 Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``seen``, ``exited``, ``ended``.
 
-Where it is given a pid namespace (``pid_namespace.py``), the program is born in that, and the end of the namespace's
-init is the end of all: then what the warden would have adopted is the init's, and dies even if the warden does.
+With a pid namespace (``pid_namespace.py``) the program is born inside the namespace, and the namespace's init adopts
+orphans in place of the shim. The init dies with the shim, and the kernel kills the whole namespace with its init.
 
-Linux gives the whole promise. Elsewhere there is no subreaper, and only the program's process group is ended.
+Only the standard library is used, and little of it, because every launch waits for the shim's start. JSON is therefore
+written by hand, and the launch arrives as NUL-separated bytes, the form in which the kernel keeps argv and environ.
+
+The guarantee is complete on Linux. Elsewhere there is no subreaper, and only the program's process group is killed.
 """
 
 from __future__ import annotations
@@ -35,60 +50,66 @@ if TYPE_CHECKING:  # typing is slow to import
 
     from supervisor.processes.pid_namespace import PidNamespace
 
-__all__ = ["Shim", "adopt_orphans", "children", "descendants", "hang_bell", "send", "take_in", "watch_supervisor"]
+__all__ = [
+    "Shim",
+    "adopt_orphans",
+    "children",
+    "descendants",
+    "open_wakeup_pipe",
+    "reap_children",
+    "send",
+    "watch_supervisor",
+]
 
 LINUX = sys.platform == "linux"
-LISTED = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
+HAS_CHILDREN_FILE = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 OOM_MARGIN = 200
-NAP_MAX_MS = 50
+POLL_MAX_MS = 50
 SERVER_MARK = b"SUPERVISOR_SERVER"
 COMMAND_BYTES = 200
 OUTLIVED_MAX = 100
 CHUNK_BYTES = 65536
 
 
-# ------------------------------------------------------------------------------------------------- the family
+# ------------------------------------------------------------------------------------------- the tree of processes
 def children(pid: int) -> list[int]:
-    """The direct children of *pid*, dead or alive."""
+    """Return the direct children of *pid*, zombies included."""
     found: list[int] = []
-    with suppress(OSError):  # it has just gone
-        for task in os.listdir(f"/proc/{pid}/task") if LISTED else ():
+    with suppress(OSError):  # *pid* has just ended
+        for task in os.listdir(f"/proc/{pid}/task") if HAS_CHILDREN_FILE else ():
             with open(f"/proc/{pid}/task/{task}/children", "rb") as listing:
                 found += map(int, listing.read().split())
-    return found if LISTED or not LINUX else _children_scanned(pid)
-
-
-def _children_scanned(pid: int) -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == pid]
-
-
-def _parent(pid: str) -> int:
-    return int(_stat(pid)[1])
+    if HAS_CHILDREN_FILE or not LINUX:
+        return found
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(_stat(name)[1]) == pid]
 
 
 def _stat(pid: int | str) -> list[bytes]:
-    """The fields of its ``/proc/PID/stat`` from the third on (proc(5)); of one that is gone, those of one long dead."""
+    """Return the fields of ``/proc/PID/stat`` from the third on (proc(5)); those of a dead process if *pid* is gone."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
     return [b"X", *[b"-1"] * 19]
 
 
 def _read(pid: int, name: str) -> bytes:
-    """The file *name* of ``/proc/PID``; nothing where *pid* is gone, or another user's."""
+    """Return the file *name* of ``/proc/PID``; empty if *pid* is gone or belongs to another user."""
     with suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
         return file.read()
     return b""
 
 
-def listed(pids: Collection[int]) -> bytes:
-    """Those of *pids* that are there, in JSON: pid, parent, session, start, state, number of threads, command line (the
-    begin of it, in hexadecimal, since it may hold any bytes), and whether it is marked as a server."""
-    return b"[%s]" % b",".join(told for pid in pids if (told := _told(pid)))
+def describe_processes(pids: Collection[int]) -> bytes:
+    """Return a JSON array that describes those of *pids* that exist.
+
+    Each row holds pid, parent, session, start time, state, number of threads, the start of the command line (in
+    hexadecimal, since it may hold any bytes), and whether the process is marked as a server.
+    """
+    return b"[%s]" % b",".join(row for pid in pids if (row := _describe_process(pid)))
 
 
-def _told(pid: int) -> bytes:
+def _describe_process(pid: int) -> bytes:
     fields = _stat(pid)
     if fields[19] == b"-1":
         return b""
@@ -99,26 +120,26 @@ def _told(pid: int) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
-    """Everything below *pid*, parents first: a snapshot, which a process that forks can outrun."""
+    """Return every process below *pid*, parents first. A snapshot: a process that forks meanwhile can be missing."""
     found = children(pid)
-    for child in found:  # the list grows as we walk along it
+    for child in found:  # the loop extends the list that it iterates over
         found += children(child)
     return found
 
 
-def born(pid: int) -> int:
-    """The start of *pid*, in clock ticks since the boot; -1 if it is gone."""
+def birth_of(pid: int) -> int:
+    """Return the start time of *pid*, in clock ticks since the boot; -1 if *pid* is gone."""
     return int(_stat(pid)[19])
 
 
-def lives(pid: int) -> bool:
-    """Tell whether *pid* is there, and no zombie. The main thread alone may have exited: then the others work on."""
+def is_alive(pid: int) -> bool:
+    """Return whether *pid* runs. With several threads a zombie state means only that the main thread has exited."""
     fields = _stat(pid)
     return fields[0] not in b"ZX" or int(fields[17]) > 1
 
 
 def send(pids: Collection[int], *numbers: int) -> None:
-    """Signal each of *pids*; one that is gone, or may not be signalled, does not stop the others."""
+    """Send the signals *numbers* to each of *pids*; a process that is gone or may not be signalled is skipped."""
     for pid in pids:
         for number in numbers:
             with suppress(OSError):
@@ -127,20 +148,20 @@ def send(pids: Collection[int], *numbers: int) -> None:
 
 # ------------------------------------------------------------------------------------------------- the program
 def prctl(option: int, value: int) -> None:
-    """Linux's prctl; elsewhere nothing."""
+    """Call prctl(2) on Linux; do nothing elsewhere."""
     if LINUX:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever is orphaned below this process."""
+    """Make this process the parent of every process that is orphaned below it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def become(
-    cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], trouble: int, prepare: Callable[[], None]
+def exec_program(
+    cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], errors: int, prepare: Callable[[], None]
 ) -> NoReturn:
-    """In the forked child: turn into the program, or say on *trouble* which step failed and with which errno."""
+    """In the forked child, exec the program; if a step fails, write the step and its errno to *errors* and exit."""
     step = b"start"
     try:
         prepare()
@@ -149,88 +170,95 @@ def become(
         step = b"exec"
         os.execvpe(argv[0], argv, env)
     except OSError as error:
-        os.write(trouble, b"%s %d" % (step, error.errno or 0))
+        os.write(errors, b"%s %d" % (step, error.errno or 0))
     finally:
         os._exit(127)
 
 
-def leave_warden(shim: int) -> None:
-    """A session of its own, death with its warden, and signals as a fresh program expects them."""
+def detach_from_shim(shim: int) -> None:
+    """Start a session, arrange to be killed when *shim* dies, and reset the signals for a fresh program."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != shim:  # it died before the line above took effect; within a namespace init sees to that
+    # The shim may have died before prctl took effect. Inside a namespace its init covers that case.
+    if os.getppid() != shim:
         os._exit(127)
-    go_first()
+    raise_oom_score()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError):  # those that libc keeps for itself
+        with suppress(OSError):  # libc reserves some signals
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def go_first() -> None:
-    """Short of memory, the kernel should choose the program, not its warden. Raising one's own score needs no right."""
+def raise_oom_score() -> None:
+    """Make the out-of-memory killer prefer the program to its shim. Raising one's own score needs no privilege."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
         wanted = min(1000, int(score.read()) + OOM_MARGIN)
         score.seek(0)
         score.write(str(wanted))
 
 
-def join(group: str) -> None:
-    """Enter the control group, if there is one: what is born later is in it too, and can be killed by its name."""
+def join_control_group(group: str) -> None:
+    """Enter the control group, if there is one. Descendants inherit the group and can be found by it."""
     with suppress(OSError), open(f"{group}/cgroup.procs", "wb", buffering=0) as members:
         members.write(b"0")
 
 
-def let_go_of_pipes() -> None:
-    """The program's pipes belong to the program: ours would keep its readers waiting for an end."""
+def release_standard_streams() -> None:
+    """Point descriptors 0, 1 and 2 to /dev/null: a copy of the program's pipes would delay the readers' end of file."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd, inheritable=False)
     os.close(null)
 
 
-# ------------------------------------------------------------------------------------------------- who has ended
-def hang_bell() -> tuple[int, int]:
-    """A pipe, for reading and for writing, that becomes readable when a child ends."""
-    bell, clapper = os.pipe()
-    for fd in (bell, clapper):
+# ------------------------------------------------------------------------------------------------- ended children
+def open_wakeup_pipe() -> tuple[int, int]:
+    """Open a pipe (read end, write end) whose read end becomes readable when a child ends."""
+    reading, writing = os.pipe()
+    for fd in (reading, writing):
         os.set_blocking(fd, False)
-    signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    return bell, clapper
+    return reading, writing
 
 
-def take_in(
-    bell: int, bury: Callable[[int, int], None], waited: Callable[[int, int], tuple[int, int]] = os.waitpid
+def reap_children(
+    wakeup: int, on_exit: Callable[[int, int], None], wait: Callable[[int, int], tuple[int, int]] = os.waitpid
 ) -> bool:
-    """Silence the bell and bury the dead (pid, wait status); true while there are children left."""
+    """Empty the *wakeup* pipe and reap every ended child, calling ``on_exit(pid, wait_status)`` for each.
+
+    Return ``False`` if no child is left: ``wait`` has failed with ECHILD.
+    """
     with suppress(BlockingIOError):
-        os.read(bell, CHUNK_BYTES)
+        os.read(wakeup, CHUNK_BYTES)
     try:
-        while (dead := waited(-1, os.WNOHANG))[0]:
-            bury(*dead)
+        while (ended := wait(-1, os.WNOHANG))[0]:
+            on_exit(*ended)
     except ChildProcessError:
         return False
     return True
 
 
 def watch_supervisor(supervisor: int) -> int:
-    """What becomes readable when it dies, also where somebody it forked still holds a copy of the lifeline; or -1."""
-    with suppress(OSError):  # a kernel before 5.3, or already gone: then the lifeline says so
+    """Return a pidfd that becomes readable when the process *supervisor* dies; -1 if none can be opened.
+
+    The control socket alone does not suffice: a child of the supervisor may still hold a copy of the other end.
+    """
+    with suppress(OSError):  # a kernel before 5.3, or the supervisor is gone: end of file on the socket reports that
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(supervisor)
     return -1
 
 
-# ------------------------------------------------------------------------------------------------- the warden
+# ------------------------------------------------------------------------------------------------- the shim
 class Shim:
-    """Waits for one of three things, the program's end, an order, the supervisor's end; then ends everything.
+    """Run one program, obey orders, and kill every descendant at the end of the program or of the supervisor.
 
     Args:
-        control: the lifeline.
-        lost: what becomes readable when the supervisor dies; -1 where there is no such thing.
+        control: the control socket.
+        lost: descriptor that becomes readable when the supervisor dies; -1 for none.
         group: the folder of the control group that the program enters; empty for none.
-        namespace: that our children are born in, if it is one of their own.
+        namespace: the pid namespace that the shim's children are born in; ``None`` for the shim's own.
     """
 
     def __init__(self, control: int, lost: int, group: str, namespace: PidNamespace | None) -> None:
@@ -239,11 +267,11 @@ class Shim:
         self.group = group
         self.namespace = namespace
         self.init = namespace.init if namespace is not None else 0
-        self.heard = b""
+        self.received = b""
         self.pid = 0
         self.status: int | None = None
-        self.trouble = -1
-        self.over = False
+        self.exec_errors = -1
+        self.finished = False
         self.terminating = False
         self.sweeping = False
         self.cut_short = False
@@ -252,18 +280,18 @@ class Shim:
         self.since_s: float | None = None
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
-        self.bell, _ = hang_bell()
-        self.poll.register(self.bell, select.POLLIN)
+        self.wakeup, _ = open_wakeup_pipe()
+        self.poll.register(self.wakeup, select.POLLIN)
         if lost >= 0:
             self.poll.register(lost, select.POLLIN)
 
     def run(self) -> None:
-        """Serve until it is over, sweep, report."""
-        self.say(b'{"event":"here","pid":%d,"born":%d}' % (os.getpid(), born(os.getpid())))
-        while not self.over:
-            self.turn()
+        """Serve until the program or the supervisor has ended, kill what is left, and report ``ended``."""
+        self.send_status(b'{"event":"here","pid":%d,"born":%d}' % (os.getpid(), birth_of(os.getpid())))
+        while not self.finished:
+            self.serve_once()
         self.sweep()
-        self.say(
+        self.send_status(
             b'{"event":"ended","status":%s,"ended_by":"%s","killed":%d,"took_s":%.6f,"outlived":%s}'
             % (
                 b"null" if self.status is None else b"%d" % self.status,
@@ -274,171 +302,182 @@ class Shim:
             )
         )
 
-    def turn(self) -> None:
-        """Handle what is there, waiting for it if need be: deaths first, so that an order that came after is late."""
+    def serve_once(self) -> None:
+        """Wait for events and handle them: exits first, so that an order sent after an exit finds the exit recorded."""
         ready = self.poll.poll()
         self.reap()
         for fd, _ in ready:
             if fd == self.control:
-                self.listen()
-            elif fd == self.trouble:
-                self.learn_start()
+                self.read_control()
+            elif fd == self.exec_errors:
+                self.report_start()
             elif fd == self.lost:
-                self.over = True
+                self.finished = True
 
-    def say(self, line: bytes) -> None:
-        with suppress(OSError):  # nobody listens any more
+    def send_status(self, line: bytes) -> None:
+        with suppress(OSError):  # the supervisor is gone
             os.write(self.control, line + b"\n")
 
     # ------------------------------------------------------------------------------------------ orders
-    def listen(self) -> None:
+    def read_control(self) -> None:
         data = b""
         with suppress(OSError):
             data = os.read(self.control, CHUNK_BYTES)
-        self.heard += data
+        self.received += data
         if not data:
-            self.over = True
+            self.finished = True
         elif self.pid:
-            self.obey()
+            self.run_orders()
         else:
             self.launch()
 
-    def obey(self) -> None:
-        *orders, self.heard = self.heard.split(b"\n")
+    def run_orders(self) -> None:
+        *orders, self.received = self.received.split(b"\n")
         for order in orders:
             word, _, number = order.partition(b" ")
             if self.status is not None:
-                break  # its pid may be somebody else's by now
+                break  # the program's pid may have been given to another process
             if word == b"term":
                 self.terminate()
             elif word == b"signal":
                 send((self.pid,), int(number))
             elif word == b"look":
-                self.look()
+                self.report_processes()
             elif word == b"strike":
-                self.strike_seen(*number.split())
+                self.signal_processes(*number.split())
 
     def terminate(self) -> None:
         self.terminating = True
         self.since_s = self.since_s or time.monotonic()
-        send(self.family() if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
+        send(self.process_tree() if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
 
-    def family(self) -> list[int]:
-        """The program and all that it has started."""
+    def process_tree(self) -> list[int]:
+        """Return the program and its descendants."""
         return [pid for pid in descendants(os.getpid()) if pid != self.init]
 
-    def look(self) -> None:
-        """Tell of the program and of all that it has started; ``null`` where that cannot be seen."""
+    def report_processes(self) -> None:
+        """Send ``seen``: the program and its descendants, ``null`` where /proc does not show processes."""
         seen = b"null"
-        if born(os.getpid()) >= 0:
-            seen = listed(self.family())
-        self.say(b'{"event":"seen","processes":%s}' % seen)
+        if birth_of(os.getpid()) >= 0:
+            seen = describe_processes(self.process_tree())
+        self.send_status(b'{"event":"seen","processes":%s}' % seen)
 
-    def strike_seen(self, number: bytes, *found: bytes) -> None:
-        """Signal those of our descendants; the program goes on. One that is stopped hears the signal all the same."""
-        family = set(self.family())
-        for pid, _, ticks in (one.partition(b":") for one in found):
-            if int(pid) in family and born(int(pid)) == int(ticks):
+    def signal_processes(self, number: bytes, *found: bytes) -> None:
+        """Send the signal, then SIGCONT, to the listed descendants; the program goes on.
+
+        SIGCONT lets a stopped process handle the signal.
+        """
+        tree = set(self.process_tree())
+        for pid, _, ticks in (process.partition(b":") for process in found):
+            if int(pid) in tree and birth_of(int(pid)) == int(ticks):
                 send((int(pid),), int(number), signal.SIGCONT)
 
-    # ------------------------------------------------------------------------------------------ beginning
+    # ------------------------------------------------------------------------------------------ start
     def launch(self) -> None:
-        """Start the program as soon as all of its description is here."""
-        head, newline, rest = self.heard.partition(b"\n")
+        """Start the program once its description has arrived completely."""
+        head, newline, rest = self.received.partition(b"\n")
         argc, length = map(int, head.split()) if newline else (0, 0)
         if not newline or len(rest) < length:
             return
         cwd, *words = rest[:length].split(b"\0")
         env = dict(pair.split(b"=", 1) for pair in words[argc:])
-        self.heard = rest[length:]
+        self.received = rest[length:]
         self.start(cwd, words[:argc], env)
 
     def start(self, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> None:
-        self.trouble, told = os.pipe()  # a successful exec closes it without a word
-        shim = 0 if self.init else os.getpid()  # whoever is outside of a namespace has no pid in it
+        self.exec_errors, errors = os.pipe()  # a successful exec closes the pipe, and nothing was written to it
+        shim = 0 if self.init else os.getpid()  # inside a pid namespace getppid() is 0: the shim has no pid there
         try:
             self.pid = os.fork()
         except OSError as error:
-            self.fail(b"fork", error.errno or 0)
-            self.over = True
+            self.report_failure(b"fork", error.errno or 0)
+            self.finished = True
             return
         if self.pid == 0:
-            become(cwd, argv, env, told, lambda: self.prepare(shim))
-        os.close(told)
-        self.poll.register(self.trouble, select.POLLIN)
-        let_go_of_pipes()
-        self.obey()
+            exec_program(cwd, argv, env, errors, lambda: self.prepare(shim))
+        os.close(errors)
+        self.poll.register(self.exec_errors, select.POLLIN)
+        release_standard_streams()
+        self.run_orders()
 
     def prepare(self, shim: int) -> None:
-        """In the forked child: all that makes it a program of its own."""
-        leave_warden(shim)
-        join(self.group)
+        """In the forked child, detach from the shim, and enter the control group and the pid namespace."""
+        detach_from_shim(shim)
+        join_control_group(self.group)
         if self.namespace is not None:
             self.namespace.enter()
 
-    def learn_start(self) -> None:
-        """Say how the start went; once."""
-        if self.trouble < 0:
+    def report_start(self) -> None:
+        """Report once whether the exec succeeded: ``spawned`` or ``failed``."""
+        if self.exec_errors < 0:
             return
-        step, _, number = os.read(self.trouble, 64).partition(b" ")
-        self.poll.unregister(self.trouble)
-        os.close(self.trouble)
-        self.trouble = -1
+        step, _, number = os.read(self.exec_errors, 64).partition(b" ")
+        self.poll.unregister(self.exec_errors)
+        os.close(self.exec_errors)
+        self.exec_errors = -1
         if step:
-            self.fail(step, int(number))
+            self.report_failure(step, int(number))
         else:
-            self.say(b'{"event":"spawned","pid":%d}' % self.pid)
+            self.send_status(b'{"event":"spawned","pid":%d}' % self.pid)
 
-    def fail(self, step: bytes, errno: int) -> None:
-        self.say(b'{"event":"failed","step":"%s","errno":%d}' % (step, errno))
+    def report_failure(self, step: bytes, errno: int) -> None:
+        self.send_status(b'{"event":"failed","step":"%s","errno":%d}' % (step, errno))
 
     # ------------------------------------------------------------------------------------------ end
     def reap(self) -> bool:
-        """Take in the dead; true while there are children left."""
-        return take_in(self.bell, self.bury)
+        """Reap ended children; return whether any child is left."""
+        return reap_children(self.wakeup, self.record_exit)
 
-    def bury(self, pid: int, wait_status: int) -> None:
+    def record_exit(self, pid: int, wait_status: int) -> None:
         status = os.waitstatus_to_exitcode(wait_status)
         if pid == self.pid:
-            self.learn_start()
-            self.status, self.over = status, True
-            self.say(b'{"event":"exited","status":%d}' % status)
+            self.report_start()
+            self.status, self.finished = status, True
+            self.send_status(b'{"event":"exited","status":%d}' % status)
         elif pid == self.init:
             self.init = 0
         elif self.sweeping and status == -signal.SIGKILL:
             self.killed += 1
 
     def sweep(self) -> None:
-        """SIGKILL whatever is, or becomes, our child, until the kernel says that we have none.
+        """SIGKILL every process that is, or becomes, a child of the shim, until ``waitpid`` fails with ECHILD.
 
-        What a killed child leaves behind becomes ours. A process that forks and exits all the time can outrun a round,
-        but not every round: measured, one that does nothing else is caught within milliseconds. In a namespace nobody
-        can: its init is struck with our own, and ``waitpid`` has it only when nobody else is there.
+        The children of a killed process become children of the shim. A process that forks and exits all the time can
+        escape a round, but not every round: a program that does nothing else was caught within milliseconds (measured).
+        In a namespace no process escapes: its init is killed with the shim's other children, and ``waitpid`` reports
+        the init only after the kernel has killed every process in the namespace.
         """
-        self.killed = self.doomed()
-        if self.status is not None and LINUX:  # it exited by itself, and what it leaves is told by name
-            # Whatever is left works on while it is listed, so the list is short.
-            told = (one for pid in self.family() if lives(pid) and (one := _told(pid)) and not one.endswith(b",true]"))
-            self.outlived = b"[%s]" % b",".join(islice(told, OUTLIVED_MAX))
+        self.killed = self.count_namespace_members()
+        if self.status is not None and LINUX:  # the program exited by itself: list the processes that it leaves
+            # The listed processes run on until they are killed, so the list is short.
+            rows = (
+                row
+                for pid in self.process_tree()
+                if is_alive(pid) and (row := _describe_process(pid)) and not row.endswith(b",true]")
+            )
+            self.outlived = b"[%s]" % b",".join(islice(rows, OUTLIVED_MAX))
         self.sweeping, self.cut_short = True, self.status is None
         self.since_s = self.since_s or time.monotonic()
-        dead = select.poll()
-        dead.register(self.bell, select.POLLIN)
-        nap_ms = 1
-        while self.strike():
-            nap_ms = 1 if dead.poll(nap_ms) else min(2 * nap_ms, NAP_MAX_MS)
+        exits = select.poll()
+        exits.register(self.wakeup, select.POLLIN)
+        poll_ms = 1
+        while self.kill_children():
+            poll_ms = 1 if exits.poll(poll_ms) else min(2 * poll_ms, POLL_MAX_MS)
 
-    def doomed(self) -> int:
-        """How many die with the init that would have become ours: of those ``waitpid`` does not tell us."""
-        return sum(lives(pid) for pid in self.family() if pid != self.pid) if self.init else 0
+    def count_namespace_members(self) -> int:
+        """Return how many processes die with the namespace's init: the shim's ``waitpid`` never reports them."""
+        return sum(is_alive(pid) for pid in self.process_tree() if pid != self.pid) if self.init else 0
 
-    def strike(self) -> bool:
-        """One round: our children only, whose pids stay theirs until we reap them, so no stranger can be hit."""
+    def kill_children(self) -> bool:
+        """Kill the shim's children once, reap them, and return whether any child is left.
+
+        Only children are signalled: the kernel does not reuse the pid of a child before the shim has reaped it.
+        """
         send(children(os.getpid()) if LINUX else [-self.pid] if self.pid else [], signal.SIGKILL)
         return self.reap()
 
     def ended_by(self) -> bytes:
-        """Who ended the main process; an order that came too late did not."""
+        """Return the cause of the main process's end; an order that came after its exit does not count."""
         if self.cut_short and self.status == -signal.SIGKILL:
             return b"kill"
         return b"terminate" if self.terminating else b"exit"

@@ -1,6 +1,7 @@
-"""The supervisor's end of one warden: its start, the orders to it, what it says, and its own end.
+"""Client of one shim: has the shim forked, sends it orders, and receives its statuses over the control socket.
 
-An order never blocks and never raises. The order to kill is the end of the lifeline: nothing can fill it up or lose it.
+An order never blocks and never raises. The order to kill is end of file on the control socket, which can neither be
+lost nor meet a full buffer.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from supervisor.ports import Launch
 from supervisor.processes.descent import Process
 from supervisor.processes.fork_server_client import ForkServerClient
 
-__all__ = ["Ended", "Exited", "Failed", "Seen", "ShimClient", "Spawned", "Status", "encoded"]
+__all__ = ["Ended", "Exited", "Failed", "ProcessesListed", "ShimClient", "Spawned", "Status", "encode_launch"]
 
 CHUNK_BYTES = 65536
 
 
-class Here(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
-    """The warden runs; ``born`` in ticks since the boot."""
+class ShimReady(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
+    """The shim runs; ``born`` is its start time in clock ticks since the boot."""
 
     pid: int
     born: int
@@ -50,7 +51,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited", tag_field="event"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
-    """Nothing is left. By whom: ``exit``, ``terminate``, ``kill``; or ``lost``, the warden was."""
+    """No process of the tree is left. ``ended_by`` is ``exit``, ``terminate``, ``kill``, or ``lost``: the shim died."""
 
     status: int | None
     ended_by: str
@@ -60,46 +61,46 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
     """Descendants that were alive when the program had exited by itself."""
 
 
-class Seen(msgspec.Struct, frozen=True, tag="seen", tag_field="event"):
-    """The reply to ``look``: the program and its descendants, parents first; ``None``: they cannot be seen."""
+class ProcessesListed(msgspec.Struct, frozen=True, tag="seen", tag_field="event"):
+    """The reply to ``look``: the program and its descendants, parents first; ``None``: /proc does not show them."""
 
     processes: tuple[ProcessSeen, ...] | None
 
 
-Status = Spawned | Failed | Exited | Seen | Ended
-_decode = msgspec.json.Decoder(Here | Status).decode
+Status = Spawned | Failed | Exited | ProcessesListed | Ended
+_decode = msgspec.json.Decoder(ShimReady | Status).decode
 
 
-def encoded(launch: Launch) -> bytes:
-    """*launch* as the warden reads it: the very bytes that the kernel will be given."""
+def encode_launch(launch: Launch) -> bytes:
+    """Encode *launch* as the shim reads it: NUL-separated, as execve(2) takes argv and environ."""
     env = [f"{name}={value}" for name, value in launch.env.items()]
     body = b"\0".join(os.fsencode(word) for word in (launch.cwd, *launch.argv, *env))
     return b"%d %d\n%s" % (len(launch.argv), len(body), body)
 
 
 class ShimClient:
-    """One warden, seen from the supervisor. Its 0, 1 and 2 are the program's."""
+    """The supervisor's connection to one shim. The descriptors *stdin*, *stdout* and *stderr* become the program's."""
 
-    def __init__(self, keeping: ForkServerClient, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, fork_server: ForkServerClient, stdin: int, stdout: int, stderr: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                keeping.fork(theirs.fileno(), stdin, stdout, stderr)
+                fork_server.fork(theirs.fileno(), stdin, stdout, stderr)
             except BaseException:
                 ours.close()
                 raise
         ours.setblocking(False)
         self._control = ours
-        self._keeping = keeping
+        self._fork_server = fork_server
         self.pid = 0
-        """The warden's own pid, 0 until it has said that it is there."""
+        """The pid of the shim; 0 until the shim has reported that it runs."""
         self.shim: Process = (0, 0)
-        """That pid and its birth."""
+        """The pid and the start time of the shim."""
 
     async def send(self, data: bytes) -> None:
-        """The launch, which may be larger than the socket's buffer."""
+        """Send the encoded launch, which may be larger than the socket's buffer."""
         left = memoryview(data)
-        with suppress(ConnectionError):  # the warden died: its silence tells
+        with suppress(ConnectionError):  # the shim died: ``statuses`` ends without ``spawned``
             while left:
                 with suppress(BlockingIOError):
                     left = left[self._control.send(left) :]
@@ -107,8 +108,10 @@ class ShimClient:
                     await anyio.wait_writable(self._control)
 
     def order(self, line: bytes) -> bool:
-        """Send one line to the warden; lost if there is none any more. Return ``False`` where the lifeline is full: a
-        warden that was stopped reads nothing."""
+        """Send one line to the shim; a line to a shim that is gone is lost.
+
+        Return ``False`` if the socket's buffer is full, since a stopped shim reads nothing.
+        """
         with suppress(OSError):
             try:
                 return self._control.send(line + b"\n") > len(line)
@@ -118,25 +121,25 @@ class ShimClient:
 
     def terminate(self) -> None:
         self.order(b"term")
-        self._rouse()
+        self._resume_shim()
 
     def kill(self) -> None:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
-        self._rouse()
+        self._resume_shim()
 
-    def _rouse(self) -> None:
-        """A program may have stopped its warden."""
-        self._keeping.rouse(self.pid)
+    def _resume_shim(self) -> None:
+        """Send SIGCONT to the shim: its program may have stopped it."""
+        self._fork_server.rouse(self.pid)
 
     async def statuses(self) -> AsyncIterator[Status]:
-        """What the warden says, until it is gone and reaped: the keeper holds the far end for so long."""
-        heard = b""
+        """Iterate over the shim's statuses until the shim is reaped: so long the fork server holds the far end open."""
+        received = b""
         while data := await self._receive():
-            *lines, heard = (heard + data).split(b"\n")
+            *lines, received = (received + data).split(b"\n")
             for line in lines:
                 status = _decode(line)
-                if isinstance(status, Here):
+                if isinstance(status, ShimReady):
                     self.pid, self.shim = status.pid, (status.pid, status.born)
                 else:
                     yield status
@@ -147,9 +150,9 @@ class ShimClient:
             with suppress(BlockingIOError):
                 try:
                     return self._control.recv(CHUNK_BYTES)
-                except ConnectionError:  # it left an order unread: no more than an end
+                except ConnectionError:  # the shim ended with an order unread: the same as end of file
                     return b""
 
     def close(self) -> None:
-        """Let go of it. It goes on alone until nothing is left."""
+        """Close the socket. The shim kills its tree, and ends once no process is left."""
         self._control.close()

@@ -1,4 +1,4 @@
-"""Why a program could not be started, as a sentence: it names the program, the value that is wrong, and the fix."""
+"""Spawn errors: sentences that name the program that could not be started, the value that is wrong, and the fix."""
 
 from __future__ import annotations
 
@@ -9,62 +9,59 @@ import shutil
 from supervisor.ports import Launch, SpawnError, SpawnShortage
 from supervisor.ports.shortages import shortage_of
 
-__all__ = ["check", "refusal", "shortage", "silence"]
+__all__ = ["check_launch", "resource_missing", "shim_ended_early", "step_failed"]
 
 
-def check(launch: Launch) -> None:
-    """What no kernel would take is refused before anything is started.
+def check_launch(launch: Launch) -> None:
+    """Refuse a launch that no kernel would accept, before any process is started.
 
     Raises:
-        SpawnError: argv is empty, a NUL byte somewhere, or the name of a variable is impossible.
+        SpawnError: argv is empty, a value contains a NUL byte, or a variable has an impossible name.
     """
     if not launch.argv or not launch.argv[0]:
         raise SpawnError("cannot start a program: argv is empty; its first word must name the program")
-    for place, word in _words(launch):
-        if "\0" in word:
-            raise _refuse(launch, f"{place} contains a NUL byte ({word!r}); remove it")
-    for name in launch.env:
-        if not name or "=" in name:
-            raise _refuse(launch, f"env has a variable named {name!r}; a name is not empty and has no '=' in it")
-
-
-def _words(launch: Launch) -> list[tuple[str, str]]:
     argv = [(f"argv[{index}]", word) for index, word in enumerate(launch.argv)]
     env = [(f"env[{name!r}]", f"{name}={value}") for name, value in launch.env.items()]
-    return [("cwd", launch.cwd), *argv, *env]
+    for field, value in [("cwd", launch.cwd), *argv, *env]:
+        if "\0" in value:
+            raise _error(launch, f"{field} contains a NUL byte ({value!r}); remove it")
+    for name in launch.env:
+        if not name or "=" in name:
+            raise _error(launch, f"env has a variable named {name!r}; a name is not empty and has no '=' in it")
 
 
-def refusal(launch: Launch, step: str, number: int) -> SpawnError:
-    """The warden's *step* failed with this errno."""
-    error = _refusal(launch, step, number)
+def step_failed(launch: Launch, step: str, number: int) -> SpawnError:
+    """Return the error for a *step* of the shim (``fork``, ``start``, ``cwd``, ``exec``) that failed with this
+    errno."""
+    error = _step_error(launch, step, number)
     what = shortage_of(number)
     return SpawnShortage(str(error), what) if what else error
 
 
-def _refusal(launch: Launch, step: str, number: int) -> SpawnError:
+def _step_error(launch: Launch, step: str, number: int) -> SpawnError:
     match step:
         case "cwd":
-            return _refuse(launch, _cwd(launch.cwd, number))
+            return _error(launch, _cwd(launch.cwd, number))
         case "exec":
-            return _refuse(launch, _program(launch, number))
+            return _error(launch, _program(launch, number))
         case _:
-            return _refuse(
+            return _error(
                 launch, f"its process could not be made ({os.strerror(number)}); raise the limit, or run fewer"
             )
 
 
-def shortage(launch: Launch, what: str, error: OSError) -> SpawnShortage:
-    """The machine lacks *what* it takes to start any program."""
-    return SpawnShortage(f"cannot start {launch.argv[0]!r}: no warden for it ({error})", what)
+def resource_missing(launch: Launch, what: str, error: OSError) -> SpawnShortage:
+    """Return the error for a machine that lacks *what* every start of a program needs."""
+    return SpawnShortage(f"cannot start {launch.argv[0]!r}: no shim for it ({error})", what)
 
 
-def silence(launch: Launch, said: bytes) -> SpawnError:
-    """The warden ended before it started anything; *said* is what it left on standard error."""
+def shim_ended_early(launch: Launch, said: bytes) -> SpawnError:
+    """Return the error for a shim that ended before it started the program; *said* is its standard error."""
     words = said.decode(errors="replace").strip() or "it said nothing"
-    return _refuse(launch, f"its warden ended first: {words[-500:]}; check that {launch.cwd!r} and Python are usable")
+    return _error(launch, f"its shim ended first: {words[-500:]}; check that {launch.cwd!r} and Python are usable")
 
 
-def _refuse(launch: Launch, why: str) -> SpawnError:
+def _error(launch: Launch, why: str) -> SpawnError:
     return SpawnError(f"cannot start {launch.argv[0]!r}: {why}")
 
 

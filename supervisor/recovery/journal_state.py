@@ -14,7 +14,7 @@ import msgspec
 
 from actors.machine import Event
 from supervisor.diagnostics.event_replay import KINDS
-from supervisor.lifecycles.effects import SupervisorEffect, decoded
+from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import (
     AbortPolicy,
@@ -26,7 +26,7 @@ from supervisor.lifecycles.types import (
     TransitionReason,
 )
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
-from supervisor.policies.budgets import Amounts, Spent
+from supervisor.policies.budgets import Amounts, SpentBudget
 from supervisor.ports import NO_WORKSPACE, EntityRow, Journal, JournalError, WorkspaceSpec
 from supervisor.runtime.entity import Entity, Lifecycle
 from supervisor.runtime.entity_types import (
@@ -95,7 +95,7 @@ class RecoveredEffect(NamedTuple):
     @classmethod
     def of(cls, row: tuple[str, str, bytes]) -> RecoveredEffect:
         effect_id, entity_id, payload = row
-        return cls(effect_id, entity_id, int(effect_id.partition(".")[0]), decoded(payload, _event_of))
+        return cls(effect_id, entity_id, int(effect_id.partition(".")[0]), decode_effect(payload, _event_of))
 
 
 def _event_of(name: str, fields: Any) -> Event:
@@ -241,7 +241,7 @@ class SessionHistory:
                 self.budget = self.budget.apply(told)
                 self.counted_seq = record.seq if "scopes" in told else self.counted_seq
             case "BudgetSpent":
-                self.budget = self.budget._replace(spent=(Spent(**told), record.seq))
+                self.budget = self.budget._replace(spent=(SpentBudget(**told), record.seq))
 
     def _join(self, record: LifecycleEvent) -> None:
         known = {one.abort_id for one in self.later}

@@ -21,16 +21,16 @@ from supervisor.lifecycles import job, worker, workstream
 from supervisor.lifecycles import task_run as run
 from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.effects import (
-    Answer,
     BuildPrompt,
-    Bury,
     CleanUp,
+    FinalizeEntity,
     LogFatal,
     OpenTurn,
     PrepareWorktree,
+    ReplyToRequest,
+    SendEvent,
     StartTimer,
     StorePrompt,
-    Tell,
     Verify,
 )
 from supervisor.lifecycles.events import (
@@ -66,7 +66,7 @@ from supervisor.lifecycles.types import (
     Exit,
     Kind,
     LifecycleEvent,
-    Stage,
+    TerminationStage,
     ToolOutcome,
     TransitionReason,
     Verdict,
@@ -101,7 +101,18 @@ LOSS: Final = Verdict(
     transition_reason=TransitionReason.ORPHAN_RECOVERED,
     abort_reason=AbortReason.UNKNOWN,
 )
-REPEATED: Final = (Answer, BuildPrompt, Bury, CleanUp, LogFatal, OpenTurn, PrepareWorktree, StorePrompt, Tell, Verify)
+REPEATED: Final = (
+    ReplyToRequest,
+    BuildPrompt,
+    FinalizeEntity,
+    CleanUp,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    StorePrompt,
+    SendEvent,
+    Verify,
+)
 """Effects that may happen again: they are words, or have the same result each time."""
 BY_PROMPT: Final = frozenset({"command", "inprocess"})
 """Adapters whose agents have each prompt for itself: between two of them there is no conversation."""
@@ -260,7 +271,7 @@ class Recovery:
     # ------------------------------------------------------------------ what is owed
     def _happens_again(self, one: RecoveredEffect) -> bool:
         entity = self._registry.entities.get(one.entity_id)
-        if isinstance(one.effect, Tell):
+        if isinstance(one.effect, SendEvent):
             compacts = isinstance(one.effect.event, CompactNeeded | VerifyRequested)
             return one.effect.to in self._registry.entities and not compacts
         if entity is None or not isinstance(one.effect, REPEATED):
@@ -284,7 +295,9 @@ class Recovery:
         if entity is not None:
             self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        if not (isinstance(effect, Tell) and self._effect_executor.forward(effect, Cause(seq, effect_id, entity_id))):
+        if not (
+            isinstance(effect, SendEvent) and self._effect_executor.forward(effect, Cause(seq, effect_id, entity_id))
+        ):
             self._registry.journal_writer.acknowledge(effect_id)
 
     # ------------------------------------------------------------------ what is said of it
@@ -348,7 +361,11 @@ class Recovery:
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
         session.stop_request = AbortState(
-            abort_id=data.abort_id, reason=data.last_error, severity=Stage.KILL, deadline=deadline, later=past.later
+            abort_id=data.abort_id,
+            reason=data.last_error,
+            severity=TerminationStage.KILL,
+            deadline=deadline,
+            later=past.later,
         )
         session.kill_at_once = True
         cause = self._causes[session.session_id]
@@ -403,7 +420,7 @@ class Recovery:
         """How far its agent has come is no news to a turn that ends with its session."""
         session = self._registry.sessions.get(one.entity_id)
         return (
-            isinstance(one.effect, Tell)
+            isinstance(one.effect, SendEvent)
             and isinstance(one.effect.event, AgentSpawned)
             and (not session or session.is_stopping)
         )
@@ -550,7 +567,7 @@ def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[st
         case Kind.RUN:
             task = registry.entities.get(entity.parent_id or "")
             failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, turned_down))
-            return [] if failed and entity.state is run.Run.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
+            return [] if failed and entity.state is run.TaskRun.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
@@ -615,4 +632,4 @@ def is_done(turn: Entity | None) -> bool:
 
 
 def _named(one: RecoveredEffect) -> str:
-    return f"{one.effect_id} {type(one.effect).__name__}"
+    return f"{one.effect_id} {type(one.effect).__struct_config__.tag}"

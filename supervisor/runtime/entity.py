@@ -15,7 +15,7 @@ import msgspec
 
 from actors import DEFERRED, Context, IllegalTransition, Machine, TaskFailed
 from actors.machine import Effect, Event
-from supervisor.lifecycles.effects import Bury, StartTimer
+from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
@@ -194,7 +194,7 @@ class Entity:
 
     def _ends(self, effects: Sequence[Effect]) -> bool:
         """True if this event ends its log."""
-        return Bury in map(type, effects) or (
+        return FinalizeEntity in map(type, effects) or (
             self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.final
         )
 

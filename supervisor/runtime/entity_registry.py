@@ -17,9 +17,9 @@ from actors import ActorStopped, ActorSystem, Lane, Limits
 from actors.machine import Event
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
-from supervisor.lifecycles.types import Kind, LifecycleEvent, Stage
+from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
-from supervisor.policies.abort_request import AbortState, Joined, merged, same_abort
+from supervisor.policies.abort_request import AbortState, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
 from supervisor.runtime.abort_tree_view import AbortTreeView
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
@@ -189,7 +189,7 @@ class EntityRegistry:
 
     def request_stop(
         self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None
-    ) -> Joined:
+    ) -> MergeOutcome:
         """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
 
         The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
@@ -197,10 +197,10 @@ class EntityRegistry:
         """
         session, entity = self.sessions.get(session_id), self.entities.get(session_id)
         if session is None or entity is None or entity.ended:
-            return Joined.JOINED  # its last record is written
+            return MergeOutcome.JOINED  # its last record is written
         wish, before = self._wish(session, stop, within_s), session.stop_request
-        session.stop_request, joined = merged(before, wish)
-        if joined is Joined.BEGAN and not session.is_stopping:
+        session.stop_request, joined = merge_request(before, wish)
+        if joined is MergeOutcome.BEGAN and not session.is_stopping:
             session.stopped_by_seq = cause.seq
             session.advance(SessionPhase.STOP_REQUESTED)
             self.send(session_id, stop, cause=cause)
@@ -209,7 +209,7 @@ class EntityRegistry:
             self.send(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
             self._note_joined(session, before, stop, cause)
-        if joined is Joined.RAISED:
+        if joined is MergeOutcome.RAISED:
             self.on_deadline_shortened(session)
         return joined
 
@@ -220,7 +220,7 @@ class EntityRegistry:
             abort_id=stop.abort_id,
             reason=stop.reason,
             abort_reason=stop.abort_reason,
-            severity=Stage.KILL if stop.now else Stage.REQUEST,
+            severity=TerminationStage.KILL if stop.now else TerminationStage.REQUEST,
             deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 

@@ -21,9 +21,9 @@ from actors import failpoint
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
 from actors.waiter import Waiter, current_backend
-from supervisor.lifecycles.effects import SupervisorEffect, encoded
+from supervisor.lifecycles.effects import SupervisorEffect, encode_effect
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.policies.redaction import Redactor, sound
+from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
@@ -193,7 +193,7 @@ class JournalWriter:
             from_status=draft.from_state,
             to_status=subject.state_name,
             outcome=draft.outcome,
-            actor=sound(cause.actor),
+            actor=encodable(cause.actor),
             reason=draft.reason,
             transition_reason=draft.transition_reason,
             abort_reason=draft.abort_reason,
@@ -234,7 +234,7 @@ class JournalWriter:
             parent_id=subject.parent_id,
             state=subject.state_name,
             data=data,
-            owed=tuple([(one.effect_id or "", encoded(one.effect)) for one in later]) if later else (),
+            owed=tuple([(one.effect_id or "", encode_effect(one.effect)) for one in later]) if later else (),
             settled=self._take_settled(draft.cause) if self._settled or draft.cause.effect_id is not None else (),
             ended=draft.ended,
         )
@@ -377,7 +377,12 @@ class JournalWriter:
             try:
                 self._perform(owed)
             except Exception as error:
-                _log.error("an effect failed", entity=owed.entity_id, effect=type(owed.effect).__name__, exc_info=error)
+                _log.error(
+                    "an effect failed",
+                    entity=owed.entity_id,
+                    effect=type(owed.effect).__struct_config__.tag,
+                    exc_info=error,
+                )
         if self._then:
             self._call_waiting(record.seq)
 

@@ -13,19 +13,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from actors import ActorStopped, Context
-from supervisor.agent_catalogue import NO_QUIRKS, Quirks
-from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Stage, Survivors, Verdict
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
 from supervisor.policies.abort_request import AbortState
 from supervisor.policies.access import Rights
-from supervisor.policies.budgets import Amounts, Scope
+from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.policies.liveness import Patience
-from supervisor.policies.loop_detection import Seen
-from supervisor.policies.permissions import Decision, PermissionPolicy, Wish
-from supervisor.ports import NO_WORKSPACE, Out, ProcessReport, TranscriptSink, Wishes
+from supervisor.policies.liveness import StallProfileName
+from supervisor.policies.loop_detection import FinishedCall
+from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
+from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.one_shot_event import OneShotEvent
@@ -57,7 +56,7 @@ class NoSuchEntity(LookupError):
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor registry` shows the ids")
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +70,7 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     permissions: PermissionPolicy = PermissionPolicy()
     operates: tuple[str, ...] = ()
     """What it may ask of the supervisor beyond its own session and those below."""
-    wishes: Wishes = Wishes()
+    wishes: AgentOptions = AgentOptions()
     function: AgentFunction | None = None
     mapping: LineMapping | None = None
     """What its lines mean, where its adapter needs to be told."""
@@ -94,7 +93,7 @@ class Outcome(NamedTuple):
 class TerminationReport(NamedTuple):
     """How a session's scope was joined."""
 
-    rung: Stage
+    rung: TerminationStage
     took_s: float
     killed_at: float
     survivors: Survivors
@@ -213,8 +212,8 @@ class ModelMonitor(Protocol):
 class Monitor(Protocol):
     """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
 
-    scope: Scope | None
-    patience: Patience
+    scope: BudgetScope | None
+    patience: StallProfileName
 
     @property
     def model(self) -> ModelMonitor: ...
@@ -256,7 +255,7 @@ class Monitor(Protocol):
         """Whether another tool call may begin; it counts from here on."""
         ...
 
-    def record_call(self, call: Seen) -> None:
+    def record_call(self, call: FinishedCall) -> None:
         """A tool call is over."""
         ...
 
@@ -330,7 +329,7 @@ class LiveSession:
         self.transcript = transcript
         self.rights: Rights | None = None
         """What its agent is trusted with; ``None``: it is not judged."""
-        self.standing_decisions: dict[Wish, Decision] = {}
+        self.standing_decisions: dict[PermissionRequest, Decision] = {}
         """What a human has answered for as long as it lives."""
         self.directory = profile.directory
         self.place = NO_WORKSPACE

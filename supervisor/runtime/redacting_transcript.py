@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.policies.redaction import Unbroken
+from supervisor.policies.redaction import StreamRedactor
 from supervisor.ports import TranscriptSink
 from supervisor.runtime.journal_writer import JournalWriter
 
@@ -19,8 +19,8 @@ class RedactingTranscript:
     def __init__(self, sink: TranscriptSink, journal_writer: JournalWriter) -> None:
         self._sink, self._journal_writer = sink, journal_writer
         self._source, self._at = "", 0.0
-        self._stream = Unbroken(journal_writer.redactor)
-        self._in_key: dict[str, Unbroken] = {}
+        self._stream = StreamRedactor(journal_writer.redactor)
+        self._in_key: dict[str, StreamRedactor] = {}
 
     def write(self, source: str, text: str, *, at: float) -> None:
         if source != self._source:
@@ -31,7 +31,7 @@ class RedactingTranscript:
                     del self._in_key[next(iter(self._in_key))]
             self._source = source
             known = source in self._in_key
-            self._stream = self._in_key.pop(source) if known else Unbroken(self._journal_writer.redactor)
+            self._stream = self._in_key.pop(source) if known else StreamRedactor(self._journal_writer.redactor)
         self._at = at
         if clean := self._stream.feed(text):
             self._sink.write(source, clean, at=at)

@@ -26,8 +26,8 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.types import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.policies.loop_detection import Seen
-from supervisor.policies.turn_outcome import judge
+from supervisor.policies.loop_detection import FinishedCall
+from supervisor.policies.turn_outcome import decide_verdict
 from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome
@@ -208,7 +208,7 @@ class AgentConnection:
             self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
             self._drop_call(call_id)
         stopped = tuple(one for one in self._calls if self.runs_call(one) or self._delegates(one))
-        verdict = judge(
+        verdict = decide_verdict(
             stop,
             error,
             open_calls=open_calls,
@@ -269,7 +269,7 @@ class AgentConnection:
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
         if opened is not None and turn_id is not None and intent is None and self.session.monitor is not None:
-            self.session.monitor.record_call(Seen(*opened, asked, answered and f"{outcome} {answered}"))
+            self.session.monitor.record_call(FinishedCall(*opened, asked, answered and f"{outcome} {answered}"))
         tool_id = self._calls.get(call_id)
         self._drop_call(call_id)
         if turn_id is None:

@@ -18,7 +18,7 @@ from actors.timers import Timer
 from supervisor.lifecycles.effects import AskPermission
 from supervisor.lifecycles.events import PermissionAnswered
 from supervisor.lifecycles.turn import Permission, permission_of
-from supervisor.policies.permissions import Choice, Decision, OpenPermission, Wish, choice_of
+from supervisor.policies.permissions import Decision, OpenPermission, OptionChoice, PermissionRequest, choose_option
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -114,7 +114,7 @@ class ApprovalQueue:
         return permission_of(turn.data, number) if turn is not None else None
 
     # ------------------------------------------------------------------ who answers
-    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> Choice:
+    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> OptionChoice:
         """Answer one that is open; what the agent is told. Its record is durable.
 
         Raises:
@@ -161,7 +161,7 @@ class ApprovalQueue:
     def _deny(self, key: tuple[str, int], cause: Cause, by: str, why: str) -> None:
         wish = self._wish(*key)
         if wish is not None:
-            choice = choice_of(wish.options, allow=False)
+            choice = choose_option(wish.options, allow=False)
             self._remember(_id_of(*key), f"deny by {by}: {why}")
             self._registry.send(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
 
@@ -184,8 +184,8 @@ class ApprovalQueue:
                 self._deny(key, cause, "host", f"asking failed: {error!r}")
 
 
-def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) -> Choice:
-    choice = choice_of(wish.options, allow=allow, always=always)
+def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) -> OptionChoice:
+    choice = choose_option(wish.options, allow=allow, always=always)
     if allow and choice.option is None:
         offered = ", ".join(kind for _, kind in wish.options) or "nothing"
         what = "allowing it once" if any(kind == "allow_always" for _, kind in wish.options) else "allowing it"
@@ -194,7 +194,9 @@ def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) 
     return choice
 
 
-def _answered(wish: Permission, choice: Choice, *, allow: bool, always: bool, by: str, why: str) -> PermissionAnswered:
+def _answered(
+    wish: Permission, choice: OptionChoice, *, allow: bool, always: bool, by: str, why: str
+) -> PermissionAnswered:
     return PermissionAnswered(
         number=wish.number,
         decision="allow" if allow else "deny",
@@ -206,8 +208,8 @@ def _answered(wish: Permission, choice: Choice, *, allow: bool, always: bool, by
     )
 
 
-def _plain(wish: Permission) -> Wish:
-    return Wish(title=wish.title, kind=wish.tool_kind, tool=wish.tool, paths=wish.paths)
+def _plain(wish: Permission) -> PermissionRequest:
+    return PermissionRequest(title=wish.title, kind=wish.tool_kind, tool=wish.tool, paths=wish.paths)
 
 
 def _id_of(turn_id: str, number: int) -> str:

@@ -15,26 +15,26 @@ from actors.restart import add_restart
 from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import (
-    Answer,
     AnswerPermission,
     AskPermission,
     BuildPrompt,
-    Bury,
     CancelSession,
     CancelStep,
     CancelTool,
     CleanUp,
-    EndScope,
+    FinalizeEntity,
     ForceStopSession,
     LaunchAgent,
     LogFatal,
     OpenTurn,
     PrepareWorktree,
+    ReplyToRequest,
+    SendEvent,
     SendPrompt,
     StartTimer,
     SteerAgent,
     StorePrompt,
-    Tell,
+    TerminateSession,
     Verify,
 )
 from supervisor.lifecycles.events import (
@@ -72,7 +72,7 @@ CLEANUP_S = 5.0
 MakeConnection = Callable[[LiveSession, str, int, str], Connection]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
-DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt})
+DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSession, LaunchAgent, SendPrompt})
 """Effects after which what the agent does, or stops doing, has a new reason."""
 
 _log = get_logger()
@@ -110,14 +110,14 @@ class EffectExecutor:
         self._approvals = approvals
         self._no_retries = False
         self._always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
-            Answer: self._answer,
+            ReplyToRequest: self._answer,
             AnswerPermission: self._answer_permission,
             AskPermission: lambda session, turn_id, effect, cause: approvals.open(session, turn_id, effect, cause),
             CancelSession: lambda session, entity_id, effect, cause: self._cancel_session(session, effect),
             CancelStep: lambda session, entity_id, effect, cause: self._cancel_launch(session),
             CancelTool: self._cancel_tool,
             CleanUp: self._reap,
-            EndScope: self._end_scope,
+            TerminateSession: self._end_scope,
             ForceStopSession: lambda session, entity_id, effect, cause: self._kill(session, effect.reason),
             LogFatal: self._log_fatal,
             StorePrompt: self._store_prompt,
@@ -140,10 +140,10 @@ class EffectExecutor:
         if entity is None:
             return
         effect = owed.effect
-        if isinstance(effect, Tell):
+        if isinstance(effect, SendEvent):
             if self.forward(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
                 return
-        elif type(effect) is Bury:
+        elif type(effect) is FinalizeEntity:
             self._registry.remove(owed.entity_id)
         else:
             session_id = owed.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
@@ -164,7 +164,7 @@ class EffectExecutor:
         if ctx is not None:
             entity.start_timer(ctx, effect, epoch, cause)
 
-    def forward(self, told: Tell, cause: Cause) -> bool:
+    def forward(self, told: SendEvent, cause: Cause) -> bool:
         """Tell it, to be settled with the record of that event; ``False`` if it is no news to anybody.
 
         Who has ended may be buried before it reads its mail, and its mail settles nothing then. Who has not, and whose
@@ -188,7 +188,7 @@ class EffectExecutor:
             self._begun[kind](session, effect, cause)
 
     # ------------------------------------------------------------------ words
-    def _answer(self, session: LiveSession, entity_id: str, effect: Answer, cause: Cause) -> None:
+    def _answer(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
         text = session.text if session.text_of == effect.request_id else ""
         self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
 
@@ -423,7 +423,7 @@ class EffectExecutor:
             connection.kill(intent)
 
     # ------------------------------------------------------------------ ends
-    def _end_scope(self, session: LiveSession, entity_id: str, effect: EndScope, cause: Cause) -> None:
+    def _end_scope(self, session: LiveSession, entity_id: str, effect: TerminateSession, cause: Cause) -> None:
         self._endings.begin(session, cause, effect.abort_id, now=effect.now)
 
     def _cancel_session(self, session: LiveSession, effect: CancelSession) -> None:

@@ -15,7 +15,7 @@ from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.ports import (
     ChildAsked,
     Compaction,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     TerminalOpened,
@@ -78,7 +78,7 @@ class ModelErrorMonitor:
                 self.record.said(out.text)
         elif isinstance(out, _NEW):
             self.record.progressed()
-        elif isinstance(out, ModelTrouble):
+        elif isinstance(out, ModelErrorReported):
             self._trouble(out)
         elif isinstance(out, Usage):
             self._used(out)
@@ -91,7 +91,7 @@ class ModelErrorMonitor:
         return self.record.failed(verdict)
 
     # ------------------------------------------------------------------ small parts
-    def _trouble(self, trouble: ModelTrouble) -> None:
+    def _trouble(self, trouble: ModelErrorReported) -> None:
         if self._failed:
             return
         ruling = self.record.troubled(trouble.problem, trouble.status, trouble.words, self._now())
@@ -120,7 +120,7 @@ class ModelErrorMonitor:
         return self._registry.system.timers.now()
 
 
-def _told(trouble: ModelTrouble) -> dict[str, Any]:
+def _told(trouble: ModelErrorReported) -> dict[str, Any]:
     """A trouble as it stands in a record: only what was told."""
     found = {
         "problem": trouble.problem.value,

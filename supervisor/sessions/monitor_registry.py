@@ -13,8 +13,8 @@ import msgspec
 
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortReason, ModelFailure
-from supervisor.policies.budgets import WHOLE, Amounts, Budget, Scope, Spent
-from supervisor.policies.liveness import Patience
+from supervisor.policies.budgets import WHOLE, Amounts, Budget, BudgetScope, SpentBudget
+from supervisor.policies.liveness import StallProfileName
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase
@@ -38,16 +38,16 @@ class RecordedUsage(NamedTuple):
 
     used: Amounts = Amounts()
     scopes: Sequence[Mapping[str, Any]] = ()
-    patience: Patience = Patience.DEFAULT
+    patience: StallProfileName = StallProfileName.DEFAULT
     common: bool = False
     troubles: int = 0
-    spent: tuple[Spent, int] | None = None
+    spent: tuple[SpentBudget, int] | None = None
     """What of it is spent, and the record that says so."""
 
     def apply(self, told: Mapping[str, Any]) -> RecordedUsage:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
-        patience = Patience(told["patience"]) if "patience" in told else self.patience
+        patience = StallProfileName(told["patience"]) if "patience" in told else self.patience
         scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
         return RecordedUsage(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
 
@@ -66,8 +66,8 @@ class BudgetGrant(NamedTuple):
     """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
 
     budget: Budget | None = None
-    within: Scope | None = None
-    patience: Patience = Patience.DEFAULT
+    within: BudgetScope | None = None
+    patience: StallProfileName = StallProfileName.DEFAULT
 
 
 NO_GRANT = BudgetGrant()
@@ -85,7 +85,7 @@ class MonitorRegistry:
     def __init__(self, registry: EntityRegistry, abort_session: AbortSession) -> None:
         self._registry = registry
         self.abort_session = abort_session
-        self._scopes: dict[str, Scope] = {}
+        self._scopes: dict[str, BudgetScope] = {}
         self._running: dict[str, SessionMonitor] = {}
         self._news: dict[float, set[str]] = {}
         """Who has moved since the last snapshot, by the seconds from one to the next: sessions of other settings have
@@ -99,7 +99,7 @@ class MonitorRegistry:
             hear(session_id, failure)
 
     # ------------------------------------------------------------------ scopes
-    def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
+    def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
         """The scope of that id, made if there is none; the one above, where *budget* bounds nothing."""
         if not budget.limits:
             return parent
@@ -107,8 +107,8 @@ class MonitorRegistry:
         scope.bound(budget)
         return scope
 
-    def _open(self, scope_id: str, title: str, budget: Budget, parent: Scope | None) -> Scope:
-        scope = self._scopes[scope_id] = Scope(scope_id, title, budget, parent)
+    def _open(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None) -> BudgetScope:
+        scope = self._scopes[scope_id] = BudgetScope(scope_id, title, budget, parent)
         return scope
 
     def close(self, scope_id: str) -> None:
@@ -121,10 +121,10 @@ class MonitorRegistry:
         for one in [one for one in self._scopes if one in self._registry.names and one not in self._registry.entities]:
             self.close(one)
 
-    def restore_scope(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
+    def restore_scope(self, told: Sequence[Mapping[str, Any]]) -> BudgetScope | None:
         """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
         already are newer than those of a record; it has none of a scope whose limits were taken away."""
-        scope: Scope | None = None
+        scope: BudgetScope | None = None
         for one in reversed(told):
             budget = msgspec.convert(one["limits"], Budget)
             scope = self._scopes.get(one["id"]) or self._open(one["id"], one["title"], budget, scope)
@@ -150,7 +150,7 @@ class MonitorRegistry:
     def note_budget(self, session: LiveSession, given: BudgetGrant, cause: Cause) -> None:
         """Say in its log what bounds a session, if something does."""
         scope = self._scope_of(session)
-        if scope is not None or given.patience is not Patience.DEFAULT:
+        if scope is not None or given.patience is not StallProfileName.DEFAULT:
             told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
             self._registry.record_fact(session.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
@@ -179,11 +179,11 @@ class MonitorRegistry:
         """What the agents of a session have used."""
         return session.monitor.used if session.monitor is not None else Amounts()
 
-    def _scope_of(self, session: LiveSession) -> Scope | None:
+    def _scope_of(self, session: LiveSession) -> BudgetScope | None:
         return session.monitor.scope if session.monitor is not None else None
 
     def _watch(
-        self, session: LiveSession, rules: MonitorSettings, scope: Scope | None, patience: Patience
+        self, session: LiveSession, rules: MonitorSettings, scope: BudgetScope | None, patience: StallProfileName
     ) -> SessionMonitor:
         watch = session.monitor = SessionMonitor(self._registry, session, self, rules, scope, patience)
         session.reached(SessionPhase.FINISHED).then(lambda: self._ended(watch))

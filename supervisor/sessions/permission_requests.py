@@ -16,15 +16,15 @@ from typing import Final
 from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.access import call_refusal
 from supervisor.policies.permissions import (
-    Choice,
     Decision,
+    OptionChoice,
     PermissionPolicy,
-    Ruling,
-    Wish,
-    choice_of,
+    PermissionRequest,
+    PolicyDecision,
+    choose_option,
     covers,
-    ruling,
-    service_ruling,
+    decide_permission,
+    decide_service,
 )
 from supervisor.ports import Codec, PermissionAsked
 from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
@@ -77,8 +77,8 @@ class PermissionRequests:
         Returns:
             Why the agent may not ask for that any more; ``""`` where it may.
         """
-        decided = self._ruling(_wish_of(asked), ruling)
-        choice = choice_of(asked.options, allow=decided.decision is Decision.ALLOW)
+        decided = self._ruling(_wish_of(asked), decide_permission)
+        choice = choose_option(asked.options, allow=decided.decision is Decision.ALLOW)
         if turn_id is None:
             self._note(asked, choice, decided.why, cause)
             self._say(asked.request_id, choice.option)
@@ -88,24 +88,28 @@ class PermissionRequests:
             self._await(asked, turn_id, decided, choice, cause)
         return ""
 
-    def _await(self, asked: PermissionAsked, turn_id: str, decided: Ruling, choice: Choice, cause: Cause) -> None:
+    def _await(
+        self, asked: PermissionAsked, turn_id: str, decided: PolicyDecision, choice: OptionChoice, cause: Cause
+    ) -> None:
         self._asked += 1
         self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
         self._registry.send(turn_id, self._requested(asked, decided, choice), cause=cause)
 
-    def _ruling(self, wish: Wish, by_policy: Callable[[PermissionPolicy, Wish, str], Ruling]) -> Ruling:
+    def _ruling(
+        self, wish: PermissionRequest, by_policy: Callable[[PermissionPolicy, PermissionRequest, str], PolicyDecision]
+    ) -> PolicyDecision:
         if why := call_refusal(self._session.rights, wish.kind):
-            return Ruling(Decision.DENY, why)
+            return PolicyDecision(Decision.DENY, why)
         if (settled := self._session.standing_decisions.get(wish)) is not None:
-            return Ruling(settled, "settled before, for this session")
+            return PolicyDecision(settled, "settled before, for this session")
         return by_policy(self._session.profile.permissions, wish, self._directory)
 
     def decide_service(
-        self, wish: Wish, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided
+        self, wish: PermissionRequest, detail: str, turn_id: str | None, cause: Cause, served: ServiceDecided
     ) -> str | None:
         """Decide whether *wish* is done for the agent: why not, ``""`` where it is; ``None``: a human decides, and
         *served* is told."""
-        decided = self._ruling(wish, service_ruling)
+        decided = self._ruling(wish, decide_service)
         if decided.decision is Decision.ALLOW or (decided.decision is Decision.ASK and self._was_allowed(wish)):
             return ""
         if decided.decision is Decision.DENY:
@@ -119,10 +123,10 @@ class PermissionRequests:
         cut = bounded(asked)
         assert isinstance(cut, PermissionAsked), "its ids are ours, and its path has been bounded"
         self._services[request_id] = served
-        self._await(cut, turn_id, decided, choice_of(_CHOICES, allow=False), cause)
+        self._await(cut, turn_id, decided, choose_option(_CHOICES, allow=False), cause)
         return None
 
-    def _was_allowed(self, wish: Wish) -> bool:
+    def _was_allowed(self, wish: PermissionRequest) -> bool:
         for request_id, (asked, for_good) in self._allowed.items():
             if covers(_wish_of(asked), asked.detail, wish, self._directory):
                 if not for_good and wish.kind != "read":
@@ -130,7 +134,7 @@ class PermissionRequests:
                 return True
         return False
 
-    def _requested(self, asked: PermissionAsked, decided: Ruling, choice: Choice) -> PermissionRequested:
+    def _requested(self, asked: PermissionAsked, decided: PolicyDecision, choice: OptionChoice) -> PermissionRequested:
         return PermissionRequested(
             number=self._asked,
             request_id=asked.request_id,
@@ -148,7 +152,7 @@ class PermissionRequests:
             why=decided.why,
         )
 
-    def _note(self, asked: PermissionAsked, choice: Choice, why: str, cause: Cause) -> None:
+    def _note(self, asked: PermissionAsked, choice: OptionChoice, why: str, cause: Cause) -> None:
         told = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy", "why": why}
         self._registry.record_fact(self._session.session_id, "PermissionAnswered", cause, told)
 
@@ -179,5 +183,5 @@ class PermissionRequests:
             self._say(request_id, None)
 
 
-def _wish_of(asked: PermissionAsked) -> Wish:
-    return Wish(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)
+def _wish_of(asked: PermissionAsked) -> PermissionRequest:
+    return PermissionRequest(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)

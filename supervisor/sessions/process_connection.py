@@ -26,23 +26,22 @@ from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOut
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.policies.permissions import Wish
+from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
-    CallKept,
+    CallNotEnded,
     ChildAsked,
     CloseInput,
     Codec,
     Compaction,
+    ConversationNamed,
     FileAsked,
     FileRefused,
-    Heard,
     Launch,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     Process,
@@ -50,6 +49,7 @@ from supervisor.ports import (
     Ready,
     SpawnError,
     SpawnShortage,
+    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -72,7 +72,7 @@ from supervisor.sessions.terminals import Terminals
 
 __all__ = ["MUTE_S", "ProcessConnection"]
 
-_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
+_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelErrorReported)
 """What only an agent says that works, or tries to, at what it was asked for."""
 PATIENCE_S = 20.0
 """How long a launch waits for descriptors by itself, before its session makes it anew: each time is some records."""
@@ -203,12 +203,12 @@ class ProcessConnection(AgentConnection):
             return None
         if process is None or self._since is None:
             return ()
-        seen = await process.look()
+        seen = await process.list_processes()
         return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.session.profile.servers)
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         if (process := self._agent_io.process) is not None:
-            process.strike(found, number)
+            process.signal_processes(found, number)
 
     async def wait_process_exit(self, pid: int) -> None:
         if (process := self._agent_io.process) is not None:
@@ -373,9 +373,9 @@ class ProcessConnection(AgentConnection):
         match out:
             case Ready():
                 await self._ready(out)
-            case Named(resume_id):
+            case ConversationNamed(resume_id):
                 await self._named_itself(resume_id)
-            case Heard():
+            case SteeringAccepted():
                 self._heard_message()
             case Text(kind, text):
                 self._hear_text(kind, text)
@@ -401,9 +401,9 @@ class ProcessConnection(AgentConnection):
                 self._hear_usage(out)
             case Compaction():
                 await self._compact(out)
-            case ModelTrouble():
+            case ModelErrorReported():
                 self.registry.write_transcript(self.session, "log", f"its model failed ({out.problem}): {out.words}\n")
-            case CallKept(call_id, why):
+            case CallNotEnded(call_id, why):
                 self._ends.give_up(call_id, why)
             case TurnEnded():
                 await self._turn_ended(out)
@@ -556,7 +556,7 @@ class ProcessConnection(AgentConnection):
         """Read or write a file of its workspace for the agent. It says nothing else meanwhile that is heard, but where
         a human is asked first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
-        wish = Wish(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
+        wish = PermissionRequest(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
 
         def answered(why: str) -> None:
             ctx = self.registry.system.context(self.agent_id)
@@ -589,7 +589,9 @@ class ProcessConnection(AgentConnection):
 
     def _serve_child(self, asked: ChildAsked) -> None:
         """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
-        wish = Wish(title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run")
+        wish = PermissionRequest(
+            title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run"
+        )
         start = partial(self._start_child, asked)
         why = self._asking.decide_service(wish, asked.prompt, self.turn_id, self.session.cause, start)
         if why is not None:

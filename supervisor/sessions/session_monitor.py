@@ -20,9 +20,9 @@ from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity
 from supervisor.policies import liveness
-from supervisor.policies.budgets import Amounts, Budget, Lease, Scope, Spent, hand_back_budget
-from supervisor.policies.liveness import Liveness, Patience, Stall, Step
-from supervisor.policies.loop_detection import LoopLimits, Loops, Repeated, Seen
+from supervisor.policies.budgets import Amounts, Budget, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
+from supervisor.policies.liveness import Liveness, Stall, StallAction, StallProfileName
+from supervisor.policies.loop_detection import FinishedCall, LoopDetector, LoopLimits, Repeated
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.policies.usage import USAGE
 from supervisor.runtime.entity import Entity
@@ -110,8 +110,8 @@ class SessionMonitor:
         session: LiveSession,
         monitors: MonitorOwner,
         rules: MonitorSettings,
-        scope: Scope | None,
-        patience: Patience,
+        scope: BudgetScope | None,
+        patience: StallProfileName,
     ) -> None:
         self._registry = registry
         self._monitors = monitors
@@ -123,7 +123,7 @@ class SessionMonitor:
         self._calls = 0
         """Its tool calls that are not in there yet: nothing bounds them."""
         self._records = 0
-        self._lease: Lease | None = None
+        self._lease: BudgetLease | None = None
         self._turn_id = ""
         self._opened: list[str] = []
         """The turns that wait for the end of that one."""
@@ -132,13 +132,13 @@ class SessionMonitor:
         self._wall: Timer | None = None
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
-        self._spent: tuple[Spent, int] | None = None
+        self._spent: tuple[SpentBudget, int] | None = None
         """What is spent, and the record that says so."""
         self._recalled = False
         """An earlier supervisor's record says so."""
         self._told = False
         """Its agent is asked to hand back by a message, which stands in its next prompt."""
-        self._loops = Loops(rules.loops)
+        self._loops = LoopDetector(rules.loops)
         self._stall = Stall()
         self.model = ModelErrorMonitor(
             registry, rules.model, self._note, lambda one: monitors.model_failed(session.session_id, one)
@@ -155,7 +155,7 @@ class SessionMonitor:
         """It has used that under an earlier supervisor."""
         self._used = self._recorded = used
 
-    def recall_spent(self, spent: Spent, because: int) -> None:
+    def recall_spent(self, spent: SpentBudget, because: int) -> None:
         """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back, unless the
         limits that hold then are larger."""
         self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
@@ -190,7 +190,7 @@ class SessionMonitor:
         self._use(Amounts(turns=1))
         self._record_use()
 
-    def _is_spent(self, spent: Spent) -> bool:
+    def _is_spent(self, spent: SpentBudget) -> bool:
         """Whether it still is: that of a scope, or else that of a turn."""
         above = self.scope
         whose = next((one for one in above.chain if one.title == spent.whose), None) if above is not None else None
@@ -201,9 +201,9 @@ class SessionMonitor:
 
     def _lease_turn(self, turn_id: str) -> None:
         if self.rules.turn.limits:
-            self._lease = Lease(Scope(turn_id, f"turn {turn_id}", self.rules.turn, self.scope))
+            self._lease = BudgetLease(BudgetScope(turn_id, f"turn {turn_id}", self.rules.turn, self.scope))
         elif self.scope is not None:
-            self._lease = Lease(self.scope)
+            self._lease = BudgetLease(self.scope)
         spent = self._lease.lacking() if self._lease is not None else None
         if spent is not None:
             self._note_spent(spent)
@@ -305,7 +305,7 @@ class SessionMonitor:
         self._use(Amounts(wall_s=now_s - from_s))
 
     # ------------------------------------------------------------------ what is spent
-    def _exhaust(self, spent: Spent) -> None:
+    def _exhaust(self, spent: SpentBudget) -> None:
         """The agent is asked to hand back, once. Where it is doing that, it is over. What is found out when its turn
         has ended is for the next one to hear."""
         if not self._under_way:
@@ -317,7 +317,7 @@ class SessionMonitor:
             self._hand_back, self._told = _HandBackPhase.ASKED, True
             self._tell(f"{_WISH}{self._turn_id}", ASKED.format(words=spent.words), because)
 
-    def _note_spent(self, spent: Spent) -> int:
+    def _note_spent(self, spent: SpentBudget) -> int:
         because = self._note("BudgetSpent", spent._asdict(), spent.words)
         self._spent = spent, because
         return because
@@ -331,9 +331,9 @@ class SessionMonitor:
         """The turn that begins is the one that hands back, with a budget of its own."""
         self._give_back()
         self._hand_back = _HandBackPhase.BEGUN
-        above = self.scope or Scope("", "", self.rules.turn)
+        above = self.scope or BudgetScope("", "", self.rules.turn)
         budget = hand_back_budget(self.rules.hand_back, above)
-        self._lease = Lease(Scope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
+        self._lease = BudgetLease(BudgetScope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
         self._lease.lacking()
 
     def select_messages(self, messages: Sequence[Message]) -> list[Message]:
@@ -356,7 +356,7 @@ class SessionMonitor:
             self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
 
     # ------------------------------------------------------------------ circles
-    def record_call(self, call: Seen) -> None:
+    def record_call(self, call: FinishedCall) -> None:
         """A call of its agent is over."""
         repeated = self._loops.take(call)
         if repeated is not None and self._hand_back is _HandBackPhase.NONE:
@@ -404,22 +404,22 @@ class SessionMonitor:
             self._registry.send(self._turn_id, seen, cause=Cause(self.session.cause_seq, None, "supervisor"))
 
     @property
-    def _patience(self) -> Patience:
+    def _patience(self) -> StallProfileName:
         """While a tool call is open tests may run in it: an agent says nothing then, and may be right."""
         turn = self._registry.entities.get(self._turn_id)
-        return Patience.TESTS if turn is not None and turn.data.open else self.patience
+        return StallProfileName.TESTS if turn is not None and turn.data.open else self.patience
 
-    def _stalled(self, step: Step) -> None:
+    def _stalled(self, step: StallAction) -> None:
         silent_s = self._stall.silent * self.rules.liveness.snapshot_s
         reason = f"nothing was heard from it for {silent_s:g} s"
         because = self._note("Stalled", {"step": step.value, "silent_s": silent_s}, reason)
         message_id = f"{step.value} of {self._turn_id} after {silent_s:g} s"
         match step:
-            case Step.WAKE:
+            case StallAction.WAKE:
                 self._tell(message_id, WAKE.format(silent_s=silent_s), because, DeliveryPoint.TOOL_BOUNDARY)
-            case Step.STOP:
+            case StallAction.STOP:
                 self._tell(message_id, STOP.format(silent_s=silent_s), because)
-            case Step.KILL:
+            case StallAction.KILL:
                 words = f"{reason}, after it was woken up and asked to stop"
                 self._abort(words, because, liveness.ACTOR, AbortReason.TIMEOUT)
 

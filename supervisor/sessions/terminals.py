@@ -13,7 +13,7 @@ import anyio
 
 from actors import ActorStopped
 from supervisor.policies.abort_plan import PlannedProcess
-from supervisor.policies.permissions import Wish
+from supervisor.policies.permissions import PermissionRequest
 from supervisor.ports import Codec, Launch, Process, ProcessHost, SpawnError, TerminalOpened
 from supervisor.ports.path_safety import outside
 from supervisor.runtime.agent_io import AgentIO
@@ -85,7 +85,7 @@ class Terminals:
             self._begin(asked, tool_id, stray)
             return
         turn_id = self._session.connection.turn_id if self._session.connection is not None else None
-        wish = Wish(title=_line(asked.argv), kind="execute", tool="terminal/create")
+        wish = PermissionRequest(title=_line(asked.argv), kind="execute", tool="terminal/create")
         detail = f"in {asked.cwd or self._launch.cwd}: {wish.title}"
         why = self._asking.decide_service(
             wish, detail, turn_id, self._session.cause, lambda why: self._begin(asked, tool_id, why)

@@ -16,7 +16,7 @@ from actors.waiter import current_backend
 from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
 from supervisor.runtime import one_shot_event
 from supervisor.simulation.checkers import AbortRequested, AbortReturned, PermissionAnswered, SupervisorInspected
 from supervisor.simulation.cost import OutcomeCounts
@@ -281,7 +281,7 @@ class Operators:
         """Draw a policy of its own, so that it matters which session's policy counts."""
         sibling, session = random.happens(0.5, "tool_to_sibling"), random.happens(0.5, "sibling_to_session")
         ladder, brisk = self._world.drawn.settings.policy.ladder.value(), random.choice((1.0, 0.5, 0.25), "brisk")
-        ladder = Ladder(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
+        ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
     async def _close(self, target: str, random: KeyedRandom, place: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.diagnostics.invariants import INVARIANTS, RecordChecker, Violation
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent, Stage
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, StageBudgets, TerminationStage
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
@@ -89,7 +89,7 @@ class Oracle:
         self,
         now: Callable[[], float],
         trace: Trace,
-        ladder: Ladder,
+        ladder: StageBudgets,
         grain_s: float = 0.0,
         model: ModelLimits | None = None,
         checkers: MakeCheckers = no_checkers,
@@ -345,7 +345,7 @@ class Oracle:
             case "AbortRecord" if record.metadata.get("policy_edge") is not None:
                 self._crossed.append(record)
         self.coverage.record(record)
-        for violation in self._invariants.take(record):
+        for violation in self._invariants.check(record):
             self._keep(violation)
 
     def _settle(self, one: Append) -> None:
@@ -389,7 +389,7 @@ class Oracle:
     def _check_recorded(self, record: LifecycleEvent) -> None:
         """Check that the last record comes in time. A termination that was abandoned may wait longer, and says so."""
         late_s = self.now() - self._record_due.pop(record.entity_id, self.now())
-        if late_s > 0 and record.metadata.get("rung") != Stage.ABANDON:
+        if late_s > 0 and record.metadata.get("rung") != TerminationStage.ABANDON:
             self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
 
     # ------------------------------------------------------------------ processes

@@ -15,7 +15,7 @@ from supervisor.host.supervision import Session
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, Unclaimed
-from supervisor.lifecycles.task_run import ErrorCategory, Run, probes_left
+from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import ask_again, missing
 from supervisor.policies.error_classification import Failure, classify
@@ -193,7 +193,7 @@ class AttemptRunner:
                 authorization.admit(self._plan_run, execution)
             session = await self._start(execution)
         except Refused as refusal:
-            if execution.run is Run.HALF_OPEN:
+            if execution.run is TaskRun.HALF_OPEN:
                 await execution.post_run(task_run.ProbeFailed(error=str(refusal)))
             raise
         execution.session_id, execution.absent = session.id, ""
@@ -278,7 +278,9 @@ class AttemptRunner:
     async def _began_seq(self, execution: TaskExecution) -> int:
         """With which record the attempt that is under way began."""
         records = await self._sup.journal.events(entity_id=execution.run_id)
-        return max((one.seq for one in records if one.to_status == Run.IN_PROGRESS.value != one.from_status), default=0)
+        return max(
+            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
+        )
 
     def _answered_before(self, execution: TaskExecution) -> Outcome | None:
         answered = self._sup.inherited.answers.get(execution.session_id)
@@ -377,7 +379,7 @@ class AttemptRunner:
         """What the run's table says: another attempt, now or later, or none; what is *spent* leaves no other attempt.
         ``True``: after a wait here."""
         await self._plan_run.decide(execution, spent=spent)
-        if execution.run is Run.CIRCUIT_OPEN:
+        if execution.run is TaskRun.CIRCUIT_OPEN:
             _log.error(
                 "a task's circuit is open", task=execution.name, reason=error, settled=self._is_settled(execution)
             )
@@ -394,7 +396,7 @@ class AttemptRunner:
 
     def _is_settled(self, execution: TaskExecution) -> bool:
         """No attempt and no probe is left, or nothing is begun any more."""
-        if execution.run is not Run.CIRCUIT_OPEN:
+        if execution.run is not TaskRun.CIRCUIT_OPEN:
             return False
         return self._sup.stopping.is_set() or not probes_left(execution.run_data, task_run.CooldownExpired())
 
@@ -408,11 +410,11 @@ class AttemptRunner:
         if self._sup.stopping.is_set():
             await self._pipeline.open_circuit(execution, "the supervisor is ending")
             await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error, final=True))
-            if execution.run is Run.PENDING:  # somebody reset it, and nobody begins it any more
+            if execution.run is TaskRun.PENDING:  # somebody reset it, and nobody begins it any more
                 await execution.post_run(task_run.Cancelled(reason="the supervisor is ending"))
             await self._pipeline.failed(execution, execution.run_data.last_error)
             return False
-        if execution.run is Run.CIRCUIT_OPEN:  # it was not reset meanwhile
+        if execution.run is TaskRun.CIRCUIT_OPEN:  # it was not reset meanwhile
             await execution.post_run(task_run.CooldownExpired())
         return True
 
@@ -446,10 +448,10 @@ class AttemptRunner:
         if self._sup.stopping.is_set():
             await self._pipeline.given_up(execution, "the supervisor is ending")
             return
-        if execution.run is Run.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
+        if execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
             await self._begin_anew(execution)
             return
-        if execution.run is Run.CIRCUIT_OPEN:
+        if execution.run is TaskRun.CIRCUIT_OPEN:
             await execution.post_run(task_run.CooldownExpired())
         await self._elapse(execution)
         if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
@@ -535,12 +537,12 @@ class AttemptRunner:
     async def put_back(self, execution: TaskExecution, why: str) -> None:
         """Nobody carries it out: its run and job wait, charged with nothing."""
         execution.followed = False  # what an earlier supervisor began is over
-        if execution.run is Run.IN_PROGRESS:
+        if execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionFailed(error=why, charged=False))
-        decides = execution.run in (Run.FAILED, Run.TIMEOUT)  # or was left there by a supervisor that died
+        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)  # or was left there by a supervisor that died
         if decides:
             await self._plan_run.decide(execution, charged=False)
-        execution.delayed |= decides and execution.run is Run.RETRYING
+        execution.delayed |= decides and execution.run is TaskRun.RETRYING
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=why))
         await self._plan_run.give_back(execution)
@@ -560,14 +562,14 @@ class AttemptRunner:
 def is_delayed(execution: TaskExecution) -> bool:
     """It is not to be tried yet: its job says so, or its run waits although that waits for a worker already (what an
     earlier supervisor had begun was followed, and taken away before a worker had it)."""
-    waits = execution.run is Run.CIRCUIT_OPEN or (execution.run is Run.RETRYING and execution.delayed)
+    waits = execution.run is TaskRun.CIRCUIT_OPEN or (execution.run is TaskRun.RETRYING and execution.delayed)
     return execution.job is Job.RETRYING or (execution.job is Job.QUEUED and waits)
 
 
 def _delay_s(execution: TaskExecution) -> float:
     """Until it may be tried again: as its run has decided, or when the circuit of that has cooled down (a probe may
     have been lost)."""
-    return execution.run_data.cooldown_s if execution.run is Run.CIRCUIT_OPEN else execution.run_data.delay_s
+    return execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
 
 
 def _judged(outcome: Outcome, work: LiveSession | None) -> Outcome:

@@ -14,7 +14,7 @@ from typing import Any
 from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task
-from supervisor.policies.redaction import sound
+from supervisor.policies.redaction import encodable
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.attempt_runner import AttemptRunner
@@ -64,7 +64,7 @@ class BlockedTasks:
         """
         if not on or not all(one.strip() for one in on):
             raise Refused(f"task {execution.name!r} cannot be blocked on nothing; name what it waits for")
-        found = {one: self._task(one) for one in dict.fromkeys(map(sound, on))}
+        found = {one: self._task(one) for one in dict.fromkeys(map(encodable, on))}
         for one in found.values():
             if one is not None and execution in self._needs(one):
                 raise Refused(

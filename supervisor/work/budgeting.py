@@ -11,8 +11,8 @@ from supervisor.lifecycles.types import Kind
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
-from supervisor.policies.budgets import Scope, narrowed
-from supervisor.policies.liveness import Patience
+from supervisor.policies.budgets import BudgetScope, narrow_budget
+from supervisor.policies.liveness import StallProfileName
 from supervisor.recovery.journal_state import used_in
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
@@ -20,21 +20,21 @@ from supervisor.work.task_execution import TaskExecution
 __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"]
 
 
-def scope_of(plan_run: PlanRun, execution: TaskExecution) -> Scope | None:
+def scope_of(plan_run: PlanRun, execution: TaskExecution) -> BudgetScope | None:
     """What the session of a task counts in; ``None`` where nothing bounds it."""
     above = scope_of(plan_run, execution.part_of) if execution.part_of is not None else _whole(plan_run)
     return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", execution.task.budget.value(), above)
 
 
-def _whole(plan_run: PlanRun) -> Scope | None:
+def _whole(plan_run: PlanRun) -> BudgetScope | None:
     return plan_run.sup.monitors.scope(
         plan_run.workstream.id, f"workstream {plan_run.plan.workstream}", plan_run.plan.budget.value()
     )
 
 
-def patience_of(execution: TaskExecution) -> Patience:
+def patience_of(execution: TaskExecution) -> StallProfileName:
     """A large task may be silent for longer."""
-    return Patience.LARGE if execution.task.scope in ("large", "xl") else Patience.DEFAULT
+    return StallProfileName.LARGE if execution.task.scope in ("large", "xl") else StallProfileName.DEFAULT
 
 
 async def recall_use(plan_run: PlanRun) -> None:
@@ -73,6 +73,6 @@ def narrowings(plan: Plan) -> Iterator[str]:
     for one in every_task(plan.tasks):
         above, whose = (one.parent.task.budget, f"task {one.parent.task.id}") if one.parent else (plan.budget, "plan")
         limits = above.value()
-        for name in narrowed(one.task.budget.value(), limits)[1]:
+        for name in narrow_budget(one.task.budget.value(), limits)[1]:
             asked, has = getattr(one.task.budget, name), getattr(limits, name)
             yield f"{spelled((*one.path, 'budget', name))}: {asked:g} is narrowed to {has:g}, which the {whose} has"

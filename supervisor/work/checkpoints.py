@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.task_run import RUN, Run, RunData
+from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
 from supervisor.plans.lifecycle import TaskLifecycle
 from supervisor.ports import NO_WORKSPACE, WorkspaceSpec
 from supervisor.ports.logs import get_logger
@@ -28,7 +28,7 @@ PARTIAL_OUTPUT: Final = "PartialOutput"
 ROLLED_BACK: Final = "RolledBack"
 OUTPUT_MAX: Final = 4_000
 """Characters of the end of what an agent said that are kept with the run: the transcript has the whole."""
-PARTIAL: Final = frozenset({Run.FAILED, Run.TIMEOUT, Run.CANCELLED})
+PARTIAL: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CANCELLED})
 """States in which an attempt may end before its agent has said everything."""
 
 
@@ -48,7 +48,7 @@ def owned(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> Wor
 
 
 # -------------------------------------------------------------------------------------------------- saved
-async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: Run) -> None:
+async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun) -> None:
     """Its run has entered *state*, or is about to if that is its last: keep what the plan wants kept there."""
     if (checkpoint := await kept(sup, lifecycle, execution, state)) is not None:
         try:
@@ -58,7 +58,7 @@ async def keep(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecuti
 
 
 async def kept(
-    sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: Run
+    sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun
 ) -> task_run.CheckpointSaved | None:
     """The same, but for the record of it: ``None`` where there is nothing to be said."""
     if not (execution.session_id and execution.run_data.attempts):
@@ -82,7 +82,7 @@ async def kept(
         return None
 
 
-async def _saved(sup: Supervisor, execution: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
+async def _saved(sup: Supervisor, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
     """Raises:
     Refused: it could not be made; the message says why.
     """
@@ -98,7 +98,7 @@ async def _saved(sup: Supervisor, execution: TaskExecution, state: Run) -> task_
     return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
 
 
-def _warn(execution: TaskExecution, state: Run, why: Refused) -> None:
+def _warn(execution: TaskExecution, state: TaskRun, why: Refused) -> None:
     _log.warning("no checkpoint could be saved", task=execution.name, state=state.value, why=str(why))
 
 
@@ -155,7 +155,7 @@ def place_of(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution
     return WorkspaceSpec(owner=execution.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_WORKSPACE
 
 
-def follow_up(execution: TaskExecution, limits: RunData) -> RunData:
+def follow_up(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
     """The bounds of its next run, and what that begins with."""
     found = execution.checkpoint
     execution.checkpoint = None

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.plans.task_control import Answer, Verb
+from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
@@ -100,7 +100,7 @@ def _other(first: Command) -> str:
 
 class _Answered(NamedTuple):
     command: Command
-    answer: Answer
+    answer: CommandResult
 
 
 class CommandLog:
@@ -116,7 +116,7 @@ class CommandLog:
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
-    async def once(self, command: Command, take: CommandAction) -> Answer:
+    async def once(self, command: Command, take: CommandAction) -> CommandResult:
         """Have *command* take effect, unless it has: then its first answer. One that is under way is waited for.
 
         Raises:
@@ -135,7 +135,7 @@ class CommandLog:
             return msgspec.structs.replace(known.answer, repeated=True)
         return await self._first(command, command.id, take)
 
-    async def _first(self, command: Command, command_id: str, take: CommandAction) -> Answer:
+    async def _first(self, command: Command, command_id: str, take: CommandAction) -> CommandResult:
         over = anyio.Event()
         self._under_way[command_id] = (command, over)
         try:
@@ -146,7 +146,7 @@ class CommandLog:
             del self._under_way[command_id]
             over.set()
 
-    async def _taken(self, command: Command, take: CommandAction) -> Answer:
+    async def _taken(self, command: Command, take: CommandAction) -> CommandResult:
         told = {"command": command.verb.value, "command_id": command.id, "given": command.given}
         fact = self._note(command.entity_id, COMMANDED, Cause(actor=command.by), told, command.reason)
         cause = Cause(fact.seq, None, command.by)
@@ -162,7 +162,7 @@ class CommandLog:
         if command.wish != first.wish:
             raise CommandReused(command, first)
 
-    def _keep(self, command_id: str, command: Command, answer: Answer) -> None:
+    def _keep(self, command_id: str, command: Command, answer: CommandResult) -> None:
         self._answered[command_id] = _Answered(command, answer)
         self._answered.move_to_end(command_id)
         while len(self._answered) > self._kept_max:
@@ -215,5 +215,7 @@ def _command(record: LifecycleEvent) -> Command:
     )
 
 
-def _answer(command: Command, seq: int, effect: CommandEffect) -> Answer:
-    return Answer(verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks)
+def _answer(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
+    return CommandResult(
+        verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks
+    )

@@ -12,7 +12,7 @@ import anyio
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
-from supervisor.lifecycles.task_run import RUN, Run, SkipCause
+from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
@@ -106,7 +106,7 @@ class CompletionPipeline:
 
     async def pass_tests(self, execution: TaskExecution) -> None:
         """Nothing is wrong with it."""
-        await self._plan_run.keep(execution, Run.COMPLETED)
+        await self._plan_run.keep(execution, TaskRun.COMPLETED)
         await execution.post_run(task_run.TestsPassed(judged=execution.judged))
         await execution.post_job(job.ValidationPassed())
 
@@ -154,7 +154,7 @@ class CompletionPipeline:
     async def _end_own_part(self, execution: TaskExecution) -> None:
         """Nobody works on it itself any more: what was to be done of it is theirs."""
         await execution.begin_run()
-        if execution.run is Run.IN_PROGRESS:
+        if execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionCompleted())
         if execution.job is Job.RUNNING:
             await execution.post_job(job.ExecutionCompleted())
@@ -324,7 +324,7 @@ class CompletionPipeline:
 
     async def given_up(self, execution: TaskExecution, why: str) -> None:
         """It waited for another attempt that will not be made."""
-        if execution.run is Run.PENDING:  # it was left, or reset, before its first one: nobody failed
+        if execution.run is TaskRun.PENDING:  # it was left, or reset, before its first one: nobody failed
             await self.cancelled(execution, why)
             return
         error = f"{execution.run_data.last_error} (no further try: {why})"
@@ -332,7 +332,7 @@ class CompletionPipeline:
             await self.cancelled(execution, error)
             return
         await self.open_circuit(execution, why)
-        if execution.run is not Run.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
+        if execution.run is not TaskRun.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
             await self._cancel_run(execution, why)
         await execution.post_job(job.UserCancelled(reason=why))
         await execution.post(task.Failed(reason=error))
@@ -341,9 +341,9 @@ class CompletionPipeline:
 
     async def open_circuit(self, execution: TaskExecution, why: str) -> None:
         """Its run, if it waits for another attempt, waits no longer: it rests."""
-        if execution.run is Run.RETRYING:
+        if execution.run is TaskRun.RETRYING:
             await execution.post_run(task_run.CircuitOpened(reason=why))
-            await self._plan_run.keep(execution, Run.CIRCUIT_OPEN)
+            await self._plan_run.keep(execution, TaskRun.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancelled(self, execution: TaskExecution, reason: str) -> None:
@@ -377,13 +377,13 @@ class CompletionPipeline:
 
     async def end_records(self, execution: TaskExecution, reason: str) -> None:
         """It has failed: what it has of a run and a job is over; a run whose circuit is open rests."""
-        if execution.has_run and execution.run is not Run.CIRCUIT_OPEN:
+        if execution.has_run and execution.run is not TaskRun.CIRCUIT_OPEN:
             await self._cancel_run(execution, reason)
         await self._cancel_job(execution, reason)
 
     async def _cancel_run(self, execution: TaskExecution, reason: str) -> None:
         if execution.has_run and task_run.Cancelled in RUN.allowed(execution.run):
-            await self._plan_run.keep(execution, Run.CANCELLED)
+            await self._plan_run.keep(execution, TaskRun.CANCELLED)
             await execution.post_run(task_run.Cancelled(reason=reason))
 
     @staticmethod
@@ -410,7 +410,7 @@ class CompletionPipeline:
         if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
             return
         try:
-            if (checkpoint := await self._plan_run.kept(execution, Run.CANCELLED)) is not None:
+            if (checkpoint := await self._plan_run.kept(execution, TaskRun.CANCELLED)) is not None:
                 self._sup.registry.send(execution.run_id, checkpoint, cause=execution.cause)
         finally:
             self._sup.registry.send(execution.run_id, task_run.Cancelled(reason=reason), cause=execution.cause)

@@ -17,7 +17,7 @@ from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import ErrorCategory, Run, RunData, SkipCause, probes_left
+from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
@@ -123,7 +123,7 @@ class PlanRecovery:
             self._last[row.kind, row.parent_id or ""] = row
         ids = set(self.ids.values())
         runs = [
-            (Run(row.state), msgspec.json.decode(row.data, type=RunData))
+            (TaskRun(row.state), msgspec.json.decode(row.data, type=TaskRunData))
             for row in rows
             if row.kind == Kind.RUN and row.parent_id in ids
         ]
@@ -186,13 +186,13 @@ class PlanRecovery:
         row = self._last.get((Kind.RUN, execution.id))
         if row is None:
             return None
-        data = msgspec.json.decode(row.data, type=RunData)
-        return checkpoint_after(row.id, Run(row.state), data, rollback=execution.task.rollback)
+        data = msgspec.json.decode(row.data, type=TaskRunData)
+        return checkpoint_after(row.id, TaskRun(row.state), data, rollback=execution.task.rollback)
 
     def _last_error(self, execution: TaskExecution) -> str:
         """What its last run, which is over, had failed with; else why that was not gone on with."""
         row = self._last.get((Kind.RUN, execution.id))
-        return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
+        return (msgspec.json.decode(row.data, type=TaskRunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
         """The job that completed a task, if one did: what was recovered as done may have none."""
@@ -201,7 +201,7 @@ class PlanRecovery:
 
     def _is_rejected(self, execution: TaskExecution) -> bool:
         """Its run is, by its tests, and its job or itself had not heard of that."""
-        if not execution.has_run or execution.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if not execution.has_run or execution.run not in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             return False
         if execution.state is not Task.WAITING_FOR_SUBTASKS:
             return execution.job is Job.VALIDATING
@@ -212,12 +212,12 @@ class PlanRecovery:
     def _is_completed(self, execution: TaskExecution) -> bool:
         """Its run is, and it had not heard of that."""
         row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
-        return row is not None and row.state == Run.COMPLETED.value
+        return row is not None and row.state == TaskRun.COMPLETED.value
 
     def _skipped(self, execution: TaskExecution) -> SkipCause | None:
         """Why its run was skipped, if it was, and it had not heard of that."""
         row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
-        return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
+        return msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None
 
     async def _accept(self, execution: TaskExecution) -> None:
         if execution.job is Job.VALIDATING:
@@ -225,7 +225,7 @@ class PlanRecovery:
         elif execution.job is None:
             execution.done_job = self._last_job(execution.id)
         if (row := self._last.get((Kind.RUN, execution.id))) is not None:
-            execution.judged = msgspec.json.decode(row.data, type=RunData).judged
+            execution.judged = msgspec.json.decode(row.data, type=TaskRunData).judged
         await self._pipeline.accept(execution)
 
     def _settled_before(self, left: InterruptedTask) -> TaskResult:
@@ -234,7 +234,7 @@ class PlanRecovery:
         if left.state is Task.CLOSED:
             return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
         row = self._last.get((Kind.RUN, left.entity_id))
-        match msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None:
+        match msgspec.json.decode(row.data, type=TaskRunData).skipped if row is not None else None:
             case None:
                 return TaskResult(name, by, "aborted", BEFORE, 0.0)
             case SkipCause.DEPENDENCY_FAILED:
@@ -318,7 +318,7 @@ class PlanRecovery:
 
     def _is_untouched(self, execution: TaskExecution) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
-        fresh = execution.has_run and execution.run is Run.PENDING
+        fresh = execution.has_run and execution.run is TaskRun.PENDING
         return (
             execution.state is Task.OPEN
             and execution.job in (None, Job.PENDING)
@@ -401,7 +401,7 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution) -> None:
         """Have its run and job wait for another worker."""
-        if execution.has_run and execution.run is Run.PENDING and execution.job in (None, Job.PENDING):
+        if execution.has_run and execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
             if execution.job is None:
                 execution.open_job()
             await self._plan_run.queue(execution)
@@ -413,7 +413,7 @@ class PlanRecovery:
         else:  # also where its job waits: its run may be left as it was under way, or where it decides
             await self._attempt_runner.put_back(execution, ORPHANED)
             left_s = self._delay_left_s(execution)
-            execution.delayed |= execution.run is Run.RETRYING and execution.job is Job.QUEUED and left_s > 0.0
+            execution.delayed |= execution.run is TaskRun.RETRYING and execution.job is Job.QUEUED and left_s > 0.0
             if is_delayed(execution):
                 self._plan_run.start(self._attempt_runner.wait, execution, left_s)
             else:
@@ -421,7 +421,7 @@ class PlanRecovery:
 
     def _delay_left_s(self, execution: TaskExecution) -> float:
         """What is left of its delay, which is all of it at most: while nobody was there it went on, too."""
-        delay_s = execution.run_data.cooldown_s if execution.run is Run.CIRCUIT_OPEN else execution.run_data.delay_s
+        delay_s = execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
         return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
 
     async def _let_wait(self, execution: TaskExecution) -> None:
@@ -430,14 +430,14 @@ class PlanRecovery:
         if execution.job is Job.RUNNING:
             await execution.post_job(job.WorkerLost(error=ORPHANED))
         await self._plan_run.decide(execution, charged=False)
-        if execution.job is None and execution.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
+        if execution.job is None and execution.run is TaskRun.CIRCUIT_OPEN:  # another run was about to take its place
             await self._attempt_runner.renew(execution)
-        elif is_delayed(execution) and execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+        elif is_delayed(execution) and execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         elif execution.job is Job.RETRYING:
             await execution.post_job(job.RetryDelayElapsed())
         execution.followed = (
-            execution.run is Run.IN_PROGRESS
+            execution.run is TaskRun.IN_PROGRESS
             and execution.job is Job.QUEUED
             and self._plan_run.lives(execution.session_id)
         )
@@ -449,10 +449,10 @@ class PlanRecovery:
     async def _with_session(self, execution: TaskExecution) -> None:
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         match execution.run:
-            case Run.IN_PROGRESS:
+            case TaskRun.IN_PROGRESS:
                 execution.followed = True
                 await self._offer_again(execution)
-            case Run.VALIDATING:
+            case TaskRun.VALIDATING:
                 if execution.job is Job.RUNNING:
                     await execution.post_job(job.ExecutionCompleted())
                 await self._pipeline.judge(execution)
@@ -462,9 +462,9 @@ class PlanRecovery:
     async def _try_again(self, execution: TaskExecution) -> None:
         """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
         what its supervisor had charged, and did not live to say of its job, is given back first."""
-        decides = execution.run in (Run.FAILED, Run.TIMEOUT)
+        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)
         unheard = (
-            execution.run is Run.RETRYING
+            execution.run is TaskRun.RETRYING
             and execution.job is Job.RUNNING
             and execution.job_changed_at <= execution.run_changed_at
         )
@@ -483,7 +483,7 @@ class PlanRecovery:
     def _is_settled(execution: TaskExecution) -> bool:
         """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
         claimed any more.)"""
-        if execution.run is not Run.CIRCUIT_OPEN:
+        if execution.run is not TaskRun.CIRCUIT_OPEN:
             return False
         return not probes_left(execution.run_data, task_run.CooldownExpired()) or execution.job in (
             None,
@@ -523,8 +523,8 @@ class PlanRecovery:
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # its supervisor was to cancel it
                 await self._pipeline.cancelled(execution, f"{above.name} is {above.result.outcome}")
-            case "stalled" if execution.run is not Run.VALIDATING:
-                if execution.run is Run.IN_PROGRESS:  # else it had been judged before the kill
+            case "stalled" if execution.run is not TaskRun.VALIDATING:
+                if execution.run is TaskRun.IN_PROGRESS:  # else it had been judged before the kill
                     await self._attempt_runner.charge(execution, as_timed_out(Outcome("aborted", error, "")))
                 await self._try_again(execution)
             case _ if execution.state is Task.CLAIMED:
@@ -555,15 +555,15 @@ class PlanRecovery:
         has left is no work that a crash interrupted."""
         if not execution.has_run:
             return self._is_completed(execution)
-        return execution.run in (Run.IN_PROGRESS, Run.VALIDATING)
+        return execution.run in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
 
     async def _finish(self, execution: TaskExecution) -> None:
         """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
-        if execution.has_run and execution.run is Run.IN_PROGRESS:
+        if execution.has_run and execution.run is TaskRun.IN_PROGRESS:
             await execution.post_run(task_run.ExecutionCompleted())
         if execution.job is Job.RUNNING:
             await execution.post_job(job.ExecutionCompleted())
-        if execution.has_run and execution.run is Run.VALIDATING:
+        if execution.has_run and execution.run is TaskRun.VALIDATING:
             await execution.post_run(task_run.TestsPassed())
         if execution.job is Job.VALIDATING:
             await execution.post_job(job.ValidationPassed())
@@ -574,7 +574,7 @@ class PlanRecovery:
 
     async def _give_up_validation(self, execution: TaskExecution) -> None:
         """What was being tested is not there any more."""
-        if execution.has_run and execution.run is Run.VALIDATING:
+        if execution.has_run and execution.run is TaskRun.VALIDATING:
             await execution.post_run(task_run.TestsFailed(error=ORPHANED))
             await self._plan_run.decide(execution)
             if execution.job is Job.RUNNING:
@@ -584,12 +584,12 @@ class PlanRecovery:
 
     async def _fail(self, execution: TaskExecution, error: str) -> None:
         """Its session had given up, and the task had not heard of that."""
-        if execution.run is Run.IN_PROGRESS:
+        if execution.run is TaskRun.IN_PROGRESS:
             failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await execution.post_run(failed)
-        if execution.run in (Run.FAILED, Run.CIRCUIT_OPEN):
+        if execution.run in (TaskRun.FAILED, TaskRun.CIRCUIT_OPEN):
             await self._plan_run.decide(execution)
-        if execution.run is Run.RETRYING:  # a plug-in wanted another try
+        if execution.run is TaskRun.RETRYING:  # a plug-in wanted another try
             if execution.job is Job.RUNNING:
                 await execution.post_job(job.ExecutionFailed(error=error))
             await self._queue(execution)

@@ -19,10 +19,10 @@ from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
-from supervisor.plans.task_control import Answer
+from supervisor.plans.task_control import CommandResult
 from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
@@ -74,9 +74,9 @@ class PlanRun:
         """When nothing is begun of it any more."""
         self.on_settled: Callable[[TaskExecution], None] = lambda execution: None
         """Called when a task is settled."""
-        self.split: Callable[..., Awaitable[Answer]] | None = None
+        self.split: Callable[..., Awaitable[CommandResult]] | None = None
         """How a task is split."""
-        self.block: Callable[..., Awaitable[Answer]] | None = None
+        self.block: Callable[..., Awaitable[CommandResult]] | None = None
         """How its own agent has a task blocked."""
         self.on_let_go: Callable[[TaskExecution], None] = lambda execution: None
         """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""
@@ -161,7 +161,7 @@ class PlanRun:
         execution.open_run(self.limits_of(execution))
         await self.queue_again(execution)
 
-    def limits_of(self, execution: TaskExecution) -> RunData:
+    def limits_of(self, execution: TaskExecution) -> TaskRunData:
         """The bounds of its next run, and what that begins with."""
         return checkpoints.follow_up(execution, self.plan.task_lifecycle.value())
 
@@ -191,21 +191,21 @@ class PlanRun:
     async def decide(self, execution: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
         """Leave the states in which the run decides; a retry that nobody may spend opens its circuit, as does what is
         *spent* already."""
-        while execution.run in (Run.FAILED, Run.TIMEOUT):
+        while execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT):
             await self.keep(execution, execution.run)
             await execution.post_run(task_run.RetryDecided(jitter=self._jitter(execution)))
-        if charged and execution.run is Run.RETRYING and (why := spent or self.spend_retry()):
+        if charged and execution.run is TaskRun.RETRYING and (why := spent or self.spend_retry()):
             await execution.post_run(task_run.CircuitOpened(reason=why))
-        if execution.run is Run.CIRCUIT_OPEN:
-            await self.keep(execution, Run.CIRCUIT_OPEN)
-        if execution.run in (Run.CIRCUIT_OPEN, Run.RETRYING):  # while nobody else can have what it owns
+        if execution.run is TaskRun.CIRCUIT_OPEN:
+            await self.keep(execution, TaskRun.CIRCUIT_OPEN)
+        if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):  # while nobody else can have what it owns
             await checkpoints.take_back(self.sup, execution)
 
-    async def keep(self, execution: TaskExecution, state: Run) -> None:
+    async def keep(self, execution: TaskExecution, state: TaskRun) -> None:
         """Its run enters *state*: keep what the plan wants kept there."""
         await checkpoints.keep(self.sup, self.plan.task_lifecycle, execution, state)
 
-    async def kept(self, execution: TaskExecution, state: Run) -> task_run.CheckpointSaved | None:
+    async def kept(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
         """The same, but for the record of it."""
         return await checkpoints.kept(self.sup, self.plan.task_lifecycle, execution, state)
 

@@ -25,7 +25,7 @@ from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
-from supervisor.plans.tasks import ConditionConfig, Placed, every_task
+from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports import JournalError
 from supervisor.ports.path_safety import absent
 from supervisor.recovery.journal_state import entity_of, turned_down
@@ -571,7 +571,7 @@ class PlanRunner:
                 plan_run.backlog.settle(execution.name, completed=execution.is_met)
         return new
 
-    def _open_task(self, placed: Placed, plan: Plan) -> TaskExecution:
+    def _open_task(self, placed: PlacedTask, plan: Plan) -> TaskExecution:
         plan_run = self.plan_run
         above = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, above)
@@ -835,7 +835,7 @@ class PlanRunner:
         known = {one.task.id for one in every_task(plan.tasks)}
         for execution in self.plan_run.executions.values():
             if execution.result is None and execution.name not in known:
-                alone = [Placed((), execution.task, None)]
+                alone = [PlacedTask((), execution.task, None)]
                 for path, words in (*agent_problems(alone, plan.agents), *need_problems(alone, plan.workers)):
                     yield f"task {execution.name}, which is left out and goes on: {spelled(path)}: {words}"
 

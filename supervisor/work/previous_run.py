@@ -17,11 +17,11 @@ import msgspec
 from supervisor.diagnostics.task_status import checkpoint_name
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskData
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans import Plan, Settings
-from supervisor.plans.tasks import Placed, every_task
+from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.ports import EntityRow
 from supervisor.recovery.resumable import InterruptedTask, digest_of
 from supervisor.work.task_execution import Checkpoint, checkpoint_after
@@ -98,12 +98,12 @@ def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
     return chain
 
 
-def _with_wholes(placed: Sequence[Placed], names: Collection[str]) -> AbstractSet[str]:
+def _with_wholes(placed: Sequence[PlacedTask], names: Collection[str]) -> AbstractSet[str]:
     """These tasks, and those that they are a part of."""
     found: set[str] = set()
     for one in placed:
         if one.task.id in names:
-            above: Placed | None = one
+            above: PlacedTask | None = one
             while above is not None:
                 found.add(above.task.id)
                 above = above.parent
@@ -111,7 +111,7 @@ def _with_wholes(placed: Sequence[Placed], names: Collection[str]) -> AbstractSe
 
 
 def _closed(
-    placed: Sequence[Placed], last: Mapping[str, EntityRow], refused: AbstractSet[str]
+    placed: Sequence[PlacedTask], last: Mapping[str, EntityRow], refused: AbstractSet[str]
 ) -> Mapping[str, EntityRow]:
     """The tasks that are closed, and all that they were split into; not a part of what is to be done again."""
     closed: dict[str, EntityRow] = {}
@@ -156,4 +156,4 @@ def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> M
 def _checkpoint(row: EntityRow | None) -> Checkpoint | None:
     if row is None:
         return None
-    return checkpoint_after(row.id, Run(row.state), msgspec.json.decode(row.data, type=RunData))
+    return checkpoint_after(row.id, TaskRun(row.state), msgspec.json.decode(row.data, type=TaskRunData))

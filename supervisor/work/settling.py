@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 from supervisor.host.supervision import Supervisor
-from supervisor.lifecycles.task_run import Run, TurnSettling
+from supervisor.lifecycles.task_run import TaskRun, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import Connection, LiveSession
@@ -95,7 +95,7 @@ class _TurnSettlement:
 
     async def _record(self, event: TurnSettling) -> None:
         """Only a run under way is shown as waiting; a task that was cancelled or split just now has none."""
-        if self._execution_of.has_run and self._execution_of.run is Run.IN_PROGRESS:
+        if self._execution_of.has_run and self._execution_of.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
                 await self._execution_of.post_run(event)
 

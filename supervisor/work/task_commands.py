@@ -18,13 +18,13 @@ from actors.machine import IllegalTransition
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
-from supervisor.lifecycles.task_run import Run, SkipCause
+from supervisor.lifecycles.task_run import SkipCause, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
-from supervisor.plans.task_control import Answer, Verb
+from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.plans.tasks import TaskConfig
-from supervisor.policies.redaction import sound
+from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
@@ -134,22 +134,22 @@ class TaskCommands:
             execution.name for execution in executions if execution.is_opened and execution.state is Task.PLANNED
         )
 
-    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.APPROVE, self._approve, task, by, reason, command_id)
 
-    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> Answer:
+    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REJECT, self._reject, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.RESET, self._reset, task, by, reason, command_id)
 
-    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REQUEUE, self._requeue, task, by, reason, command_id)
 
-    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.UNCLAIM, self._unclaim, task, by, reason, command_id)
 
-    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.CANCEL, self._cancel, task, by, reason, command_id)
 
     async def split(
@@ -160,7 +160,7 @@ class TaskCommands:
         by: str,
         reason: str = "",
         command_id: str | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         async def do(request: CommandRequest) -> CommandEffect:
             return await self._split(request, subtasks)
 
@@ -169,26 +169,26 @@ class TaskCommands:
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         async def do(request: CommandRequest) -> CommandEffect:
             return await self._block(request, on)
 
         return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
 
-    async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
+    async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> CommandResult:
         """For the agent of that task, whose turn is ended with it."""
         if not self.at.plan_run.running:
             raise Refused(f"the run of task {task!r} has ended")
         return await self.block(task, on, by=by, reason=reason)
 
-    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)
 
     async def _give(
         self, verb: Verb, do: CommandStep, name: str, by: str, reason: str, command_id: str | None, given: str = ""
-    ) -> Answer:
+    ) -> CommandResult:
         await self._wait_begun()
-        entity_id, by = self._id_of(name), sound(by)
+        entity_id, by = self._id_of(name), encodable(by)
         command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
 
         async def take(cause: Cause) -> CommandEffect:
@@ -296,7 +296,7 @@ class TaskCommands:
         await execution.post_run(task_run.ManualReset(by=request.by))
         if execution.scope is None:  # else its worker waits for the end of the cool-down, and tries it then
             await self.at.attempt_runner.try_now(execution)
-        return CommandEffect(Run.PENDING.value)
+        return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
         """A task that was given up is to be done after all. What depended on it has been given up for good."""
@@ -321,7 +321,7 @@ class TaskCommands:
         return CommandEffect(Task.OPEN.value)
 
     async def _anew(self, execution: TaskExecution, request: CommandRequest) -> None:
-        if not (execution.has_run and execution.run is Run.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
+        if not (execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
             execution.bury_run()
             await self.at.plan_run.open_again(execution)
             return
@@ -361,7 +361,7 @@ class TaskCommands:
     @staticmethod
     def _check_unjudged(execution: TaskExecution) -> None:
         """From the agent's word on, what becomes of its work is being decided."""
-        if execution.run is Run.VALIDATING:
+        if execution.run is TaskRun.VALIDATING:
             raise Refused(
                 f"task {execution.name!r} is done, and its work is being checked; wait for that, or cancel it"
             )

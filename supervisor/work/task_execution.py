@@ -16,7 +16,7 @@ from actors.machine import Event
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task import Task, TaskData
-from supervisor.lifecycles.task_run import BackoffCompleted, ExecutorStarted, ProbeStarted, Run, RunData
+from supervisor.lifecycles.task_run import BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
@@ -38,10 +38,10 @@ class Checkpoint(NamedTuple):
     saved_as: str
 
 
-def checkpoint_after(run_id: str, state: Run, data: RunData, *, rollback: bool = False) -> Checkpoint | None:
+def checkpoint_after(run_id: str, state: TaskRun, data: TaskRunData, *, rollback: bool = False) -> Checkpoint | None:
     """What is gone on with after a run: its last checkpoint, unless its work is taken back by *rollback*, else what it
     began with itself; nothing after one that was completed."""
-    if state is Run.COMPLETED:
+    if state is TaskRun.COMPLETED:
         return None
     if data.saved_in is not None and not rollback:
         return Checkpoint(run_id, data.saved_as)
@@ -147,12 +147,12 @@ class TaskExecution:
         return data
 
     @property
-    def run(self) -> Run:
-        return Run(self._the(self._run).state)
+    def run(self) -> TaskRun:
+        return TaskRun(self._the(self._run).state)
 
     @property
-    def run_data(self) -> RunData:
-        data: RunData = self._the(self._run).data
+    def run_data(self) -> TaskRunData:
+        data: TaskRunData = self._the(self._run).data
         return data
 
     @property
@@ -246,7 +246,7 @@ class TaskExecution:
     @property
     def works(self) -> bool:
         """Its session is on an attempt."""
-        return self.session_lives and self.has_run and self.run is Run.IN_PROGRESS
+        return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
 
     def item(self, provider: str) -> BacklogItem:
         """What the backlog is to know of it."""
@@ -288,10 +288,10 @@ class TaskExecution:
         self._entity = self._born(TASK_KIND, wanted, workstream_id, state, data, cause)
         self.seq = self._entity.born_seq
 
-    def open_run(self, limits: RunData) -> None:
+    def open_run(self, limits: TaskRunData) -> None:
         """The run of the next claim."""
         wanted = self._sup.new_id(f"run:{self.name}")
-        self._run = self._born(RUN_KIND, wanted, self.id, Run.PENDING, replace(limits, task=self.id), self.seq)
+        self._run = self._born(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
 
     def open_job(self) -> None:
         """The scheduler's view of that run; of an earlier job of it nothing more is said."""
@@ -317,7 +317,7 @@ class TaskExecution:
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Its log goes on: an earlier supervisor began it."""
         self._entity, self._run, self._job = task, run, job
-        self.taken_back = run is None or Run(run.state) not in (Run.IN_PROGRESS, Run.VALIDATING)
+        self.taken_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
 
     def _born(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
@@ -343,11 +343,11 @@ class TaskExecution:
     async def begin_run(self) -> None:
         """Its run is under way from now on, unless it was: at its first try, at another one, or as a probe."""
         match self.run:
-            case Run.PENDING:
+            case TaskRun.PENDING:
                 await self.post_run(ExecutorStarted())
-            case Run.RETRYING:
+            case TaskRun.RETRYING:
                 await self.post_run(BackoffCompleted())
-            case Run.HALF_OPEN:
+            case TaskRun.HALF_OPEN:
                 await self.post_run(ProbeStarted())
 
     async def post_job(self, event: Event) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection
 from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.policies.usage import UsageBooks
+from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.work.plan_run import PlanRun
@@ -24,7 +24,7 @@ _log = get_logger()
 
 async def record_usage(plan_run: PlanRun) -> None:
     """Put on record, before it ends, what the workstream has used in all, under however many supervisors."""
-    books = UsageBooks()
+    books = UsageTotals()
     try:
         async for record in _since(plan_run):
             books.take(record)

@@ -33,7 +33,7 @@ from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans import (
     AcceptanceConfig,
@@ -49,7 +49,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
-from tests.support import said
+from tests.support import stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
@@ -597,8 +597,8 @@ def test_an_unknown_id_is_bad_input(tell: Tell, ended: Path, command: list[str])
 def test_logs(tell: Tell, ended: Path) -> None:
     """The transcript of a session is printed, for its turns and agents too, with nothing a terminal would act on."""
     told = tell("logs", "lead/docs", "--state-dir", ended)
-    said = [line.split(" ", 1)[1] for line in told.out.splitlines()]
-    assert said == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
+    texts = [line.split(" ", 1)[1] for line in told.out.splitlines()]
+    assert texts == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
     assert tell("logs", "lead/docs:t1", "--state-dir", ended).out == told.out
     lines = tell("logs", "lead/docs", "--json", "--state-dir", ended).lines
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", lines[1].pop("timestamp"))
@@ -613,8 +613,8 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Te
     transcript.write_text("10:00:00.000 message| a\tb\x07\n-- 5 bytes dropped --\n")
     told = tell("logs", "lead", "--state-dir", tmp_path / "state")
     assert told.out.splitlines() == ["10:00:00.000 message| a\tb\\u0007", "-- 5 bytes dropped --"]
-    said, note = tell("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
-    assert said == {"session": "lead", "timestamp": "10:00:00.000", "source": "message", "text": "a\tb\x07"}
+    record, note = tell("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
+    assert record == {"session": "lead", "timestamp": "10:00:00.000", "source": "message", "text": "a\tb\x07"}
     assert note == {"session": "lead", "timestamp": None, "source": None, "text": "-- 5 bytes dropped --"}
 
 
@@ -622,7 +622,7 @@ def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monk
     """What is said while one follows is told, and the session's end ends it."""
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
     monkeypatch.setattr("supervisor.cli.query._pause", lambda: next(waits)())
-    told = said("logs", "lead", "--follow", "--state-dir", running.state_dir)
+    told = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
     assert [line.partition("| ")[2] for line in told.splitlines()] == [
         "work",
         r"hello \u001b[31mred\u001b[0m",
@@ -631,11 +631,11 @@ def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monk
 
 
 def _abort_tool(running: Running) -> None:
-    said("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", running.state_dir)
+    stdout_of("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", running.state_dir)
 
 
 def _close(running: Running) -> None:
-    said("abort", "lead", "--scope", "session", "--state-dir", running.state_dir)
+    stdout_of("abort", "lead", "--scope", "session", "--state-dir", running.state_dir)
 
 
 # ---------------------------------------------------------------------------------------------------- commanding
@@ -880,7 +880,7 @@ def test_the_page_of_plans_has_every_key_with_its_default() -> None:
                 assert rows[key] == "required", key
             case None if rows[key] not in ELSEWHERE:
                 assert rows[key] == "none", key
-            case (Run() | ModelProblem(), *_):
+            case (TaskRun() | ModelProblem(), *_):
                 assert rows[key] == f"`[{', '.join(state.value for state in default)}]`", key
             case str() if rows[key] not in ELSEWHERE:
                 assert rows[key] == "`" + (str(default) or '""') + "`", key
@@ -972,8 +972,8 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     teller = Broken()
     reporter = Reporter(StateDir(ended).journal, after=0)
     reporter.start(teller)
-    reporter.look()
-    reporter.look()
+    reporter.update()
+    reporter.update()
     reporter.end([], ok=True)
     reporter.close()
     assert teller.drawings == 0

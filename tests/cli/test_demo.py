@@ -15,7 +15,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow
-from tests.support import nothing_left
+from tests.support import no_leaks
 
 
 class Played:
@@ -31,7 +31,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played() -> Iterator[Played]:
-    with nothing_left(), demo.repository() as repository:
+    with no_leaks(), demo.repository() as repository:
         state = StateDir(repository / ".sdd")
         receipts, results = anyio.run(demo.play, repository, state.root, lambda text: None)
         yield Played(state, receipts, results)

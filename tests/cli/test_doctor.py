@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from supervisor.processes import shim
-from supervisor.processes.capabilities import Ability, abilities, guarantees
-from tests.support import said
+from supervisor.processes.capabilities import Capability, guarantees, probe_capabilities
+from tests.support import stdout_of
 
 NAMES = ("subreaper", "pidfd", "list of children", "control group", "pid namespace", "environments")
 
 
-def having(*there: str) -> list[Ability]:
-    return [Ability(name, name in there, "", f"get {name}") for name in NAMES]
+def having(*there: str) -> list[Capability]:
+    return [Capability(name, name in there, "", f"get {name}") for name in NAMES]
 
 
 def given(*there: str) -> list[str]:
@@ -43,7 +43,7 @@ def test_without_pid_namespaces() -> None:
 def test_trying_a_namespace_leaves_nothing() -> None:
     """The try is a process of its own: this one's children are born where they always were, and it has none left."""
     before = os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))
-    abilities()
+    probe_capabilities()
     assert (os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))) == before
 
 
@@ -53,22 +53,22 @@ def test_without_a_subreaper() -> None:
 
 
 def test_each_try_says_how_to_get_it() -> None:
-    """Every ability has a use and a fix, whether it is there or not, and the names are those of the guarantees."""
-    found = abilities()
+    """Every capability has a use and a fix, whether it is there or not, and the names are those of the guarantees."""
+    found = probe_capabilities()
     assert tuple(one.name for one in found) == NAMES
     assert all(one.used_for and one.fix for one in found)
 
 
 def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names what is missing, what it is for, and the fix."""
-    monkeypatch.setattr("supervisor.cli.doctor.abilities", lambda: having("subreaper"))
-    told = said("doctor")
+    monkeypatch.setattr("supervisor.cli.doctor.probe_capabilities", lambda: having("subreaper"))
+    told = stdout_of("doctor")
     assert "to get it: get control group" in told
-    assert any("the keeper too" in line and line.endswith("not (no control group)") for line in told.splitlines())
+    assert any("the fork server too" in line and line.endswith("not (no control group)") for line in told.splitlines())
 
 
 def test_as_json() -> None:
     """The command gives both lists as JSON."""
-    told = json.loads(said("doctor", "--json"))
+    told = json.loads(stdout_of("doctor", "--json"))
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
     assert len(told["guarantees"]) == 6

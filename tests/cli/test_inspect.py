@@ -11,7 +11,7 @@ from actors import NoSuchActor
 from supervisor import AgentTurn
 from supervisor.cli.rendering import inspected_text
 from supervisor.runtime.live_session import NoSuchEntity
-from tests.support import ask, supervising
+from tests.support import send_prompt, supervising
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ async def test_a_call_that_hangs_shows_where(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        ask(group, session, "go")
+        send_prompt(group, session, "go")
         await begun.wait()
         call, turn, parent = (run.sup.inspect(one) for one in ("s:t1:c1", "s:t1", "s"))
         assert (call.kind, call.state, call.phase) == ("tool", "open", "live")

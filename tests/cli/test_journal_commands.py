@@ -24,7 +24,7 @@ from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.plans import RetentionConfig, Settings
 from supervisor.ports import JournalDamaged, JournalError
 from supervisor.runtime.entity import Refused
-from tests.support import said, warned
+from tests.support import stderr_of, stdout_of
 from tests.unit.journal.test_journal import entry
 from tests.unit.journal.test_journal_growth import kept_journal
 
@@ -42,15 +42,15 @@ def state(tmp_path: Path) -> StateDir:
 
 def compacted(state: StateDir, *options: object) -> str:
     """Return what ``journal compact`` says; without options it is to move everything that has ended."""
-    return said("journal", "compact", *(options or ("--keep-s", 0)), "--state-dir", state.root)
+    return stdout_of("journal", "compact", *(options or ("--keep-s", 0)), "--state-dir", state.root)
 
 
 def checked(path: Path, *options: object) -> str:
-    return said("journal", "check", path, *options)
+    return stdout_of("journal", "check", path, *options)
 
 
 def exported(path: Path, *options: object) -> str:
-    return said("journal", "export", path, *options)
+    return stdout_of("journal", "export", path, *options)
 
 
 def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir) -> None:
@@ -109,53 +109,53 @@ def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Pa
 
 def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
     """The explanation is the same before and after."""
-    before = said("why", "works", "--state-dir", state.root)
+    before = stdout_of("why", "works", "--state-dir", state.root)
     compacted(state)
     with JournalReader(state.journal) as reader:
         assert reader.entity("works") is None
-    assert said("why", "works", "--state-dir", state.root) == before
+    assert stdout_of("why", "works", "--state-dir", state.root) == before
 
 
 def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
     """Nobody takes a part for the whole; after the last that is there none is missing."""
     records = ("events", "--json", "--state-dir", state.root)
-    whole = said(*records).splitlines()
-    assert warned(*records) == ""
+    whole = stdout_of(*records).splitlines()
+    assert stderr_of(*records) == ""
     compacted(state)
-    left = said(*records).splitlines()
+    left = stdout_of(*records).splitlines()
     gone = len(whole) - len(left)
     assert gone > 0
     words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
-    assert warned(*records) == f"supervisor: {gone} records are in an archive: {words}"
-    assert warned(*records, "--after", json.loads(left[-1])["seq"] - 1) == ""
+    assert stderr_of(*records) == f"supervisor: {gone} records are in an archive: {words}"
+    assert stderr_of(*records, "--after", json.loads(left[-1])["seq"] - 1) == ""
 
 
 def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir) -> None:
     """A record that is not there is in an archive only where the journal says so."""
     with closing(open_database(state.journal, state.transitions)) as database:
         database.db.execute("DELETE FROM events WHERE seq = 2")
-    assert warned("events", "--json", "--state-dir", state.root) == ""
+    assert stderr_of("events", "--json", "--state-dir", state.root) == ""
 
 
 def test_the_tree_needs_no_archive(state: StateDir) -> None:
     """Where one is missing, what there is is shown, with what was used there, and that is said."""
     compacted(state)
     tree = ("tree", "--all", "--state-dir", state.root)
-    before = said(*tree), said(*tree, "--json")
-    plain = warned(*tree)
-    assert warned(*tree, "--json") == ""
+    before = stdout_of(*tree), stdout_of(*tree, "--json")
+    plain = stderr_of(*tree)
+    assert stderr_of(*tree, "--json") == ""
     [archive] = (state.root / "archive").glob("*.db")
     archive.unlink()
-    assert (said(*tree), said(*tree, "--json"), warned(*tree)) == (*before, plain)
+    assert (stdout_of(*tree), stdout_of(*tree, "--json"), stderr_of(*tree)) == (*before, plain)
     words = f"{archive} is not there: {state.journal} has records in it; put the file back"
-    assert warned(*tree, "--json") == f"supervisor: what was used is told without what is archived: {words}"
+    assert stderr_of(*tree, "--json") == f"supervisor: what was used is told without what is archived: {words}"
 
 
 @pytest.mark.parametrize("command", ["check", "export", "compact"])
 def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: str) -> None:
     """Each names the directory and `supervisor run`, and starts nothing."""
     with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
-        said("journal", command, "--state-dir", tmp_path / "none")
+        stdout_of("journal", command, "--state-dir", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -164,7 +164,7 @@ def test_a_journal_whose_name_is_not_utf_8_is_refused(state: StateDir, tmp_path:
     path = shutil.copy(state.journal, tmp_path / os.fsdecode(b"\xff.db"))
     for command in (("journal", "check"), ("validate",)):
         with pytest.raises(JournalError, match=r"cannot be opened: its name is not UTF-8; rename it$"):
-            said(*command, path)
+            stdout_of(*command, path)
 
 
 # ------------------------------------------------------------------------------------------- a supervisor that runs
@@ -204,7 +204,7 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
         closing_door = anyio.Event()
         await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
         with pytest.raises(ControlError, match="put the file back") as raised:
-            await anyio.to_thread.run_sync(lambda: said("journal", "compact", "--json", "--state-dir", state.root))
+            await anyio.to_thread.run_sync(lambda: stdout_of("journal", "compact", "--json", "--state-dir", state.root))
         assert raised.value.kind == "failed"
         assert (await (await sup.start_session("a", agent=agent)).run("go on")).outcome == "completed"
         closing_door.set()
@@ -217,7 +217,7 @@ def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None
         db.execute("UPDATE archives SET done = 0")
     (state.archive / "journal-000001.db").unlink()
     with pytest.raises(WorkFailed, match="put the file back"):
-        said("journal", "compact", "--json", "--state-dir", state.root)
+        stdout_of("journal", "compact", "--json", "--state-dir", state.root)
 
 
 async def test_a_journal_in_memory_cannot_be_compacted() -> None:

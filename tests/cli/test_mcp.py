@@ -22,7 +22,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
-from tests.support import quick, until
+from tests.support import quick_settings, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -42,11 +42,11 @@ async def waiting(state_dir: Path) -> AsyncIterator[Supervisor]:
         await session.run("@ask edit: a.txt\n@say did it")
 
     async with anyio.create_task_group() as group:
-        async with open_supervisor(state_dir, agents=AGENTS, settings=quick()) as sup:
+        async with open_supervisor(state_dir, agents=AGENTS, settings=quick_settings()) as sup:
             await group.start(serve, sup)
             session = await sup.start_session("lead", agent="a")
             group.start_soon(work, session)
-            await until(sup, "PermissionRequested", "lead:t1")
+            await wait_for_record(sup, "PermissionRequested", "lead:t1")
             yield sup
             await sup.stop(now=True)
         door.set()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from supervisor.cli.calls import Calls
+from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.live_view import results_json, results_text
 from supervisor.cli.rendering import (
     columns,
@@ -24,12 +24,12 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
-from supervisor.cli.session_table import Board
+from supervisor.cli.session_table import RunTable
 from supervisor.cli.why import why_text
-from supervisor.diagnostics.causal_trace import Branch, Explanation, Role, Step
-from supervisor.diagnostics.tree_view import Node, Seen
+from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep
+from supervisor.diagnostics.tree_view import EntityLine, Node
 from supervisor.diagnostics.validate import Problem, Report
-from supervisor.lifecycles.types import AbortScope, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import (
     AbortPlan,
     Crossing,
@@ -77,7 +77,9 @@ def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
         event_line(event(entity_id=EVIL, reason=EVIL, metadata={"title": EVIL})),
         tree_text([Node(id=EVIL, kind="session", state="Running", note=EVIL)]),
         tree_text([Node(id="c1", kind="tool", state="open", note=EVIL)]),
-        ps_text([Seen(id=EVIL, kind="session", state="x", visual=None, age_s=1, parent=EVIL, ended=False, note=EVIL)]),
+        ps_text(
+            [EntityLine(id=EVIL, kind="session", state="x", visual=None, age_s=1, parent=EVIL, ended=False, note=EVIL)]
+        ),
         receipt_text(Receipt(abort_id="a", target=EVIL, scope=AbortScope.TOOL, reason=EVIL, already_ended=False)),
         report_text("f", Report(lines=1, entities=1, problems=[Problem(1, None, EVIL)])),
     ],
@@ -128,7 +130,7 @@ def test_a_tool_call_is_told_with_its_title() -> None:
 
 def test_every_record_of_a_call_says_which() -> None:
     """A result that names only the agent's id of a call, and a process of it, are told with its number and title."""
-    calls = Calls()
+    calls = ToolCallIndex()
     records = [
         turn("tool_started", "TOOL_USE", number=2, call_id="call-7", title="make test"),
         turn("ProcessStarted", "TOOL_USE", tool="lead:t1:c2", pid=7),
@@ -141,7 +143,7 @@ def test_every_record_of_a_call_says_which() -> None:
 
 def test_what_is_about_no_known_call_names_none() -> None:
     """Calls of another turn, an unknown call and other records have no label."""
-    calls = Calls()
+    calls = ToolCallIndex()
     calls.take(turn("tool_started", "TOOL_USE", number=1, call_id="x", title="t"))
     others = [
         turn("tool_completed", "RUNNING", call_id="y"),
@@ -167,7 +169,7 @@ def test_an_id_is_apart_from_the_event(name: str) -> None:
 
 
 def explained(*records: LifecycleEvent, entity_id: str = "lead", **more: Any) -> Explanation:
-    steps = tuple(Step(role=Role.CAUSE, record=one) for one in records)
+    steps = tuple(SpineStep(role=RecordRole.CAUSE, record=one) for one in records)
     fields: dict[str, Any] = {"root": records[0], "roots": 1, "missing": None, "steps": steps, **more}
     return Explanation(entity_id=entity_id, **fields)
 
@@ -185,12 +187,14 @@ def test_why_begins_with_the_root() -> None:
 
 def test_why_shows_branches_below_their_step() -> None:
     """What belongs to a record without being its cause hangs below it, with its role."""
-    edge = Branch(role=Role.EDGE, record=event(seq=2, event="AbortRecord"))
-    rung = Branch(role=Role.RUNG, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5}))
-    later = Branch(role=Role.LATER, record=event(seq=6, event="OperatorStop"))
+    edge = Annotation(role=RecordRole.EDGE, record=event(seq=2, event="AbortRecord"))
+    rung = Annotation(
+        role=RecordRole.STAGE, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5})
+    )
+    later = Annotation(role=RecordRole.LATER, record=event(seq=6, event="OperatorStop"))
     steps = (
-        Step(role=Role.ROOT, record=event(seq=1), branches=(edge,)),
-        Step(role=Role.END, record=event(seq=3), branches=(rung, later)),
+        SpineStep(role=RecordRole.ROOT, record=event(seq=1), branches=(edge,)),
+        SpineStep(role=RecordRole.END, record=event(seq=3), branches=(rung, later)),
     )
     lines = why_text(explained(event(seq=1), steps=steps)).splitlines()[1:]
     assert [line[:14].rstrip() for line in lines if line[0] != " "] == [
@@ -246,7 +250,7 @@ PLAN = AbortPlan(
             kind="session",
             scope=AbortScope.SESSION,
             edge=None,
-            due=stage_deadlines(Ladder()),
+            due=stage_deadlines(StageBudgets()),
             processes=(PlannedProcess(owner="lead/docs:a1", pid=7), PlannedProcess(owner="lead/docs:t1:c1", pid=8)),
         ),
         PlannedNode(id="lead", kind="session", scope=AbortScope.SIBLING, edge="tool_to_sibling"),
@@ -350,8 +354,8 @@ def test_results_are_a_table_and_an_object() -> None:
     }
 
 
-def board_of(*events: LifecycleEvent) -> Board:
-    board = Board()
+def board_of(*events: LifecycleEvent) -> RunTable:
+    board = RunTable()
     for one in events:
         board.take(one)
     return board
@@ -368,8 +372,8 @@ def test_the_board_shows_open_calls_first() -> None:
     """While calls are open a session is doing them; when the last one has ended it says what it said."""
     one, two = (turn("tool_started", "TOOL_USE", number=n, title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, one, two)
-    line = board.lines["lead"]
-    line.said = "thinking"
+    line = board.rows["lead"]
+    line.last_line = "thinking"
     assert line.doing() == 't1:c1 "step 1", t1:c2 "step 2"'
     board.take(turn("tool_completed", "TOOL_USE", call_id="x"))
     assert line.doing() == 't1:c2 "step 2"'
@@ -381,8 +385,8 @@ def test_the_board_shows_trouble_and_not_the_good_end() -> None:
     """Why a session was aborted stands there; that its work is done does not."""
     stopped = event(reason="enough")
     done = event(reason="no more work", transition_reason="completed")
-    assert board_of(BORN, stopped).lines["lead"].doing() == "enough"
-    assert board_of(BORN, done).lines["lead"].doing() == ""
+    assert board_of(BORN, stopped).rows["lead"].doing() == "enough"
+    assert board_of(BORN, done).rows["lead"].doing() == ""
 
 
 def test_the_board_shows_tasks_until_they_are_sessions() -> None:
@@ -412,7 +416,7 @@ def of_task(task: str, what: str, to: str, **metadata: object) -> LifecycleEvent
     return work("task", f"task:{task}", what, to, **metadata)
 
 
-def doings(board: Board) -> dict[str, str]:
+def doings(board: RunTable) -> dict[str, str]:
     return {one: board.work.doing(line) for one, line in board.work.waiting().items()}
 
 
@@ -469,7 +473,7 @@ def test_the_board_says_at_which_attempt_a_session_is() -> None:
     board.take(work("run", "run:a", "execution_failed", "FAILED", error="it broke"))
     board.take(work("run", "run:a", "backoff_completed", "IN_PROGRESS", came="RETRYING"))
     board.take(work("run", "run:a", "probe", "IN_PROGRESS", came="IN_PROGRESS"))
-    board.lines["a"].said = "hello"
+    board.rows["a"].last_line = "hello"
     assert "attempt 2 of 5: hello" in drawn(board, 120)[1]
     board.take(of_task("a", "requeued", "OPEN"))
     assert doings(board) == {"task:a": "it broke"}
@@ -499,7 +503,7 @@ def test_the_board_draws_a_line_for_everything() -> None:
     assert board.table(now=1.0).row_count == 2
 
 
-def drawn(board: Board, width: int) -> list[str]:
+def drawn(board: RunTable, width: int) -> list[str]:
     """The lines of the table on a terminal of that width."""
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(board.view(now=1.0))
@@ -513,8 +517,8 @@ def born(name: str) -> LifecycleEvent:
 def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
     """With 60 columns every state is whole and every session one line; DOING ends with an ellipsis."""
     board = board_of(*(born(name) for name in ("lead", "lead/documentation", "lead/documentation/proof-reader")))
-    for line in board.lines.values():
-        line.state, line.said = "SessionComplete", "a long story that goes on and on and on and on and on and on"
+    for line in board.rows.values():
+        line.state, line.last_line = "SessionComplete", "a long story that goes on and on and on and on and on and on"
     lines = drawn(board, 60)
     assert len(lines) == 4
     assert all("SessionComplete" in line and line.rstrip().endswith("…") for line in lines[1:])
@@ -531,4 +535,4 @@ def test_the_board_ends_the_call_that_ended() -> None:
     """Of two open calls the one whose result came goes, not the older one."""
     first, second = (turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, first, second, turn("tool_completed", "TOOL_USE", call_id="call-2"))
-    assert board.lines["lead"].doing() == 't1:c1 "step 1"'
+    assert board.rows["lead"].doing() == 't1:c1 "step 1"'

@@ -1,10 +1,9 @@
-"""Kills the real program, starts it again, and compares what it had promised with what is there.
+"""Kill the real program, start it again, and compare acknowledged work with the journal.
 
 A cycle: a host with live agents, tools and daemons is killed with SIGKILL at a random instant, every fifth time
-together with all of its wardens; every other one has its programs in pid namespaces, where the machine gives them.
-Then no process of it may be left. The next host goes on with its sessions; every third time nobody does, they are
-ended, and the journal must hold everything that was acknowledged, legally, with no effect done twice unless the records
-say so.
+together with all of its shims; every other cycle has its programs in pid namespaces, where the machine has them. Then
+no process may be left. The next host continues the sessions; every third time the sessions are ended instead, and the
+journal must hold everything that was acknowledged, legally, with no effect done twice unless the records say so.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from tests.crash.books import Books, Fault, acknowledgements
 ROOT = Path(__file__).parent.parent.parent
 WARDENS_EVERY = 5
 BOOKS_EVERY = 3
-"""How often nobody goes on with what was left, and the books are looked at; each time, all of them."""
+"""Cycles after which the sessions are ended instead of continued, and the whole journal is checked."""
 CYCLES_PER_JOURNAL = 25
-"""Then a new state directory: what is checked after a cycle is everything in it."""
+"""Cycles after which a new state directory is used: each check reads the whole journal."""
 GONE_S = 20.0
-"""Within this time nobody may be left; a keeper gives its wardens half of that."""
+"""Seconds within which every process must be gone; a fork server gives its shims half of that."""
 LONGEST_S = 60.0
-"""A victim that says nothing for so long is a fault."""
+"""Seconds without output after which a victim counts as hung."""
 
 
 class Cycle(NamedTuple):
@@ -53,7 +52,7 @@ class Cycle(NamedTuple):
 
 
 class Roll:
-    """A pipe that every agent, tool and daemon holds: its end is the end of all of them."""
+    """Pipe that every agent, tool and daemon holds: end of file means that all are gone."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -72,7 +71,7 @@ class Roll:
 
 
 class Place:
-    """A state directory and a working directory, and what was promised there."""
+    """State directory and working directory, and the acknowledgements made there."""
 
     def __init__(self, folder: Path) -> None:
         self.workdir, self.state_dir = folder, folder / "sd"
@@ -106,7 +105,7 @@ class Place:
                 victim.kill()
 
     def _watch(self, victim: subprocess.Popen[bytes], chance: random.Random) -> bytes:
-        """What it says until the moment at which it is killed: at once, after some acknowledgements, or in between."""
+        """Return the output of the victim until the kill: at once, after some acknowledgements, or in between."""
         assert victim.stdout is not None
         heard, wanted = b"", chance.choice((0, 1, 2, 4, 8, 16, 32))
         while heard.count(b"\n") < wanted and select.select([victim.stdout], [], [], LONGEST_S)[0]:
@@ -139,7 +138,7 @@ def _command(pid: int) -> bytes:
 
 
 class Tally:
-    """The sum of all cycles."""
+    """Sums over all cycles."""
 
     def __init__(self) -> None:
         self.cycles = self.acknowledged = self.resumed = 0

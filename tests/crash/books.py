@@ -1,4 +1,4 @@
-"""What was promised, and what is there: a killed supervisor's acknowledgements against its journal and its world."""
+"""Comparison of a killed supervisor's acknowledgements with its journal and with the files that its agents wrote."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["Books", "Fault", "acknowledgements"]
 
 
 class Fault(NamedTuple):
-    """A broken promise: ``lost``, ``twice``, ``left``, ``illegal``."""
+    """Broken promise of the kind ``lost``, ``twice``, ``left`` or ``illegal``."""
 
     kind: str
     words: str
 
 
 def acknowledgements(output: bytes) -> list[dict[str, Any]]:
-    """The whole lines of what a victim said."""
+    """Return the complete lines of a victim's output."""
     return [json.loads(line) for line in output.split(b"\n")[:-1]]
 
 
 class Books:
-    """Of one state directory, over all of its supervisors."""
+    """Acknowledgements and journal of one state directory, over all of its supervisors."""
 
     def __init__(self, state_dir: Path, workdir: Path) -> None:
         self._state = StateDir(state_dir)
@@ -41,7 +41,7 @@ class Books:
         self._promised += acknowledged
 
     def check(self) -> list[Fault]:
-        """After a recovery: everything that was ever promised here."""
+        """Check everything that was ever acknowledged in this directory; called after a recovery."""
         with JournalReader(self._state.journal) as journal:
             events = list(journal.events())
             rows = journal.entities()
@@ -81,7 +81,8 @@ class Books:
                 yield Fault("lost", f"{count - completed[who]} completed turns of {who}")
 
     def _twice(self, events: list[LifecycleEvent]) -> Iterator[Fault]:
-        """A key stands for one call of one prompt. A turn that was tried again had one before that was recorded."""
+        """Yield the keys that were written more often than calls are on record: a key stands for one call of one
+        prompt."""
         tries = Counter[str]()
         sessions: dict[str, list[str]] = {}
         for one in events:

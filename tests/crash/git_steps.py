@@ -32,7 +32,7 @@ WRITING = frozenset({"add", "checkout", "clean", "commit", "merge", "update-inde
 """Git commands that change something."""
 KILLS_A_ROUND = 3
 LONGEST_S = 120.0
-"""A run that takes longer has hung."""
+"""Seconds after which a run has hung."""
 
 WRAPPER = """#!/bin/sh
 case "$2" in core.hooksPath=*) ;; *) exec {git} "$@" ;; esac
@@ -79,13 +79,13 @@ tasks:
   - {{id: t, agent: files, prompt: ""}}
   - {{id: u, agent: twice, prompt: "", rollback: true, depends_on: [t]}}
 """
-"""One task after the other: hardly ever is an agent at work while git is. One that was killed works again."""
+"""Plan of one task after the other, so that an agent hardly ever works while git does. A killed agent works again."""
 WORKED = {"t": 1, "u": 2}
-"""How often each agent works to its end when nobody is killed. The first try of ``u`` is rolled back: a checkpoint."""
+"""Numbers of completed runs of each agent without a kill. The first attempt of ``u`` is rolled back to a checkpoint."""
 
 
 class Trial:
-    """A repository with a plan, and a git that kills."""
+    """Repository with a plan, and a git that kills."""
 
     def __init__(self, folder: Path, *, files: int = 5) -> None:
         self.repository, self._out, self._files = folder / "work", folder / "out", files
@@ -150,16 +150,16 @@ class Trial:
 
     @property
     def calls(self) -> list[str]:
-        """The git commands of the last run: their first two words."""
+        """Return the git commands of the last run: the first two words of each."""
         return (self._wrapper / "calls").read_text().splitlines()
 
     @property
     def killed(self) -> str:
-        """The git command at which the last run was killed."""
+        """Return the git command at which the last run was killed."""
         return (self._wrapper / "killed").read_text().partition("gc.auto=0")[2].strip()
 
     def wrong(self, status: int) -> list[str]:
-        """What is not as it is without a kill."""
+        """Return the differences from a run without a kill."""
         wrong = [f"the last run ended with {status}: {self._said.read_text()[-1500:]}"] if status else []
         if not wrong:
             wrong += self._wrong_merges()

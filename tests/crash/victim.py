@@ -1,7 +1,7 @@
-"""The program that is killed: a host with real agents, tools and daemons, that says what it was promised.
+"""Program to be killed: a host with real agents, tools and daemons, that prints what has been acknowledged to it.
 
 ``python -m tests.crash.victim STATE_DIR WORKDIR CYCLE SEED``. A line of JSON on standard output is an acknowledgement:
-the call that made the promise had returned when it was written.
+the call had returned when the line was written.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from supervisor.plans import AgentConfig, LadderConfig, PolicyConfig, Settings
 
 SESSIONS = 3
 ROLL = "exec 8>roll; "
-"""Whoever runs holds the pipe of whoever counts the survivors."""
+"""Start of every script: the program holds the pipe by which survivors are counted."""
 DAEMON = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000' &); "
 
 
 def acknowledged(what: str, **fields: object) -> None:
-    """One write, so that a kill leaves the whole line or nothing of it."""
+    """Write one line in one call, so that a kill leaves all or nothing of it."""
     os.write(1, (json.dumps({"ack": what, **fields}) + "\n").encode())
 
 
 def prompt(key: str, chance: random.Random) -> str:
-    """A turn with one tool call, which leaves the key behind when it is done; some leave a daemon, some hang."""
+    """Return a turn with one tool call, which writes the key when it is done; some leave a daemon, some hang."""
     daemon = DAEMON if chance.random() < 0.3 else ""
     hang = "; sleep 1000" if chance.random() < 0.15 else ""
     return f"@run exec 9>roll; {daemon}echo {key} >> effects{hang}"
@@ -51,7 +51,7 @@ class Host:
                 group.start_soon(self._customer, number)
 
     async def _go_on(self, session: Session) -> None:
-        """A session of a host that was killed: its prompt is answered to this one."""
+        """Wait for the prompt of a session that a killed host has left, and close the session."""
         acknowledged("resumed", id=session.id)
         result = await session.result()
         if result is not None:
@@ -60,7 +60,7 @@ class Host:
             await session.close()
 
     async def _customer(self, number: int) -> None:
-        """Sessions one after the other, for ever."""
+        """Run sessions one after the other, for ever."""
         while True:
             session = await self._sup.start_session(f"c{self._cycle}-{number}", agent="agent")
             acknowledged("session", id=session.id)
@@ -80,7 +80,7 @@ class Host:
             acknowledged("prompt", session=session.id, key=key, outcome=result.outcome, seq=result.seq)
 
     async def _meddle(self, session: Session) -> None:
-        """An operator: messages, urgent ones, aborts."""
+        """Send messages, urgent messages and aborts, as an operator."""
         while True:
             await anyio.sleep(self._chance.uniform(0.02, 0.4))
             wish = self._chance.choice(("message", "urgent", "abort", "tool"))

@@ -24,12 +24,12 @@ from tests.support import check_records
 ROOT = Path(__file__).parent.parent.parent
 PLAN = ROOT / "examples" / "workstream.yaml"
 LONGEST_S = 180.0
-"""A run that takes longer has hung."""
+"""Seconds after which a run has hung."""
 UNTIL_KILLED_S = (0.3, 9.0)
 
 
 def cycle(folder: Path, chance: random.Random) -> list[str]:
-    """What is wrong after a cycle."""
+    """Run one cycle, and return its faults."""
     subprocess.run(["sh", ROOT / "examples" / "workstream.sh", "calculator"], cwd=folder, check=True)
     repository = folder / "calculator"
     for _ in range(chance.randint(1, 3)):

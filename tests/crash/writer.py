@@ -34,7 +34,7 @@ COMPACTS = 0.1
 CYCLES_PER_JOURNAL = 25
 LONGEST_S = 30.0
 EARLY = "early-acknowledgement"
-"""A planted mistake: a batch is acknowledged, and then committed."""
+"""Planted mistake: a batch is acknowledged before it is committed."""
 CAUGHT_WITHIN = 200
 """Kills within which that must be found out. It took 2 to 14 in eight trials, so about one kill in six tells; 200 in
 vain would mean that the harness sees nothing."""
@@ -82,7 +82,7 @@ def write(folder: Path, out: int, chance: random.Random, plant: str | None = Non
 
 
 def cycle(folder: Path, chance: random.Random, acknowledged: int, plant: str | None = None) -> tuple[int, str]:
-    """The number that was acknowledged last, and what is wrong, if something is."""
+    """Return the last acknowledged number, and what is wrong, if something is."""
     reading, writing = os.pipe()
     seed = chance.getrandbits(32)
     child = os.fork()
@@ -130,7 +130,8 @@ def _fault(folder: Path, acknowledged: int) -> str:
 
 
 def caught_after(seed: int) -> int | None:
-    """After how many kills the planted mistake is found out; ``None``: not within :data:`CAUGHT_WITHIN`."""
+    """Return the number of kills after which the planted mistake is found; ``None``: not within
+    :data:`CAUGHT_WITHIN`."""
     chance, acknowledged = random.Random(seed), 0
     with tempfile.TemporaryDirectory(prefix="writer-") as folder:
         for number in range(1, CAUGHT_WITHIN + 1):

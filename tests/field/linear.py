@@ -32,9 +32,9 @@ HOPELESS = 6.0
 CHARS_MAX = 16_384
 """Inputs longer than this are not doubled."""
 MEASURABLE_S = 0.0003
-"""What takes less is not compared: the clock and the caches would decide."""
+"""Seconds below which times are not compared: clock and caches would decide."""
 SETTLED_S = 0.002
-"""What takes more, and has grown linearly so far, is not made longer."""
+"""Seconds from which an input that has grown linearly so far is not doubled again."""
 MANY = 32
 """A part that may come more often than this counts as repeated."""
 ALPHABET = [*"aAeyJzZ019", *" -_/.:=@'\"[]{}()\\~+,;\n\t", "\x1b", "\x00", "é"]
@@ -78,7 +78,7 @@ def dynamic_patterns() -> list[str]:
 
 
 def _sources(package: ModuleType) -> list[Path]:
-    """The modules of *package* that use ``re``."""
+    """Return the modules of *package* that use ``re``."""
     return [one for one in sorted(Path(package.__path__[0]).rglob("*.py")) if "import re\n" in one.read_text()]
 
 
@@ -131,7 +131,7 @@ def attacks(pattern: str, flags: int = 0) -> list[tuple[str, str, str]]:
 
 
 def _repeated(items: Any, head: str) -> Iterator[tuple[str, list[str]]]:
-    """Each part that may be repeated often, with a text that leads to it."""
+    """Yield each part that may be repeated often, with a text that leads to it."""
     for op, value in items:
         if op in _REPEATS:
             _, most, body = value
@@ -165,7 +165,7 @@ def _inner(op: Any, value: Any) -> list[Any]:
 
 
 def _samples(items: Any) -> list[str]:
-    """Texts that fit: one for each branch of the first choice, where there is one."""
+    """Return texts that match: one for each branch of the first choice, where there is one."""
     for op, value in items:
         branches = value[1] if op is opcodes.BRANCH else None
         if branches is not None:
@@ -176,7 +176,7 @@ def _samples(items: Any) -> list[str]:
 
 
 def _sample(items: Any) -> str:
-    """A short text that fits."""
+    """Return a short text that matches."""
     return "".join(_sample_of(op, value) for op, value in items)
 
 

@@ -16,9 +16,9 @@ from field_kit import Scratch, until
 from supervisor.control.callers import refusal
 from supervisor.control.protocol import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
 from supervisor.policies.abort_plan import AbortPlan
-from supervisor.policies.caller_reach import Reach
+from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
-from supervisor.processes.descent import Seen, caller_at, lineage_of, origin_of
+from supervisor.processes.descent import ProcessStat, caller_at, lineage_of, origin_of
 
 ASKER = """
     def answer():
@@ -188,8 +188,15 @@ def test_the_child_of_a_host_is_an_operator(scratch: Scratch) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the decision alone
-TREE = {1: Seen(0, 1), 40: Seen(1, 400), 50: Seen(40, 500), 60: Seen(50, 600), 70: Seen(60, 700), 80: Seen(40, 800)}
-"""40 a supervisor, 50 its keeper, 60 a warden, 70 an agent, 80 a child of the host's own."""
+TREE = {
+    1: ProcessStat(0, 1),
+    40: ProcessStat(1, 400),
+    50: ProcessStat(40, 500),
+    60: ProcessStat(50, 600),
+    70: ProcessStat(60, 700),
+    80: ProcessStat(40, 800),
+}
+"""Process tree: 40 a supervisor, 50 its fork server, 60 a shim, 70 an agent, 80 a child of the embedding program."""
 OURS = {(50, 500): "", (60, 600): "t"}
 
 
@@ -202,22 +209,25 @@ OURS = {(50, 500): "", (60, 600): "t"}
         (90, Caller(Origin.UNTOLD, 0)),
     ],
 )
-def test_who_descends_from_a_warden_is_an_agent(pid: int, caller: Caller) -> None:
-    """The nearest warden above a process says whose it is; without one it is an operator's; if it is gone, nobody's."""
+def test_a_descendant_of_a_shim_is_an_agent(pid: int, caller: Caller) -> None:
+    """The nearest shim above a process names its session; without a shim it is an operator's, if gone nobody's."""
     assert origin_of(lineage_of(pid, TREE.get), OURS) == caller
 
 
-def test_the_pid_of_a_warden_alone_makes_no_agent() -> None:
-    """A process with the pid that a dead warden had is no warden: it was born later."""
+def test_a_reused_pid_of_a_shim_makes_no_agent() -> None:
+    """A process with the pid of a dead shim was born later, and is no shim."""
     assert origin_of([(70, 700), (60, 650), (1, 1)], OURS).origin is Origin.OPERATOR
 
 
 def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
     """While the walk is at it, the parent ends and its pid is given to a child of init: the walk is done again."""
-    before, after = {**TREE, 65: Seen(60, 650), 70: Seen(65, 700)}, {**TREE, 65: Seen(1, 900), 70: Seen(60, 700)}
+    before, after = (
+        {**TREE, 65: ProcessStat(60, 650), 70: ProcessStat(65, 700)},
+        {**TREE, 65: ProcessStat(1, 900), 70: ProcessStat(60, 700)},
+    )
     looks = 0
 
-    def see(pid: int) -> Seen | None:
+    def see(pid: int) -> ProcessStat | None:
         nonlocal looks
         looks += 1
         return (before if looks == 1 else after).get(pid)
@@ -225,8 +235,8 @@ def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
     assert origin_of(lineage_of(70, see), OURS) == Caller(Origin.AGENT, 70, "t")
 
 
-def test_a_client_that_has_ended_is_nobody(tmp_path: Path) -> None:
-    """A program that asks and ends at once is not taken for an operator: where it came from cannot be told any more."""
+def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
+    """A program that ends right after its request is refused, since its descent cannot be told any more."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -242,7 +252,7 @@ def test_a_client_that_has_ended_is_nobody(tmp_path: Path) -> None:
 
 
 AGENT, UNTOLD = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNTOLD, 0)
-OWN = Reach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
+OWN = CallerReach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
 BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
 
 
@@ -264,13 +274,13 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (AGENT, Steer(verb="approve", tasks=("u",)), BOSS, True),
         (AGENT, Stop(), BOSS, False),
         (AGENT, Compact(), BOSS, False),
-        (UNTOLD, Inspect(entity="u"), Reach(), True),
-        (UNTOLD, Send(session="t", text=""), Reach(), False),
-        (Caller(Origin.OPERATOR, 80), Stop(), Reach(), True),
+        (UNTOLD, Inspect(entity="u"), CallerReach(), True),
+        (UNTOLD, Send(session="t", text=""), CallerReach(), False),
+        (Caller(Origin.OPERATOR, 80), Stop(), CallerReach(), True),
     ],
 )
-def test_what_an_agent_may_ask(caller: Caller, asked: Asked, reach: Reach, granted: bool) -> None:
-    """Reading is free; an agent reaches its own sessions and task, and what ``operates`` adds; never its permission."""
+def test_the_requests_that_an_agent_may_make(caller: Caller, asked: Asked, reach: CallerReach, granted: bool) -> None:
+    """An agent may read, reach its own sessions and task, and use what ``operates`` adds; never answer permissions."""
 
     def plan(asked: Abort) -> AbortPlan:
         return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")

@@ -1,7 +1,6 @@
-"""What waits for an agent is bounded: one that asks and does not read the replies must not fill the memory.
+"""Limits on replies that wait for an agent: an agent that asks and does not read must not fill the memory.
 
-The agents are real programs, and as much may wait for them as in the product; the time in which they have to read is
-shorter.
+The agents are real programs, under the product's limit of bytes; the time in which they have to read is shorter.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def agents(tmp_path: Path) -> dict[str, AgentConfig]:
 
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The most bytes that have waited for an agent, as the only item."""
+    """Return a list whose one item is the largest number of bytes that have waited for an agent."""
     seen, sort = [0], AgentIO.enqueue
 
     def watched(wire: AgentIO, outs: list[Out]) -> None:
@@ -93,7 +92,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_an_agent_that_reads_no_reply_ends_its_conversation(
     asks: str, tmp_path: Path, agents: dict[str, AgentConfig], most: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks 400 times for a megabyte: no more than 4 MiB and one reply wait for it, and the error names the limit."""
+    """400 requests of a megabyte each end the conversation when 4 MiB and one reply wait; the error names the limit."""
     monkeypatch.setattr(process_connection, "UNREAD_S", 0.5)
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
@@ -108,7 +107,7 @@ async def test_an_agent_that_reads_no_reply_ends_its_conversation(
 async def test_an_agent_that_reads_late_gets_every_reply(
     tmp_path: Path, agents: dict[str, AgentConfig], most: list[int]
 ) -> None:
-    """It asks for 30 megabytes at once, and reads then: it is heard again as it reads, and nothing is missing."""
+    """An agent that asks for 30 megabytes at once and reads then gets every reply, and is read again as it reads."""
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
         assert (await session.run("slow 30")).text == str(30 * FILE_BYTES)
@@ -164,7 +163,7 @@ async def test_a_server_that_reads_no_request_is_not_sent_more(tmp_path: Path, a
 
 
 class Full:
-    """A program that takes nothing."""
+    """Program that reads nothing from its input."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -177,8 +176,8 @@ class Full:
 
 
 @pytest.mark.anyio
-async def test_a_signal_does_not_wait_behind_bytes_that_nobody_takes() -> None:
-    """What is written waits in order; a signal overtakes what the program does not read."""
+async def test_a_signal_overtakes_unread_bytes() -> None:
+    """Messages wait in order; a signal overtakes the messages that the program does not read."""
     wire, program = AgentIO(), Full()
     async with anyio.create_task_group() as group:
         wire.open(group, program, None)  # type: ignore[arg-type]
@@ -192,7 +191,7 @@ async def test_a_signal_does_not_wait_behind_bytes_that_nobody_takes() -> None:
 
 
 def test_output_that_is_kept_for_all_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the terminal that writes beyond the bound of all, the beginning goes; the others keep theirs."""
+    """The output of the terminal that exceeds the common limit loses its beginning; other terminals keep theirs."""
     monkeypatch.setattr(acp_terminals, "TERMINALS_BYTES_MAX", 10)
     terminals = acp_terminals.Terminals(acp_terminals.ToolCalls())
     for name in "ab":
@@ -209,8 +208,8 @@ class NoPast:
 
 
 @pytest.mark.anyio
-async def test_a_subscriber_that_does_not_read_is_let_go_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large records fill its buffer long before 4,096 of them do; what it had until then it gets."""
+async def test_a_subscriber_is_dropped_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large records fill a subscriber's buffer before 4,096 of them do; the subscriber gets those in the buffer."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_BYTES_MAX", 10_000)
     talk, heard = Subscriptions(NoPast()), list[int]()  # type: ignore[arg-type]
     async with talk.open(None) as told:

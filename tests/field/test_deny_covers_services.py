@@ -1,4 +1,4 @@
-"""What an agent has the supervisor do for it, run a command say, or write a file, needs a permission like any other."""
+"""Permissions of services: a command or a file write that the supervisor does for an agent needs a permission."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from field_kit import Running, Scratch, until
 
-from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRule, Wish, covers, service_ruling
+from supervisor.policies.permissions import (
+    Decision,
+    PermissionPolicy,
+    PermissionRequest,
+    PermissionRule,
+    covers,
+    decide_service,
+)
 
 SERVICES = """
     def run(line):
@@ -47,7 +54,7 @@ def start(scratch: Scratch, services: str, permissions: str) -> Running:
 
 
 def told(scratch: Scratch, run: Running) -> list[Any]:
-    """What the agent was answered."""
+    """Return the replies that the agent got."""
     run.wait()
     assert (scratch.path / "told").exists(), run.err
     answers: list[Any] = json.loads((scratch.path / "told").read_text())
@@ -55,7 +62,7 @@ def told(scratch: Scratch, run: Running) -> list[Any]:
 
 
 def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
-    """The permission that waits for a human, *after* that one."""
+    """Wait for a permission request, *after* that one, and return it."""
 
     def found() -> list[dict[str, str]]:
         shown = scratch.run("permissions", "--json")
@@ -65,8 +72,8 @@ def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
     return until(found)[0]
 
 
-def test_an_agent_that_may_nothing_has_nothing_done(scratch: Scratch) -> None:
-    """With ``permissions: deny`` the command is not run, nor the file written; both are on record, and it may read."""
+def test_deny_covers_commands_and_writes(scratch: Scratch) -> None:
+    """With ``permissions: deny`` no command is run and no file written, on record; reading is allowed."""
     ran, written, seen = told(scratch, start(scratch, 'run("touch ran"), write("written"), read("kept.txt")', "deny"))
     assert ran == [126, "not permitted (default: deny)\n"]
     assert written["error"]["message"] == "not permitted (default: deny)"
@@ -104,8 +111,8 @@ def test_a_human_is_asked_about_a_service(scratch: Scratch) -> None:
     assert not (scratch.path / "written").exists()
 
 
-def test_what_nobody_answers_is_not_done(scratch: Scratch) -> None:
-    """At its deadline a service is denied, and the turn goes on."""
+def test_a_service_is_denied_at_the_deadline(scratch: Scratch) -> None:
+    """A service without an answer is denied at its deadline, and the turn goes on."""
     run = start(scratch, 'run("touch ran")', "{default: ask, answer_within_s: 0.2}")
     assert told(scratch, run)[0][0] == 126
     assert not (scratch.path / "ran").exists()
@@ -154,30 +161,37 @@ def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> No
     assert [one["event"] for one in scratch.records("t:t1") if one["event"].endswith("Refused")] == ["ChildRefused"]
 
 
-EDIT = Wish(title="edit a", kind="edit", paths=("a", "/w/b"))
+EDIT = PermissionRequest(title="edit a", kind="edit", paths=("a", "/w/b"))
 
 
 @pytest.mark.parametrize(
     ("allowed", "wanted", "covered"),
     [
-        (EDIT, Wish(title="", kind="edit", paths=("/w/a",)), True),
-        (EDIT, Wish(title="", kind="read", paths=("/w/b",)), True),
-        (EDIT, Wish(title="", kind="edit", paths=("/w/c",)), False),
-        (Wish(title="", kind="read", paths=("a",)), Wish(title="", kind="edit", paths=("/w/a",)), False),
-        (Wish(title="rm x", kind="execute"), Wish(title="rm x", kind="execute"), True),
-        (Wish(title="rm x", kind="read"), Wish(title="rm x", kind="execute"), False),
-        (Wish(title="say", kind="execute"), Wish(title="rm", kind="execute"), False),
+        (EDIT, PermissionRequest(title="", kind="edit", paths=("/w/a",)), True),
+        (EDIT, PermissionRequest(title="", kind="read", paths=("/w/b",)), True),
+        (EDIT, PermissionRequest(title="", kind="edit", paths=("/w/c",)), False),
+        (
+            PermissionRequest(title="", kind="read", paths=("a",)),
+            PermissionRequest(title="", kind="edit", paths=("/w/a",)),
+            False,
+        ),
+        (PermissionRequest(title="rm x", kind="execute"), PermissionRequest(title="rm x", kind="execute"), True),
+        (PermissionRequest(title="rm x", kind="read"), PermissionRequest(title="rm x", kind="execute"), False),
+        (PermissionRequest(title="say", kind="execute"), PermissionRequest(title="rm", kind="execute"), False),
     ],
 )
-def test_what_a_permission_covers(allowed: Wish, wanted: Wish, covered: bool) -> None:
+def test_what_a_permission_covers(allowed: PermissionRequest, wanted: PermissionRequest, covered: bool) -> None:
     """The same command line, or the same files; to read what it may change, and never the other way round."""
     assert covers(allowed, r'{"text": "say \"rm\""}', wanted, "/w") is covered
 
 
 def test_the_default_is_not_about_reading() -> None:
-    """What no rule fits is read whatever the default says: no agent asks before it reads."""
+    """A read that no rule fits is allowed, whatever the default."""
     rule = PermissionRule(then=Decision.DENY, path="secret/*")
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule,))
     kinds = [("read", "a"), ("read", "secret/a"), ("edit", "a")]
-    found = [service_ruling(policy, Wish(title="", kind=kind, paths=(path,)), "/w").decision for kind, path in kinds]
+    found = [
+        decide_service(policy, PermissionRequest(title="", kind=kind, paths=(path,)), "/w").decision
+        for kind, path in kinds
+    ]
     assert found == [Decision.ALLOW, Decision.DENY, Decision.ASK]

@@ -98,7 +98,7 @@ def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: 
     ],
 )
 def test_agents_that_ask_are_taken(entry: dict[str, object]) -> None:
-    """What asks, or may ask for all that is known, can be denied."""
+    """``deny`` is accepted for agents that ask, and for agents that may ask for all that is known."""
     AgentConfig.model_validate({**entry, "permissions": "deny"})
 
 

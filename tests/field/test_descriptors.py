@@ -35,12 +35,12 @@ WAITS = """
 
 
 def limited(descriptors: int) -> dict[str, Any]:
-    """Options of a process that may have so many descriptors."""
+    """Return the options of a process that may have so many descriptors."""
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))}
 
 
 def plan_of(scratch: Scratch, tasks: int) -> None:
-    """A plan of so many tasks, which work until there is a file named ``go``."""
+    """Return a plan of so many tasks, which work until there is a file named ``go``."""
     scratch.plan(WAITS + "".join(f'      - {{id: t{number}, agent: a, prompt: ""}}\n' for number in range(tasks)))
 
 
@@ -54,7 +54,7 @@ def started(scratch: Scratch, *, tasks: int, limit: int, backend: str) -> Runnin
 
 @contextmanager
 def connected(scratch: Scratch, clients: int) -> Iterator[list[socket.socket]]:
-    """So many idle clients of the control socket."""
+    """Connect so many idle clients to the control socket."""
     with ExitStack() as stack:
         yield [stack.enter_context(_client(scratch.path / ".sdd" / "runtime" / "control.sock")) for _ in range(clients)]
 
@@ -68,7 +68,7 @@ def _client(path: Path) -> socket.socket:
 
 
 def ask(client: socket.socket, **message: Any) -> dict[str, Any]:
-    """Send a request; the first line of the answer."""
+    """Send a request, and return the first line of the reply."""
     client.sendall(json.dumps(message).encode() + b"\n")
     answer: dict[str, Any] = json.loads(client.makefile("rb").readline())
     return answer
@@ -89,7 +89,8 @@ def test_idle_clients_lose_their_places(scratch: Scratch, backend: str) -> None:
 
 @BACKENDS
 def test_more_clients_than_places_are_refused_in_a_sentence(scratch: Scratch, backend: str) -> None:
-    """Where every place is taken by a client that follows the records, a command says so and exits with 1."""
+    """A command is refused with a sentence and status 1 while every place is taken by a client that follows the
+    records."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     with connected(scratch, 256 // descriptors.CLIENTS_SHARE) as clients:
         for client in clients:
@@ -119,7 +120,7 @@ def test_a_client_is_refused_where_no_descriptor_is_left(scratch: Scratch, backe
 
 
 def _open(run: Running) -> int:
-    """The number of the first descriptor that the process could open."""
+    """Return the number of the first descriptor that the process could open."""
     taken = {int(name) for name in os.listdir(f"/proc/{run.pid}/fd")}
     return next(number for number in range(1024) if number not in taken)
 
@@ -158,8 +159,8 @@ def test_a_session_that_waits_for_descriptors_can_be_aborted(scratch: Scratch) -
     ("wrap", "lacks"),
     [(lambda error: error, "file descriptors"), (lambda error: _from(RuntimeError(), error), "file descriptors")],
 )
-def test_a_shortage_is_known_by_its_number(wrap: Callable[[OSError], BaseException], lacks: str) -> None:
-    """What anyio makes of an error of the system is known by its cause; another error is no shortage."""
+def test_a_shortage_is_known_by_its_error_number(wrap: Callable[[OSError], BaseException], lacks: str) -> None:
+    """An error that anyio has wrapped is known by its cause; another error is no shortage."""
     assert shortage_of(wrap(OSError(24, "Too many open files"))) == lacks
     assert shortage_of(wrap(OSError(2, "No such file"))) == ""
     assert shortage_of(RuntimeError()) == ""
@@ -184,7 +185,7 @@ async def test_a_fork_server_without_descriptors_is_waited_for(anyio_backend: st
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as host, host.spawn(launch) as first:
             await first.wait_exit()
-            server = host.keeping.pid
+            server = host.fork_server.pid
             before = resource.prlimit(server, resource.RLIMIT_NOFILE)
             resource.prlimit(server, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{server}/fd")), before[1]))
             with pytest.raises(SpawnShortage, match="Too many open files"):

@@ -28,7 +28,7 @@ TRIES = """
 
 
 def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -> list[str]:
-    """What an agent that asks for *paths* is granted, in a repository."""
+    """Return the paths of *paths* that an agent is granted in a repository."""
     out = scratch.logs / "replies"
     scratch.acp_agent(TRIES % str(out))
     scratch.write("notes.txt", "notes")
@@ -54,7 +54,7 @@ def test_the_state_directory_and_git_are_out_of_reach(scratch: Scratch) -> None:
 
 
 def test_a_state_directory_with_another_name_is_out_of_reach(scratch: Scratch) -> None:
-    """What counts is what a directory is, not how it is called."""
+    """A state directory is known by its content, not by its name."""
     paths = ["notes.txt", "state/transitions.jsonl", "state/new/file"]
     assert granted(scratch, paths, "", "--state-dir", "state") == ["read notes.txt", "write notes.txt"]
     assert not (scratch.path / "state/new").exists()
@@ -71,7 +71,7 @@ def test_a_worktree_in_the_state_directory_is_the_agents_own(scratch: Scratch) -
 # ------------------------------------------------------------------------------------------------------ the walk alone
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A workspace beside a state directory."""
+    """Return a workspace beside a state directory."""
     for name in ("work/inner", "state/runtime"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "state/runtime/tag").write_text("secret")
@@ -164,7 +164,7 @@ def test_what_is_gits_or_the_supervisors_is_refused_before_anything_is_made(
 
 
 def test_a_link_within_the_workspace_is_followed(workspace: Path) -> None:
-    """What a link of the workspace leads to, within it, is read and written, and the link stays."""
+    """A link within the workspace is read and written through, and stays a link."""
     (workspace / "link").symlink_to("inner/tag")
     ask(workspace, "link", "new")
     assert (ask(workspace, "link"), (workspace / "link").is_symlink()) == ("new", True)

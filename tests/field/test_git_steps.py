@@ -78,7 +78,7 @@ def git(where: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository whose branch ``main`` is checked out, and whose branch ``work`` changes files in every way."""
+    """Make a repository whose branch ``main`` is checked out, and whose branch ``work`` changes files in every way."""
     where = tmp_path / "repository"
     where.mkdir()
     git(where, "init", "--quiet", "--initial-branch=main")
@@ -199,7 +199,7 @@ async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> 
 
 
 class Killed(BaseException):
-    """The supervisor ends at once: nothing is tidied up."""
+    """Stand-in for a kill: the supervisor ends at once, and cleans up nothing."""
 
 
 @pytest.mark.anyio
@@ -364,7 +364,7 @@ async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path)
 
 @pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who holds the index is not disturbed: the supervisor says so, and tries again at its next start."""
+    """An index locked by another git is left alone: the supervisor says so, and tries again at its next start."""
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 1)
     interrupted_merge(repository)
     lock = repository / ".git" / "index.lock"

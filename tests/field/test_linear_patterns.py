@@ -1,7 +1,7 @@
-"""One line of an agent must not hold the supervisor: what reads text of agents takes time linear in its length.
+"""Linear time of every function that reads text of agents: one line of an agent must not hold the supervisor up.
 
-A pattern that is quadratic needs two minutes for a line of 2 MB, and every session waits for that. The inputs are made
-from each pattern itself (see ``linear.py``).
+A quadratic pattern needs two minutes for a line of 2 MB, and every session waits for that. The inputs are made from
+each pattern itself (see ``linear.py``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 from field_kit import Scratch, until
 from linear import attacks, dynamic_patterns, growth, patterns
 
-from supervisor.agents.protocols.framing import Lines
+from supervisor.agents.protocols.framing import LineBuffer
 from supervisor.mock_model.answers import answers_in, spent_in
-from supervisor.mock_model.request import newest
+from supervisor.mock_model.request import script_in_force
 from supervisor.policies.error_classification import classify
-from supervisor.policies.redaction import Redactor, Unbroken, printable
+from supervisor.policies.redaction import Redactor, StreamRedactor, printable
 
 QUADRATIC = r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
 """The pattern of a JSON Web Token that froze the supervisor."""
@@ -50,7 +50,7 @@ def test_a_pattern_that_is_not_linear_is_found(pattern: str) -> None:
 
 
 def feed_in_pieces(text: str) -> None:
-    stream = Unbroken(REDACTOR)
+    stream = StreamRedactor(REDACTOR)
     for at in range(0, len(text), 4_096):
         stream.feed(text[at : at + 4_096])
 
@@ -59,13 +59,13 @@ def feed_in_pieces(text: str) -> None:
     "reads",
     [
         REDACTOR.text,
-        lambda text: Unbroken(REDACTOR).feed(text),
+        lambda text: StreamRedactor(REDACTOR).feed(text),
         feed_in_pieces,
         lambda text: classify(text),
         answers_in,
         spent_in,
-        lambda text: newest((part, 0) for part in (text, *text.split(" "))),
-        lambda text: Lines().feed(text.encode()),
+        lambda text: script_in_force((part, 0) for part in (text, *text.split(" "))),
+        lambda text: LineBuffer().feed(text.encode()),
         printable,
     ],
     ids=["redactor", "stream", "stream in pieces", "failures", "answers", "usage", "newest", "lines", "printable"],

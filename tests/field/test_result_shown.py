@@ -28,7 +28,7 @@ PLAN = """
 
 @contextmanager
 def full_pipe() -> Iterator[int]:
-    """The end of a pipe that whoever writes to it waits at for ever."""
+    """Return a full pipe; a program that writes to it waits for ever."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -48,7 +48,7 @@ def effects(scratch: Scratch) -> list[str]:
 
 
 def over(scratch: Scratch, state: str) -> bool:
-    """Whether the workstream's end is on record."""
+    """Tell whether the workstream's end is on record."""
     path = scratch.path / ".sdd/transitions.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return any('"entity_id":"workstream:plan"' in line and f'"to_state":"{state}"' in line for line in lines)

@@ -1,4 +1,4 @@
-"""What an aborted tool call leaves running is killed, or named: a receipt never denies a process that works on."""
+"""Survivors of an aborted tool call: they are killed, or named; a receipt never denies a process that works on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_which_processes_belong_to_a_call(process: ProcessSeen, span: CallSpan, 
 
 
 def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
-    """What is below a server that is not known to be of the call is not known to be of it either."""
+    """A descendant of a server that may not belong to the call may not belong to the call either."""
     tree = [
         seen(AGENT, 1),
         seen(101, 2, session=AGENT),  # a wrapper, in which the agent really runs
@@ -66,26 +66,26 @@ def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
 
 
 class Shim:
-    """A process of which a stopped shim tells nothing, or always the same."""
+    """Process whose stopped shim gives no reply, or always the same."""
 
     pid = AGENT
 
     def __init__(self, told: tuple[ProcessSeen, ...] | None) -> None:
         self.told = told
 
-    async def look(self) -> tuple[ProcessSeen, ...] | None:
+    async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
         if self.told is None:
             await anyio.sleep_forever()
         return self.told
 
-    def strike(self, found: object, number: int) -> None: ...
+    def signal_processes(self, found: object, number: int) -> None: ...
 
 
 TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)
 
 
 def test_a_shim_that_gives_no_reply_leaves_survivors_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tool that stops its agent's shim hides nothing: that it may live is said."""
+    """After a tool has stopped its agent's shim the receipt says that survivors are unknown."""
     monkeypatch.setattr(tool_calls, "STRIKE_S", 0.01)
     shim: Any = Shim(None)
     assert anyio.run(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS).may_live == (0,)
@@ -133,7 +133,7 @@ def start(scratch: Scratch, turn: str) -> None:
 
 
 def pid_in(scratch: Scratch, name: str) -> int:
-    """The pid in a file, as soon as it is there."""
+    """Wait for a pid in a file, and return it."""
     path = scratch.path / name
     until(path.exists)
     return int(path.read_text())
@@ -148,7 +148,7 @@ def abort(scratch: Scratch, call: str) -> Any:
 
 
 def outcome_of(scratch: Scratch, agents_name: str) -> str:
-    """The result of a call, by the name that the agent has for it."""
+    """Return the result of a call, by the name that the agent has for it."""
     told = [one["metadata"] for one in scratch.records("t:t1") if one["event"] == "tool_completed"]
     return next(one["outcome"] for one in told if one["call_id"] == agents_name)
 

@@ -45,7 +45,8 @@ def raw(text: str) -> list[str]:
 
 @pytest.fixture
 def evil(scratch: Scratch) -> Scratch:
-    """A program that fails with such last words, and an agent that says them and names a tool call after them."""
+    """Return a program that fails with such last words, and an agent that says them and names a tool call after
+    them."""
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
     scratch.write("words.sh", f"printf '{octal}\\n' >&2\nexit 3\n")
     scratch.acp_agent(f"agent.tool_call('k1', title={EVIL!r})\nagent.tool_ended('k1')\nreturn {EVIL!r} + chr(0x2028)")
@@ -65,7 +66,7 @@ def test_the_last_words_of_a_failed_program_are_escaped(evil: Scratch, options: 
 
 
 def test_a_title_and_a_message_are_escaped_in_every_command(evil: Scratch) -> None:
-    """The commands that show what an agent has said, and called, afterwards."""
+    """Commands that show an agent's messages and calls escape them."""
     evil.run("run", "plan.yaml")
     for command in (("tree", "--all"), ("ps", "--all"), ("events",), ("logs", "u"), ("logs", "t"), ("why", "t")):
         for options in ((), ("--json",)):
@@ -98,7 +99,7 @@ def read_all(master: int) -> str:
 
 
 def test_errors_about_files_are_escaped(scratch: Scratch) -> None:
-    """The name of a file, and what stands in it, come from outside too."""
+    """Names and contents of files are escaped in error messages."""
     scratch.write("plan.yaml", 'agents: {a: {adapter: "\\e[2J\\u202e", command: [x]}}\ntasks: []\n')
     for command in (("run", "plan.yaml"), ("plan", "check", "plan.yaml"), ("run", "\x1b[2J\u202e.yaml")):
         refused = scratch.run(*command)
@@ -107,7 +108,7 @@ def test_errors_about_files_are_escaped(scratch: Scratch) -> None:
 
 
 def test_escaped_json_is_the_same_json() -> None:
-    """What is escaped decodes to what it was, newlines and characters beyond the first plane included."""
+    """Escaped JSON decodes to the same value, newlines and characters beyond the first plane included."""
     said = {"said": f"{EVIL}\u2028\n\té 世界 😀"}
     assert raw(json_line(said)) == []
     assert json.loads(json_line(said)) == said

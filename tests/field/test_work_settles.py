@@ -54,8 +54,8 @@ def in_main(scratch: Scratch) -> list[str]:
     return scratch.git("ls-tree", "--name-only", "main").splitlines()
 
 
-def test_a_program_whose_shim_was_lost_may_still_run_something() -> None:
-    """What was below a lost shim is unknown, and not nothing, when the work is judged."""
+def test_processes_below_a_lost_shim_are_unknown() -> None:
+    """The processes of a turn are unknown, and not none, after the loss of the agent's shim."""
     link = ProcessConnection.__new__(ProcessConnection)
     link._agent_io = AgentIO()
     link._is_unknown = True
@@ -149,7 +149,7 @@ def writes_while_tested(scratch: Scratch) -> str:
 
 
 def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) -> None:
-    """What an agent itself writes while its work is tested stays on a branch, which terminal and record name."""
+    """Files that an agent writes while its work is tested stay on a branch, which terminal and record name."""
     worktree_plan(scratch, "", f"[{{id: t, agent: a, prompt: go, acceptance: {writes_while_tested(scratch)}}}]")
     done = scratch.run("run", "plan.yaml")
     assert done.status == 0, done.text
@@ -186,7 +186,7 @@ def test_resume_does_not_merge_what_nobody_tested(scratch: Scratch) -> None:
 
 
 def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
-    """What a one-shot program leaves running when it exits is ended then, and named; also without a worktree."""
+    """Processes that a one-shot program leaves running are ended at its exit, and named; also without a worktree."""
     scratch.plan("""
         agents: {a: {adapter: command, command: [sh, -c, "sleep 600 & until grep -q sleep /proc/$!/comm; do :; done"]}}
         tasks: [{id: t, agent: a, prompt: ""}]
@@ -234,8 +234,8 @@ def test_a_settle_time_below_zero_is_refused(scratch: Scratch) -> None:
 
 
 @pytest.mark.parametrize("command", [("abort", "t", "--scope", "session"), ("task", "cancel", "t")])
-def test_who_is_ended_while_the_turn_settles_is_not_merged(scratch: Scratch, command: tuple[str, ...]) -> None:
-    """A person ends the session, or the task, while its processes are waited for: nothing of it is merged."""
+def test_work_ended_while_it_settles_is_not_merged(scratch: Scratch, command: tuple[str, ...]) -> None:
+    """If an operator ends the session or the task while its processes are waited for, nothing is merged."""
     scratch.acp_agent(f"""
         Path("made.txt").write_text("made")
         {shell("sleep 300")}

@@ -1,4 +1,4 @@
-"""Gives every target its share of malformed inputs; what breaks one is kept in the corpus, and told."""
+"""Give every target its share of malformed inputs; keep those that break a target in the corpus, and report them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fuzz.mutate import Mutator
 from tests.fuzz.targets import CORPUS, TARGETS, Take, Target
 
 GROWTH_MAX_MIB = 300
-"""What all inputs together may add to the memory of the process; the largest is 100 kB."""
+"""MiB that all inputs together may add to the memory of the process; the largest input is 100 kB."""
 FOUND_MAX = 5
 """Inputs that break a target, after which the next one is tried."""
 
@@ -59,7 +59,7 @@ def _fuzz(target: Target, inputs: int, chance: random.Random) -> list[Path]:
 
 
 def _tried(take: Take, data: bytes) -> str:
-    """Where it broke; empty if it did not. The same place is told once."""
+    """Return the error and the place where a target broke, ``""`` if it did not; a place is reported once."""
     try:
         take(data)
     except Exception as error:

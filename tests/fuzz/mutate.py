@@ -1,6 +1,6 @@
-"""Inputs that are almost right: pieces of good ones, cut, repeated, swapped, with words where none belong.
+"""Mutation of good inputs: pieces are cut, repeated, swapped, or replaced by words where none belong.
 
-Everything is drawn from one seeded stream, so a number names an input for ever.
+All choices come from one seeded stream, so a number stands for the same input for ever.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BYTES_MAX = 100_000
 
 
 class Mutator:
-    """Makes inputs out of *seeds*; *words* are pieces that mean something to the target."""
+    """Maker of inputs out of *seeds*; *words* are pieces that mean something to the target."""
 
     def __init__(self, seeds: Sequence[bytes], words: Sequence[bytes], chance: random.Random) -> None:
         self._seeds, self._words, self._chance = list(seeds), [*WORDS, *words], chance
@@ -62,7 +62,7 @@ class Mutator:
         )
 
     def next(self) -> bytes:
-        """One more input."""
+        """Return another input."""
         data = bytearray(self._chance.choice(self._seeds))
         for _ in range(self._chance.choice((1, 1, 1, 2, 2, 4, 8))):
             self._chance.choice(self._ways)(data)
@@ -81,7 +81,7 @@ class Mutator:
         data[start:start] = self._chance.choice(self._words)
 
     def _replace(self, data: bytearray) -> None:
-        """A value of a JSON or YAML line by another one."""
+        """Replace a value of a JSON or YAML line by a word."""
         ends = [at for at, byte in enumerate(data) if byte in b':,"{}[]\n ']
         if len(ends) < 2:
             return

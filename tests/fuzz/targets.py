@@ -1,4 +1,4 @@
-"""What is given malformed input, and what it may answer: its declared errors, and nothing else."""
+"""Targets of malformed input, each with the errors that it declares; any other error breaks it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from supervisor.lifecycles.session import SessionData, SessionLimits
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import BadPlan, load_plan
 from supervisor.policies.abort_plan import AbortPlan
-from supervisor.policies.caller_reach import Reach
+from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import (
     Append,
     Caller,
@@ -56,7 +56,7 @@ Take = Callable[[bytes], None]
 
 
 class Target(NamedTuple):
-    """``weight``: its share of the inputs. ``opened`` gives what takes one input after another."""
+    """Function under test. ``weight`` is its share of the inputs; ``opened`` gives a function that takes each input."""
 
     name: str
     weight: float
@@ -64,7 +64,7 @@ class Target(NamedTuple):
     opened: Callable[[], AbstractContextManager[Take]]
 
     def seeds(self) -> list[bytes]:
-        """The good inputs, and those that once broke something."""
+        """Return the good inputs, and those that once broke the target."""
         return [path.read_bytes() for path in sorted((CORPUS / self.name).iterdir())]
 
 
@@ -78,7 +78,7 @@ def simple(take: Take) -> Callable[[], AbstractContextManager[Take]]:
 
 # ------------------------------------------------------------------------------------------------------------ agents
 def agent(adapter: str) -> Take:
-    """A codec never raises for anything an agent sends; and it goes on to its end whatever it was told."""
+    """Return a function that feeds a codec: it never raises, and goes on to its end, whatever an agent sends."""
     mappings = [way.mapping for one in catalogue().values() for way in one.ways if way.mapping is not None]
 
     def take(data: bytes) -> None:
@@ -123,7 +123,7 @@ def answered(codec: Any, out: Out) -> list[Out]:
 # ------------------------------------------------------------------------------------------------------------- plans
 @contextmanager
 def plans() -> Iterator[Take]:
-    """A plan is read, or it is a :class:`BadPlan`."""
+    """Check that a plan is read, or is a :class:`BadPlan`."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "plan.yaml"
 
@@ -137,7 +137,7 @@ def plans() -> Iterator[Take]:
 
 # ---------------------------------------------------------------------------------------------------------- requests
 class Told(ByteStream):
-    """A connection on which everything has been said already."""
+    """Connection whose whole input is there from the beginning."""
 
     def __init__(self, data: bytes, connection: socket.socket) -> None:
         self._data, self._connection = data, connection
@@ -164,7 +164,7 @@ class Told(ByteStream):
 
 
 class Deaf:
-    """A supervisor that refuses everything."""
+    """Supervisor that refuses everything."""
 
     outage = None
     shortage = None
@@ -182,8 +182,8 @@ class Deaf:
     def caller_at(self, _connection: socket.socket, pid: int) -> Caller:
         return Caller(Origin.OPERATOR, pid)
 
-    def reach_of(self, _caller: Caller) -> Reach:
-        return Reach()
+    def reach_of(self, _caller: Caller) -> CallerReach:
+        return CallerReach()
 
     def inspect(self, entity_id: str) -> Any:
         raise Refused(entity_id)
@@ -193,7 +193,7 @@ class Deaf:
 
 
 def request(data: bytes) -> None:
-    """One request is answered by lines of JSON, of which the last one says that it is; or its client is gone."""
+    """Check that one request gets lines of JSON, the last of which is marked so, or that its client is gone."""
     anyio.run(_ask, data)
 
 
@@ -211,14 +211,14 @@ async def _ask(data: bytes) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- lines
 def lines(data: bytes) -> None:
-    """A log is checked, whatever is in it."""
+    """Check a log, whatever is in it."""
     report = validate_lines(split_lines([data]))
     assert report.lines <= data.count(b"\n") + 1
 
 
 @contextmanager
 def tails() -> Iterator[Take]:
-    """The lines beside a journal are cut where they are torn, or refused; nothing whole is cut off."""
+    """Check that lines beside a journal are cut where they are torn, or refused; complete lines stay."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "transitions.jsonl"
 
@@ -236,21 +236,21 @@ _decode = msgspec.json.Decoder(LifecycleEvent).decode
 
 
 def records(data: bytes) -> None:
-    """Records that have the shape of records are checked and run again, whatever they say."""
+    """Check and replay records of the right shape, whatever their content."""
     found: list[LifecycleEvent] = []
     for line in data.splitlines():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found.append(_decode(line))
     checker = RecordChecker()
     for one in found:
-        checker.take(one)
+        checker.check(one)
     checker.finish(quiescent=False)
 
 
 # -------------------------------------------------------------------------------------------------------------- rows
 @contextmanager
 def journals() -> Iterator[Take]:
-    """A journal's file opens, or is a :class:`JournalError`; so does its reader."""
+    """Check that a file opens as a journal, or raises :class:`JournalError`; the reader too."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "journal.db"
 
@@ -269,7 +269,7 @@ def journals() -> Iterator[Take]:
 
 @contextmanager
 def rows() -> Iterator[Take]:
-    """A row of a journal that says anything at all is a :class:`JournalError` to who reads it, or starts on it."""
+    """Check that a journal's row with any content raises :class:`JournalError` in a reader, or at a start."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         good = Path(folder) / "good"
         anyio.run(_one_session, good)
@@ -299,7 +299,7 @@ COLUMNS = (
 
 
 async def _one_session(path: Path) -> None:
-    """A journal whose one session is still open, as a supervisor leaves it that is killed."""
+    """Write a journal whose one session is still open, as a killed supervisor leaves it."""
     journal = await SqliteJournal.open(StateDir.open(path).journal, jsonl=path / "transitions.jsonl")
     data = SessionData(id="a", agent="x", limits=SessionLimits())
     born = LifecycleEvent(

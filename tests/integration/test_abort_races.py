@@ -1,4 +1,5 @@
-"""Aborts in the narrow places: who came first, who is born late, who may outlive whom, and what each answer says."""
+"""Races of aborts: which of two events wins, children started during an abort, cancel modes, and what each receipt
+says."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownValue
 from supervisor.policies.abort_plan import NoSiblings, Receipt
 from supervisor.runtime.live_session import Outcome, SessionPhase
-from tests.support import FrozenJournal, Run, ask, quick, supervising, until
+from tests.support import FrozenJournal, Run, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
@@ -30,8 +31,7 @@ async def sleeper(turn: AgentTurn) -> None:
 
 # ------------------------------------------------------------------------------------------- one point decides
 async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> None:
-    """The call was aborted while it committed under a shield: it returns, but what the turn and the record see is
-    ``aborted``."""
+    """A call that is aborted while it commits under a shield returns, but the turn and the record see ``aborted``."""
     begun, let_go, seen = anyio.Event(), anyio.Event(), []
 
     async def commit() -> str:
@@ -48,7 +48,7 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
+        asked = send_prompt(group, session, "go")
         await begun.wait()
         receipts: list[Receipt] = []
 
@@ -56,7 +56,7 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
             receipts.append(await run.sup.abort("s:t1:c1", TOOL, reason="no"))
 
         group.start_soon(abort)
-        await until(run.sup, "tool_completed", "s:t1")
+        await wait_for_record(run.sup, "tool_completed", "s:t1")
         let_go.set()
         assert (await asked.result()).outcome == "completed"
     assert (seen, results_of(run, "s:t1")) == (["aborted"], ["aborted"])
@@ -64,7 +64,8 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
 
 
 async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
-    """The call has returned, though nobody has heard of it yet: the answer says so, and the result stands."""
+    """An abort of a call that has returned is answered ``already_ended``, and the result stands, though it is not
+    yet durable."""
     seen: list[object] = []
     answers: list[Receipt] = []
 
@@ -75,7 +76,7 @@ async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
         seen.append(await turn.call("work", work))
 
     class Late(MemoryJournal):
-        """Aborts when the call's result is on its way to the disk."""
+        """Journal that aborts the call while the record of its result is on its way to the disk."""
 
         async def append(self, batch):  # type: ignore[no-untyped-def]
             if any(one.record.event == "tool_completed" for one in batch) and not answers:
@@ -94,7 +95,8 @@ async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("freeze_at", "outcome"), [("verify_requested", "aborted"), ("task_completed", "completed")])
 async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, freeze_at: str, outcome: str) -> None:
-    """Before the verification is over the abort wins; after it the success stands, and is what is answered."""
+    """An abort wins over a turn that is not yet verified; a turn that succeeded before stays completed, and the
+    receipt says so."""
 
     async def agent(turn: AgentTurn) -> str:
         return "done"
@@ -106,7 +108,7 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
+        asked = send_prompt(group, session, "go")
         await disk.frozen.wait()
         receipts: list[Receipt] = []
 
@@ -124,12 +126,12 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
 
 
 # ----------------------------------------------------------------------------------------------- joined, refused
-async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
-    """The second answer is already_ended, names the first abort, comes when it has ended, and is a record."""
+async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
+    """A second abort waits for the first, is answered ``already_ended`` with the id of the first, and is recorded."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=sleeper)
-        ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s")
+        send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         receipts: list[Receipt] = []
 
         async def abort(reason: str) -> None:
@@ -145,8 +147,9 @@ async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
     assert (joined.reason, joined.metadata["first_reason"]) == ("second", "first")
 
 
-async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more(tmp_path: Path) -> None:
-    """A session of which only records are left to write was ended by the first abort, and both answers say so."""
+async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_path: Path) -> None:
+    """``now`` changes nothing when only the records of a session are still to be written; the second abort joins the
+    first."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at="OperatorStop")
@@ -155,8 +158,8 @@ async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=sleeper)
-        ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s")
+        send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         receipts: list[Receipt] = []
 
         async def abort(reason: str, now: bool) -> None:
@@ -175,8 +178,8 @@ async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more
     assert [one.reason for one in run.events("s") if one.event in ("AbortRecord", "AbortJoined")] == ["first", "second"]
 
 
-async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -> None:
-    """A delegation in flight while its call is aborted: no child is born, and the agent hears of it."""
+async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
+    """A delegation in flight while its call is aborted starts no child session, and the agent gets ``ToolAborted``."""
     seen: list[object] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -192,7 +195,7 @@ async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
+        asked = send_prompt(group, session, "go")
         await disk.frozen.wait()
         group.start_soon(run.sup.abort, "s:t1:c1", TOOL)
         while run.sup.registry.entity("s:t1").data.open:
@@ -203,8 +206,9 @@ async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -
     assert not [one for one in run.events() if one.entity_id == "s/kid"]
 
 
-async def test_a_plan_is_executed_by_its_id(tmp_path: Path) -> None:
-    """With the id of a plan that would not be the same now nothing ends; with that of the present one it does."""
+async def test_an_abort_plan_is_executed_by_its_id(tmp_path: Path) -> None:
+    """An abort with the id of an outdated plan is refused and ends nothing; with the id of the present plan it is
+    carried out."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
         plan = run.sup.plan_abort("s", SESSION)
@@ -215,8 +219,9 @@ async def test_a_plan_is_executed_by_its_id(tmp_path: Path) -> None:
         assert {one.id for one in receipt.nodes} == {"s", "s/kid"}
 
 
-async def test_bad_words_are_named(tmp_path: Path) -> None:
-    """An unknown scope or cancel mode, the siblings of a root, and a mode without a parent are told apart."""
+async def test_invalid_arguments_are_named(tmp_path: Path) -> None:
+    """An unknown scope or cancel mode, siblings of a root, a mode without a parent and a negative deadline each have
+    an error."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
         with pytest.raises(UnknownValue, match="scope: 'world' is unknown"):
@@ -232,9 +237,10 @@ async def test_bad_words_are_named(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- deadlines
-async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
-    """The first abort would ask for ten minutes; the second joins it with less patience, and the scope is cancelled."""
-    slow = quick(ladder={"request_s": 600.0})
+async def test_a_second_abort_shortens_the_deadline(tmp_path: Path) -> None:
+    """A second abort with a shorter deadline moves the termination of the first, which would wait ten minutes, on to
+    cancel."""
+    slow = quick_settings(ladder={"request_s": 600.0})
     let_go = anyio.Event()
 
     async def busy(turn: AgentTurn) -> None:
@@ -243,15 +249,15 @@ async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
 
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=busy)
-        ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s")
+        send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         receipts: list[Receipt] = []
 
         async def abort(within_s: float | None) -> None:
             receipts.append(await run.sup.abort("s", SESSION, reason="no", within_s=within_s))
 
         group.start_soon(abort, None)
-        await until(run.sup, "OperatorStop", "s")
+        await wait_for_record(run.sup, "OperatorStop", "s")
         group.start_soon(abort, 1.2)
         context = run.sup.registry.system.context("s")
         assert context is not None
@@ -263,7 +269,8 @@ async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- cancel modes
 async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
-    """It is spared, named in plan and receipt, and belongs to the nearest ancestor that lives; a record says so."""
+    """An abandoned child is spared, named in plan and receipt, and re-parented to the nearest living ancestor, on
+    record."""
     async with supervising(tmp_path) as run:
         top = await run.sup.start_session("top", agent=sleeper)
         middle = await top.start_child("middle")
@@ -284,8 +291,11 @@ async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "heard"), [(CancelMode.TRY, False), (CancelMode.WAIT_REQUESTED, True)])
-async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: CancelMode, heard: bool) -> None:
-    """The parent ends while the child still cleans up; the receipt says ``requested``, and the child ends by itself."""
+async def test_a_child_that_is_not_waited_for_ends_after_its_parent(
+    tmp_path: Path, mode: CancelMode, heard: bool
+) -> None:
+    """With TRY and WAIT_REQUESTED the parent ends while the child cleans up; the receipt says ``requested`` for the
+    child."""
     let_go, begun = anyio.Event(), anyio.Event()
 
     async def slow(turn: AgentTurn) -> None:
@@ -299,7 +309,7 @@ async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: Can
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         top = await run.sup.start_session("top", agent=sleeper)
         kid = await top.start_child("kid", agent=slow, cancel_mode=mode)
-        ask(group, kid, "go")
+        send_prompt(group, kid, "go")
         await begun.wait()
         receipt = await top.abort(reason="no")
         assert {one.id: one.outcome for one in receipt.nodes} == {"top/kid": "requested", "top": "ended"}
@@ -309,8 +319,8 @@ async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: Can
     assert ended.seq > run.transitions("Ended", "top")[0].seq
 
 
-async def test_a_call_lets_go_of_an_abandoned_child(tmp_path: Path) -> None:
-    """The call that started it is aborted: the agent goes on at once, and the child works on."""
+async def test_an_aborted_call_releases_its_abandoned_child(tmp_path: Path) -> None:
+    """The agent of an aborted call goes on at once, and the abandoned child of the call works on to its end."""
     seen: list[Outcome] = []
     done = anyio.Event()
 
@@ -326,8 +336,8 @@ async def test_a_call_lets_go_of_an_abandoned_child(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "go")
-        await until(run.sup, "SessionStarted", "s/kid")
+        asked = send_prompt(group, session, "go")
+        await wait_for_record(run.sup, "SessionStarted", "s/kid")
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="no")
         assert [(one.id, one.parent) for one in receipt.spared] == [("s/kid", "s")]
         assert (await asked.result()).outcome == "completed"

@@ -1,6 +1,6 @@
-"""Aborts of real agents: what each scope reaches, that nothing else notices, and what the receipts and records say.
+"""Aborts of real agents: the processes that each scope reaches, those that it spares, receipts and records.
 
-How an abort decides whom it reaches is tested exhaustively elsewhere; here it is carried out on processes.
+The decision of an abort's reach is tested exhaustively in tests/unit/policies; here it is carried out on processes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tests.support import (
     DEADLINE_S,
     FrozenJournal,
     Gate,
-    Roll,
+    HeldPipe,
     Run,
-    ask,
-    gone,
-    nothing_left,
-    path_of,
-    pids_of,
-    quick,
+    agent_pids,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
     supervising,
-    until,
+    wait_for_exit,
+    wait_for_record,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -44,13 +44,13 @@ TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
@@ -63,7 +63,8 @@ def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
 
 
 def hold(name: str = "tool") -> str:
-    """A command that comes to the roll, leaves a child and a daemon there, and stays."""
+    """Return a command that reports itself to the pipe, leaves a child and a daemon holding the pipe, and goes on
+    running."""
     daemon = "setsid sh -c 'trap \"\" TERM; sleep 1000' & setsid sleep 1000 &"
     return f"exec 9>roll; {daemon} echo {name} $$ >&9; exec sleep 1000"
 
@@ -77,16 +78,17 @@ def rungs(receipt: Receipt) -> dict[str, str]:
 
 
 def results_of(run: Run, turn_id: str) -> list[str]:
-    """The results that a turn's calls had."""
+    """Return the outcomes of a turn's calls."""
     return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
 
 
 # ---------------------------------------------------------------------------------------------------- TOOL
-async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: Roll) -> None:
-    """A call that we run: its process tree is gone, it has one result, aborted, and the turn goes on to succeed."""
+async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> None:
+    """An aborted call's process tree is gone, the call has the one result ``aborted``, and the turn goes on and
+    succeeds."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@run {hold()}\n@say and on")
+        asked = send_prompt(group, session, f"@run {hold()}\n@say and on")
         await roll.here(1)
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough", actor="ann")
         await roll.all_gone()
@@ -101,18 +103,18 @@ async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: Roll) -> None:
     assert receipt.recorded_at is not None
     assert receipt.killed_at <= receipt.recorded_at
     assert results_of(run, "s:t1") == ["aborted"]
-    assert "Interrupting" not in path_of(run.events(), "s")
-    assert path_of(run.events(), "s:t1")[-1] == "REAPED"
+    assert "Interrupting" not in states_of(run.events(), "s")
+    assert states_of(run.events(), "s:t1")[-1] == "REAPED"
 
 
-async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: Roll) -> None:
-    """Of parallel calls only the one that is named ends; the turn is still in TOOL_USE, and each has one result."""
+async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPipe) -> None:
+    """Of three parallel calls only the named one ends; the turn stays in TOOL_USE, and each call has one result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         command = "exec 9>roll; echo tool $$ >&9; test -e go || while ! test -e go; do sleep 0.01; done"
-        asked = ask(group, session, f"@tools 3 {command}")
+        asked = send_prompt(group, session, f"@tools 3 {command}")
         await roll.here(3)
-        await until(run.sup, "ProcessStarted", "s:t1", number=3, outcome="fact")
+        await wait_for_record(run.sup, "ProcessStarted", "s:t1", number=3, outcome="fact")
         await run.sup.abort("s:t1:c2", TOOL, reason="enough")
         assert run.sup.state_of("s:t1") == "TOOL_USE"
         (tmp_path / "go").touch()
@@ -122,16 +124,16 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: Roll) -
 
 
 THINK = "@pause 0.05\n"
-"""A model takes its time; the kernel tells the births of processes by hundredths of a second."""
+"""Pause before a call: the kernel dates the birth of processes in hundredths of a second."""
 
 
-async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp_path: Path, roll: Roll) -> None:
-    """A call that we cannot end by a scope: all that it has started is killed, and its turn goes on."""
+async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp_path: Path, roll: HeldPipe) -> None:
+    """All processes that a call of the agent itself has started are killed, and the turn goes on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"{THINK}@local {hold()}\n@say and on")
+        asked = send_prompt(group, session, f"{THINK}@local {hold()}\n@say and on")
         await roll.here(1)
-        await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
+        await wait_for_record(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
         assert (await asked.result()).text.endswith("and on\n")
@@ -140,19 +142,19 @@ async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp
     assert {fate.owner for fate in receipt.processes} == {"s:t1:c1"}
     assert receipt.survivors == 0
     assert results_of(run, "s:t1") == ["aborted"]
-    assert "Interrupting" not in path_of(run.events(), "s")
+    assert "Interrupting" not in states_of(run.events(), "s")
 
 
 @pytest.mark.parametrize("output", ["", "exec >/dev/null; "])
-async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Roll, output: str) -> None:
-    """An agent that can end one call is asked to, its turn goes on, and what is left running is killed: before its end
-    if that has to wait for it (a daemon holds its output), else after it."""
+async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: HeldPipe, output: str) -> None:
+    """An agent that can end one call is asked to. Processes that are left are killed: before the call's end if the
+    call waits for them (a daemon holds its output), else after it."""
     agents = {"scripted": AgentConfig(adapter="scripted", env={"SCRIPTED_ENDS_CALLS": "1"})}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"{THINK}@local {output}{hold()}\n@say and on")
+        asked = send_prompt(group, session, f"{THINK}@local {output}{hold()}\n@say and on")
         await roll.here(1)
-        await until(run.sup, "tool_started", "s:t1")
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
         assert (await asked.result()).text.endswith("and on\n")
@@ -163,11 +165,12 @@ async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Rol
 
 
 async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Path) -> None:
-    """Where nothing can be ended but the turn, it is interrupted and prompted again; receipt and record say why."""
+    """A call without processes is ended with its turn: the agent is interrupted and prompted again, and the receipt
+    says why."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@inside call\n@say never")
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, "@inside call\n@say never")
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
@@ -176,16 +179,16 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
     [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
     assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]
-    assert len(pids_of(run.events(), "s")) == 1
-    assert path_of(run.events(), "s").count("Running") == 2
+    assert len(agent_pids(run.events(), "s")) == 1
+    assert states_of(run.events(), "s").count("Running") == 2
 
 
 async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> None:
-    """If the agent does not stop either, it is killed after its grace: nobody can tell what became of the call."""
-    async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
+    """An agent that ignores the interrupt is killed after its grace; the result of the call is ``unknown``."""
+    async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@deaf\n@inside call")
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, "@deaf\n@inside call")
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         assert (await asked.result()).text.startswith("understood: ")
     assert results_of(run, "s:t1") == ["unknown"]
@@ -193,11 +196,11 @@ async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> 
     assert [(fate.owner, fate.ended_by, fate.survivors) for fate in receipt.processes] == [("s:a1", "kill", 0)]
 
 
-async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: Roll) -> None:
-    """The child session that the call started ends with it, in order; the parent's turn goes on."""
+async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: HeldPipe) -> None:
+    """The child session that an aborted call has started ends in order with the call; the parent's turn goes on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@agent kid\n  @run {hold()}\n@say and on")
+        asked = send_prompt(group, session, f"@agent kid\n  @run {hold()}\n@say and on")
         await roll.here(1)
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
@@ -207,17 +210,17 @@ async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: Roll) -> 
         assert result.text.endswith("and on\n")
     assert ends(receipt) == {"s/kid": "ended", "s:t1:c1": "ended"}
     assert rungs(receipt)["s/kid"] == "request"
-    assert path_of(run.events(), "s/kid")[-1] == "Stopped"
+    assert states_of(run.events(), "s/kid")[-1] == "Stopped"
     [stop] = run.transitions("OperatorStop", "s/kid")
     assert (stop.abort_reason, stop.abort_id) == ("parent_aborted", receipt.abort_id)
     assert results_of(run, "s:t1") == ["aborted"]
 
 
-async def test_a_tool_abort_of_a_session_means_its_open_calls(tmp_path: Path, roll: Roll) -> None:
-    """TOOL on a session ends every call that is open, and no more."""
+async def test_a_tool_abort_of_a_session_means_its_open_calls(tmp_path: Path, roll: HeldPipe) -> None:
+    """A TOOL abort of a session ends every open call, and nothing else."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@tools 2 {hold()}\n@say and on")
+        asked = send_prompt(group, session, f"@tools 2 {hold()}\n@say and on")
         await roll.here(2)
         receipt = await session.abort(TOOL, reason="enough")
         assert (await asked.result()).outcome == "completed"
@@ -239,27 +242,29 @@ FAMILY = """\
 """
 
 
-async def family(run: Run, group: anyio.abc.TaskGroup, roll: Roll, policy: AbortPolicy | None = None) -> None:
-    """A lead with three children, of which the first has one; two of them hold something, ``c`` waits."""
+async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: AbortPolicy | None = None) -> None:
+    """Start a lead with three children, the first of which has a child; two of them hold the pipe, ``c`` waits."""
     prompt = FAMILY.replace("{hold}", hold())
     session = await run.sup.start_session("lead", agent="scripted", policy=policy)
-    run.asked = ask(group, session, prompt)
+    run.asked = send_prompt(group, session, prompt)
     await roll.here(2)
-    await until(run.sup, "SessionStarted", "lead/c")
+    await wait_for_record(run.sup, "SessionStarted", "lead/c")
 
 
-async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Roll) -> None:
-    """SESSION on the root: everybody ends, leaves first, and no process is left; others are not touched."""
+async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: HeldPipe) -> None:
+    """A SESSION abort of the root ends all descendants, leaves first, with every process; other sessions go on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         other = await run.sup.start_session("other", agent="scripted")
-        others = ask(group, other, "@wait go\n@say untouched")
-        await until(run.sup, "SessionStarted", "other")
+        others = send_prompt(group, other, "@wait go\n@say untouched")
+        await wait_for_record(run.sup, "SessionStarted", "other")
         await family(run, group, roll)
         receipt = await run.sup.abort("lead", SESSION, reason="all of it")
         await roll.all_gone()
         result = await run.asked.result()
         assert (result.outcome, result.error) == ("aborted", "all of it")
-        await gone(*[pid for name in ("lead", "lead/a", "lead/a/aa", "lead/b") for pid in pids_of(run.events(), name)])
+        await wait_for_exit(
+            *[pid for name in ("lead", "lead/a", "lead/a/aa", "lead/b") for pid in agent_pids(run.events(), name)]
+        )
         (tmp_path / "go").touch()
         assert (await others.result()).text == "untouched\n"
     everybody = {"lead", "lead/a", "lead/a/aa", "lead/b", "lead/c"}
@@ -270,8 +275,8 @@ async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Rol
     assert {one.abort_id for one in run.transitions("OperatorStop") if one.entity_id in everybody} == {receipt.abort_id}
 
 
-async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll: Roll) -> None:
-    """SESSION on a child: it and its descendants end; its parent and its siblings go on."""
+async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll: HeldPipe) -> None:
+    """A SESSION abort of a child ends the child and its descendants; parent and siblings go on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/a", SESSION, reason="not that")
@@ -285,11 +290,11 @@ async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll
         assert result.text.endswith("c completed: c is done\nthe lead is done\n")
 
 
-async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: Roll) -> None:
-    """SESSION on a call is one of its session."""
+async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: HeldPipe) -> None:
+    """A SESSION abort that names a call ends the session of the call."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@run {hold()}")
+        asked = send_prompt(group, session, f"@run {hold()}")
         await roll.here(1)
         receipt = await run.sup.abort("s:t1:c1", SESSION, reason="enough")
         assert (await asked.result()).outcome == "aborted"
@@ -300,12 +305,12 @@ async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: Ro
     assert failed.abort_id == receipt.abort_id
 
 
-async def test_who_ignores_everything_is_killed(tmp_path: Path, roll: Roll) -> None:
-    """A deaf agent with a deaf daemon: the ladder is climbed to its kill rung, and nothing is left."""
-    async with supervising(tmp_path, settings=quick(ladder={"request_s": 0.1})) as run:
+async def test_an_agent_that_ignores_signals_is_killed(tmp_path: Path, roll: HeldPipe) -> None:
+    """The termination of a deaf agent with a deaf daemon reaches the kill stage, and no process is left."""
+    async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.1})) as run:
         async with anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
-            asked = ask(
+            asked = send_prompt(
                 group, session, "@deaf\n@daemon\n@local exec 9>roll; echo tool $$ >&9; trap '' TERM; sleep 1000"
             )
             await roll.here(1)
@@ -320,12 +325,12 @@ async def test_who_ignores_everything_is_killed(tmp_path: Path, roll: Roll) -> N
     assert (exited.metadata["status"], exited.metadata["survivors"]) == (-9, 0)
 
 
-async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: Roll) -> None:
-    """While the first climbs a ladder that would take ten minutes, one with *now* ends it on the kill rung."""
-    slow = quick(ladder={"request_s": 600.0, "cancel_s": 600.0})
+async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: HeldPipe) -> None:
+    """A second abort with ``now`` moves a termination that would take ten minutes on to kill."""
+    slow = quick_settings(ladder={"request_s": 600.0, "cancel_s": 600.0})
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        ask(group, session, "@deaf\n@agent kid\n  @deaf\n  @local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        send_prompt(group, session, "@deaf\n@agent kid\n  @deaf\n  @local exec 9>roll; echo tool $$ >&9; sleep 1000")
         await roll.here(1)
         receipts: list[Receipt] = []
 
@@ -333,7 +338,7 @@ async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: Roll) 
             receipts.append(await session.abort(reason=reason))
 
         group.start_soon(politely, "please")
-        await until(run.sup, "OperatorStop", "s")
+        await wait_for_record(run.sup, "OperatorStop", "s")
         group.start_soon(politely, "me too")
         hurried = await run.sup.abort("s", SESSION, reason="now", now=True)
         await roll.all_gone()
@@ -345,12 +350,12 @@ async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: Roll) 
     assert {one.reason for one in run.events("s") if one.event == "AbortRecord"} == {"please", "now"}
 
 
-async def test_an_abort_at_once_does_not_ask(tmp_path: Path, roll: Roll) -> None:
-    """With *now* the first abort starts at the kill rung, too."""
-    slow = quick(ladder={"request_s": 600.0, "cancel_s": 600.0})
+async def test_an_abort_at_once_starts_at_kill(tmp_path: Path, roll: HeldPipe) -> None:
+    """A first abort with ``now`` starts at the kill stage."""
+    slow = quick_settings(ladder={"request_s": 600.0, "cancel_s": 600.0})
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@deaf\n@run {hold()}")
+        asked = send_prompt(group, session, f"@deaf\n@run {hold()}")
         await roll.here(1)
         receipt = await run.sup.abort("s", SESSION, reason="now", now=True)
         await roll.all_gone()
@@ -359,27 +364,28 @@ async def test_an_abort_at_once_does_not_ask(tmp_path: Path, roll: Roll) -> None
 
 
 async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) -> None:
-    """In Spawning: the launch is given up, its process is gone, and the request is answered."""
+    """An abort in Spawning gives up the launch, ends its process, and answers the prompt."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
-        asked = ask(group, session, "@say hi")
-        await until(run.sup, "AgentLaunched", "s")
-        [pid] = pids_of(run.events(), "s")
+        asked = send_prompt(group, session, "@say hi")
+        await wait_for_record(run.sup, "AgentLaunched", "s")
+        [pid] = agent_pids(run.events(), "s")
         receipt = await session.abort(reason="too slow")
-        await gone(pid)
+        await wait_for_exit(pid)
         assert (await asked.result())[:3] == ("aborted", "too slow", "")
     assert ends(receipt) == {"s": "ended"}
-    assert path_of(run.events(), "s:t1") == ["IDLE", "CLAIMING", "SPAWNING", "FAILED", "REAPED"]
+    assert states_of(run.events(), "s:t1") == ["IDLE", "CLAIMING", "SPAWNING", "FAILED", "REAPED"]
 
 
 @pytest.mark.parametrize("state", ["Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"])
 async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -> None:
-    """Whatever a session is doing when the abort comes, it ends, answers, and refuses nothing afterwards."""
+    """An abort in any state of a starting session ends the session and answers its prompt; nothing is refused
+    afterwards."""
     async with supervising(tmp_path) as run:
         for number in range(4):
             async with anyio.create_task_group() as group:
                 session = await run.sup.start_session(f"s{number}", agent="scripted")
-                asked = ask(group, session, "@run sleep 1000")
+                asked = send_prompt(group, session, "@run sleep 1000")
                 await reached(run, session.id, state)
                 for _ in range(3 * number):
                     await anyio.lowlevel.checkpoint()
@@ -389,7 +395,7 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 
 async def reached(run: Run, session_id: str, state: str) -> None:
-    """As soon as the session is in that state: before its record is durable."""
+    """Wait until the session is in a state, whose record may not be durable yet."""
     while run.sup.registry.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
         if run.sup.state_of(session_id) == "Running":
             await run.sup.send(session_id, "hm", urgent=True, sender="test")
@@ -397,8 +403,8 @@ async def reached(run: Run, session_id: str, state: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- SIBLING
-async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path, roll: Roll) -> None:
-    """SIBLING by c: the full subtrees of a and b end; c and the lead live on and succeed."""
+async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path, roll: HeldPipe) -> None:
+    """A SIBLING abort by c ends the subtrees of a and b; c and the lead go on and succeed."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
@@ -414,9 +420,10 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
         assert (stop.abort_reason, stop.transition_reason) == ("sibling_aborted", "sibling_aborted")
 
 
-async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, roll: Roll) -> None:
-    """With sibling_to_session the parent ends too, the trigger with it; the record names the edge."""
-    policy = AbortPolicy(sibling_to_session=True, ladder=quick().policy.ladder.value())
+async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, roll: HeldPipe) -> None:
+    """With sibling_to_session the parent ends too, and the triggering session with it; the record names the policy
+    edge."""
+    policy = AbortPolicy(sibling_to_session=True, ladder=quick_settings().policy.ladder.value())
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll, policy)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="all or none")
@@ -427,9 +434,10 @@ async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, ro
     assert crossing_of(run, "lead") == "sibling_to_session"
 
 
-async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Path, roll: Roll) -> None:
-    """With tool_to_sibling the call and the siblings of its session end; the session goes on; the edge is named."""
-    policy = AbortPolicy(tool_to_sibling=True, ladder=quick().policy.ladder.value())
+async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Path, roll: HeldPipe) -> None:
+    """With tool_to_sibling the call and the siblings of its session end, the session goes on; the record names the
+    edge."""
+    policy = AbortPolicy(tool_to_sibling=True, ladder=quick_settings().policy.ladder.value())
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll, policy)
         receipt = await run.sup.abort("lead/b:t1:c1", TOOL, reason="poisoned")
@@ -443,21 +451,21 @@ async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Pa
 
 
 def edges_of(run: Run) -> list[tuple[str | None, str | None, str]]:
-    """Every abort record: its policy edge, its parent record, its scope."""
+    """Return policy edge, parent record and scope of every abort record."""
     found = [one.metadata for one in run.events() if one.event == "AbortRecord"]
     return [(one["policy_edge"], one["parent_record"], one["scope"]) for one in found]
 
 
 def crossing_of(run: Run, session_id: str) -> str:
-    """The policy edge in the record that caused a session's end."""
+    """Return the policy edge in the record that caused a session's end."""
     [stop] = run.transitions("OperatorStop", session_id)
     [record] = [one for one in run.events() if one.seq == stop.cause_id]
     return str(record.metadata["policy_edge"])
 
 
 # ---------------------------------------------------------------------------------------------------- what is refused
-async def test_what_has_ended_is_no_error(tmp_path: Path) -> None:
-    """An abort of an ended session, or of a call of the past, is answered already_ended, and records nothing."""
+async def test_an_abort_of_an_ended_target_is_answered(tmp_path: Path) -> None:
+    """An abort of an ended session or call is answered ``already_ended``, and records nothing."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -471,8 +479,8 @@ async def test_what_has_ended_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["01", "1" * 5000, "\N{SUPERSCRIPT ONE}"], ids=["zero", "long", "other"])
-async def test_a_call_has_one_spelling(tmp_path: Path, number: str) -> None:
-    """What is spelled otherwise is the id of nothing."""
+async def test_a_call_id_has_one_spelling(tmp_path: Path, number: str) -> None:
+    """A call number with leading zeros, too many digits or other digits is an unknown id."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -480,8 +488,8 @@ async def test_a_call_has_one_spelling(tmp_path: Path, number: str) -> None:
             await run.sup.abort(f"s:t1:c{number}", TOOL)
 
 
-async def test_what_never_was_is_an_error(tmp_path: Path) -> None:
-    """An id that nothing has, and the siblings of a root, are told apart from what has ended."""
+async def test_an_abort_of_an_unknown_target_is_an_error(tmp_path: Path) -> None:
+    """An id that nothing has had is refused, unlike one that has ended."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for target in ("nobody", "nobody:t1:c1", "s/kid"):
@@ -492,7 +500,7 @@ async def test_what_never_was_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
-    """What was planned is what is done: a tree that has grown since refuses the plan, and nothing ends."""
+    """A plan made before the session tree grew is refused, and nothing ends."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         plan = run.sup.plan_abort("s", SESSION)
@@ -506,9 +514,9 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- the disk
-async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> None:
-    """With a frozen disk the processes of a whole family are gone before it answers; the receipt comes after."""
-    settings = quick(ladder={"request_s": 0.3})
+async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe) -> None:
+    """While appends hang, all processes of an aborted family end; the receipt comes when the records are durable."""
+    settings = quick_settings(ladder={"request_s": 0.3})
     async with (
         supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
         anyio.create_task_group() as group,
@@ -525,7 +533,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> 
 
         group.start_soon(abort)
         await roll.all_gone()
-        await gone(*pids_of(run.events(), "lead"))
+        await wait_for_exit(*agent_pids(run.events(), "lead"))
         await run.sup.registry.sessions["lead"].reached(SessionPhase.FINISHED).wait()
         assert (len(run.events()), receipts) == (durable, [])
         journal.thaw.set()
@@ -540,7 +548,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> 
 
 @pytest.mark.parametrize("event", ["task_claimed", "PromptReady", "AgentLaunched", "SessionStarted", "tool_started"])
 async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str) -> None:
-    """Wherever the disk hangs when the abort comes: it ends, its request is answered, nothing is refused or left."""
+    """Whichever record the disk hangs at when the abort comes, the session ends and its prompt is answered."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at=event)
@@ -549,7 +557,7 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@run sleep 1000")
+        asked = send_prompt(group, session, "@run sleep 1000")
         await disk.frozen.wait()
         receipts: list[Receipt] = []
 
@@ -564,16 +572,18 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
     assert [ends(one) for one in receipts] == [{"s": "ended"}]
 
 
-async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: Roll, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk does not answer by the deadline the receipt comes without it, and says so."""
+async def test_a_receipt_does_not_wait_for_ever(
+    tmp_path: Path, roll: HeldPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receipt whose records are not durable by its deadline is returned without ``recorded_at``."""
     monkeypatch.setattr(executor, "SLACK_S", 0.2)
-    settings = quick(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
+    settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
             journal = run.sup.journal
             assert isinstance(journal, FrozenJournal)
             session = await run.sup.start_session("s", agent="scripted")
-            asked = ask(group, session, f"@run {hold()}")
+            asked = send_prompt(group, session, f"@run {hold()}")
             await roll.here(1)
             journal.freeze()
             receipt = await session.abort(reason="the disk hangs")
@@ -586,7 +596,7 @@ async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: Roll, monk
 
 
 class BrokenJournal(MemoryJournal):
-    """A disk that fails from some moment on."""
+    """Journal whose appends fail once ``broken`` is set."""
 
     broken = False
 
@@ -596,12 +606,12 @@ class BrokenJournal(MemoryJournal):
         await super().append(batch)
 
 
-async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: Roll) -> None:
-    """A journal that cannot be written: every process is gone, every request is answered, and the block says why."""
+async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> None:
+    """A journal that cannot be written ends every process, answers every prompt, and raises at the end of the block."""
     with pytest.raises(JournalError, match="the disk is full"):
         async with supervising(tmp_path, journal=BrokenJournal) as run, anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
-            asked = ask(group, session, f"@deaf\n@run {hold()}")
+            asked = send_prompt(group, session, f"@deaf\n@run {hold()}")
             await roll.here(1)
             journal = run.sup.journal
             assert isinstance(journal, BrokenJournal)
@@ -619,12 +629,12 @@ async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: Roll) -> None
 
 # ---------------------------------------------------------------------------------------------------- leaving
 async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
-    """The end of the block waits for prompts that were given, then ends every session; nothing is left."""
+    """The end of the block waits for the prompts that were sent, then ends every session."""
     async with anyio.create_task_group() as group, supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@wait go\n@say done")
-        queued = ask(group, session, "@say done too")
-        await until(run.sup, "TurnRequested", "s", number=2)
+        asked = send_prompt(group, session, "@wait go\n@say done")
+        queued = send_prompt(group, session, "@say done too")
+        await wait_for_record(run.sup, "TurnRequested", "s", number=2)
         (tmp_path / "go").touch()
     assert (await asked.result()).text == "done\n"
     assert (await queued.result()).text == "done too\n"
@@ -632,29 +642,29 @@ async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
     assert (stop.metadata["outcome"], stop.reason) == ("completed", "the supervisor is closing")
 
 
-async def test_a_drain_has_a_deadline(tmp_path: Path, roll: Roll) -> None:
-    """What is still under way then is ended."""
-    settings = quick().model_copy(update={"drain_s": 0.1})
+async def test_a_drain_has_a_deadline(tmp_path: Path, roll: HeldPipe) -> None:
+    """A prompt that is still under way at the drain deadline is aborted."""
+    settings = quick_settings().model_copy(update={"drain_s": 0.1})
     async with anyio.create_task_group() as group:
         async with supervising(tmp_path, settings=settings) as run:
             session = await run.sup.start_session("s", agent="scripted")
-            asked = ask(group, session, f"@run {hold()}")
+            asked = send_prompt(group, session, f"@run {hold()}")
             await roll.here(1)
         await roll.all_gone()
         assert (await asked.result()).outcome == "aborted"
 
 
 class Mishap(Exception):
-    """Something the host did."""
+    """Error of the embedding program."""
 
 
-async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: Roll) -> None:
-    """The host's exception ends every session with that cause, and comes out as it is."""
+async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
+    """An exception in the block ends every session, is named as the cause, and is raised unchanged."""
     async with anyio.create_task_group() as group:
         with pytest.raises(Mishap) as caught:
             async with supervising(tmp_path) as run:
                 session = await run.sup.start_session("s", agent="scripted")
-                asked = ask(group, session, f"@run {hold()}")
+                asked = send_prompt(group, session, f"@run {hold()}")
                 await roll.here(1)
                 raise Mishap("oops")
         await roll.all_gone()
@@ -665,13 +675,13 @@ async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: R
     assert (stop.reason, stop.actor) == ("the host left by Mishap: oops", "host")
 
 
-async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll: Roll) -> None:
-    """A cancelled host still sees everything off, and the journal says why."""
+async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
+    """A cancelled host waits for the end of every session, and the journal names the cancellation."""
     with anyio.CancelScope() as scope:
-        async with supervising(tmp_path, settings=quick(ladder={"request_s": 0.3})) as run:
+        async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.3})) as run:
             session = await run.sup.start_session("s", agent="scripted")
             async with anyio.create_task_group() as group:
-                ask(group, session, f"@deaf\n@run {hold()}")
+                send_prompt(group, session, f"@deaf\n@run {hold()}")
                 await roll.here(1)
                 scope.cancel()
                 await anyio.sleep_forever()
@@ -682,8 +692,8 @@ async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_who_has_ended_is_stopped_no_more(now: bool) -> None:
-    """A stop that comes too late is none."""
+async def test_a_stop_after_the_end_has_no_effect(now: bool) -> None:
+    """A stop after the supervisor's end changes nothing."""
     async with runtime.open_supervisor() as sup:
         pass
     await sup.stop(now=now)
@@ -691,8 +701,8 @@ async def test_who_has_ended_is_stopped_no_more(now: bool) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_who_is_closing_its_last_actors_is_stopped_no_more(now: bool) -> None:
-    """What the host has there may ask for a stop as it is cancelled."""
+async def test_a_stop_while_the_last_actors_close_has_no_effect(now: bool) -> None:
+    """A task of the host that asks for a stop while it is cancelled by the closing supervisor gets no error."""
     stopped = anyio.Event()
 
     async def lasts() -> None:
@@ -710,8 +720,8 @@ async def test_who_is_closing_its_last_actors_is_stopped_no_more(now: bool) -> N
     assert stopped.is_set()
 
 
-async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> None:
-    """``stop(now=True)`` from elsewhere ends what a drain waits for."""
+async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe) -> None:
+    """``stop(now=True)`` from another task ends a drain."""
     async with anyio.create_task_group() as group:
         draining = anyio.Event()
 
@@ -721,7 +731,7 @@ async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> 
 
         async with supervising(tmp_path) as run:
             session = await run.sup.start_session("s", agent="scripted")
-            asked = ask(group, session, f"@deaf\n@run {hold()}")
+            asked = send_prompt(group, session, f"@deaf\n@run {hold()}")
             await roll.here(1)
             group.start_soon(operator, run.sup)
             draining.set()
@@ -731,12 +741,12 @@ async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> 
     assert (stop.reason, stop.metadata["now"]) == ("stopped at once", True)
 
 
-async def test_commands_are_aborted_too(tmp_path: Path, roll: Roll) -> None:
-    """A program that speaks no protocol is asked by SIGINT; the request rung is enough for one that heeds it."""
+async def test_commands_are_aborted_too(tmp_path: Path, roll: HeldPipe) -> None:
+    """A program without a protocol gets SIGINT; one that heeds SIGINT ends at the request stage."""
     agents = {**AGENTS, "sh": AgentConfig(adapter="command", command=("sh", "-c", hold("main")))}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="sh")
-        asked = ask(group, session, "")
+        asked = send_prompt(group, session, "")
         await roll.here(1)
         receipt = await session.abort(reason="enough")
         await roll.all_gone()

@@ -1,6 +1,6 @@
 """Work goes on after SIGKILL of the supervisor: conversations are loaded, prompts completed, messages delivered.
 
-The first supervisor is a process of its own and is killed; the second one lives in the test.
+The first supervisor is a process of its own and is killed; the second supervisor runs in the test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
-from tests.support import DEADLINE_S, check_records, nothing_left, reap_all, until
+from tests.support import DEADLINE_S, check_records, no_leaks, reap_all, wait_for_record
 
 pytestmark = [
     pytest.mark.anyio,
@@ -59,13 +59,13 @@ BEGUN = "@say first\n@run echo once >> effects\n@write here yes\n@wait gate\n@ru
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @contextmanager
 def killed(workdir: Path, backend: str, script: str, *, memory: bool = True, at: str = "") -> Iterator[None]:
-    """A supervisor is killed in the middle of that prompt, its message acknowledged."""
+    """Kill a supervisor in the middle of the prompt *script*, after it has acknowledged a message."""
     folder = str(workdir / "memory") if memory else ""
     (workdir / "memory").mkdir()
     command = [sys.executable, "-c", FIRST, backend, str(workdir), folder, script, at]
@@ -86,8 +86,8 @@ def second(workdir: Path, *, memory: bool = True, how: str = "resume") -> dict[s
     return {"agents": {"a": agent}, "settings": settings, "workdir": workdir}
 
 
-def books(workdir: Path) -> list[LifecycleEvent]:
-    """Every record, after all of them were found legal."""
+def read_records(workdir: Path) -> list[LifecycleEvent]:
+    """Return every record, and check that journal and log are valid."""
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         events = list(journal.events())
         check_records(events, journal.entities(), [])
@@ -97,7 +97,7 @@ def books(workdir: Path) -> list[LifecycleEvent]:
 
 
 async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path, anyio_backend: str) -> None:
-    """The prompt that was interrupted is completed where it was, nothing of it is done twice, the message is heard."""
+    """The interrupted prompt is completed in its conversation, no step is done twice, and the message is delivered."""
     with killed(tmp_path, anyio_backend, BEGUN):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -108,7 +108,7 @@ async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path,
     assert result.ok
     assert "going on after 3 of 6" in result.text
     assert (tmp_path / "effects").read_text().split() == ["once", "last"]
-    events = books(tmp_path)
+    events = read_records(tmp_path)
     prompts = [one.metadata["prompt"] for one in events if one.event == "PromptReady"]
     assert len(prompts) == 2
     assert "one thing more" in prompts[1]
@@ -117,18 +117,18 @@ async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path,
     assert [one["state"] for one in errors] == ["Running"]
 
 
-async def test_without_a_conversation_it_is_stopped(tmp_path: Path, anyio_backend: str) -> None:
-    """An agent that cannot load its conversation is not asked again behind anybody's back: its session is stopped."""
+async def test_a_session_without_a_conversation_is_stopped(tmp_path: Path, anyio_backend: str) -> None:
+    """The session of an agent that cannot load its conversation is stopped; its prompt is not sent again."""
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path, memory=False)) as sup:  # type: ignore[arg-type]
             assert sup.sessions() == []
     await reap_all()
-    assert not [one for one in books(tmp_path) if one.event == "Resumed"]
+    assert not [one for one in read_records(tmp_path) if one.event == "Resumed"]
     assert (tmp_path / "effects").read_text().split() == ["once"]
 
 
-async def test_restarted_it_begins_anew(tmp_path: Path, anyio_backend: str) -> None:
-    """Where the settings say so, its prompt is asked again in a new conversation: what it had done is done twice."""
+async def test_a_restarted_session_gets_its_prompt_again(tmp_path: Path, anyio_backend: str) -> None:
+    """With ``sessions: restart`` the prompt is sent again in a new conversation, so its steps are done twice."""
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -139,35 +139,36 @@ async def test_restarted_it_begins_anew(tmp_path: Path, anyio_backend: str) -> N
     assert result is not None
     assert result.ok
     assert (tmp_path / "effects").read_text().split() == ["once", "once", "last"]
-    assert len([one for one in books(tmp_path) if one.event == "Resumed"]) == 1
+    assert len([one for one in read_records(tmp_path) if one.event == "Resumed"]) == 1
 
 
-async def test_a_host_may_stop_them_all(tmp_path: Path, anyio_backend: str) -> None:
-    """With ``stop``, nothing goes on, whatever could."""
+async def test_a_host_may_stop_all_sessions(tmp_path: Path, anyio_backend: str) -> None:
+    """With ``sessions: stop`` no session goes on."""
     with killed(tmp_path, anyio_backend, BEGUN):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path, how="stop")) as sup:  # type: ignore[arg-type]
             assert sup.sessions() == []
     await reap_all()
-    (ended,) = [one for one in books(tmp_path) if one.event == "Ended"]
+    (ended,) = [one for one in read_records(tmp_path) if one.event == "Ended"]
     assert ended.metadata["rung"] == "kill"
 
 
-async def test_a_crash_is_charged_to_nobody(tmp_path: Path, anyio_backend: str) -> None:
-    """The session that goes on counts no error of its own, and its turn's open call has its one result: unknown."""
+async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_backend: str) -> None:
+    """The session that goes on counts no error, and the open call of its turn has the one result ``unknown``."""
     script = "@write here yes\n@run sleep 1000"
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
-            await until(sup, "SessionStarted", "s", number=2)
+            await wait_for_record(sup, "SessionStarted", "s", number=2)
             data = sup.registry.entity("s").data
             assert (data.consecutive_errors, data.total_errors) == (0, 0)
             await sup.session("s").abort(reason="enough")
     await reap_all()
-    outcomes = [one.metadata["outcome"] for one in books(tmp_path) if one.event == "tool_completed"]
+    outcomes = [one.metadata["outcome"] for one in read_records(tmp_path) if one.event == "tool_completed"]
     assert outcomes[0] == "unknown"
 
 
 async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str) -> None:
-    """A message that waited for the end of the turn is in the next prompt, and let go once that has succeeded."""
+    """A message that waited for the end of the turn is in the next prompt, and leaves the inbox when that has
+    succeeded."""
     with killed(tmp_path, anyio_backend, BEGUN, at="turn_end"):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -177,7 +178,7 @@ async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str
     await reap_all()
     assert result is not None
     assert "understood: from ann: one thing more" in result.text
-    books(tmp_path)
+    read_records(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------- plans
@@ -207,7 +208,7 @@ def run_command(workdir: Path, backend: str, *options: str) -> list[str]:
 
 
 def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memory: bool = True) -> None:
-    """The command runs a plan, and is killed while its second task is under way."""
+    """Run the plan by the command, and kill the command during the second task."""
     (workdir / "memory").mkdir()
     variable = "SCRIPTED_MEMORY" if memory else "NO_MEMORY"
     plan = PLAN.format(memory=workdir / "memory", variable=variable, orphans=orphans)
@@ -228,7 +229,7 @@ def second_run(workdir: Path, backend: str, *options: str) -> subprocess.Complet
 
 
 async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
-    """What was closed is not run again, what was under way goes on in its session, what was open is run."""
+    """Closed tasks are not run again, the started task goes on in its session, and open tasks are run."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
@@ -236,7 +237,7 @@ async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
     assert (
         "going on with the run that was interrupted: first (CLOSED), second (IN_PROGRESS), third (OPEN)" in done.stderr
     )
-    events = books(tmp_path)
+    events = read_records(tmp_path)
     assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "task"] == [
         "task:first",
         "task:second",
@@ -276,7 +277,7 @@ def git(where: Path, *words: str) -> str:
 
 
 def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> None:
-    """The same in git worktrees: the working directory is a repository with one commit."""
+    """Run a plan in worktrees of a repository with one commit, and kill the command during the second task."""
     git(workdir, "init", "--quiet", "--initial-branch=main")
     (workdir / ".git" / "info" / "exclude").write_text("*\n!effects\n")
     git(workdir, "commit", "--quiet", "--allow-empty", "--message", "first")
@@ -296,8 +297,9 @@ def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> No
 
 @pytest.mark.parametrize("memory", [True, False])
 async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *, memory: bool) -> None:
-    """An agent that remembers goes on where it was, and each line is in the repository once. One that does not is asked
-    again, in another session: it finds what the lost one had done, which is on that one's branch, too."""
+    """An agent that loads its conversation goes on in its worktree, and each line is in the repository once. One
+    that cannot is prompted again in another session, which finds the work of the lost session; that work is on the
+    lost session's branch too."""
     await anyio.to_thread.run_sync(partial(interrupted_in_worktrees, tmp_path, anyio_backend, memory=memory))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
@@ -310,17 +312,17 @@ async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *,
     if kept:
         assert git(tmp_path, "show", "supervisor/second:effects").split() == ["first", "second"]
     assert list((tmp_path / "sd" / "worktrees").iterdir()) == []
-    assert [one.entity_id for one in books(tmp_path) if one.event == "closed"] == ["task:first", "task:second"]
+    assert [one.entity_id for one in read_records(tmp_path) if one.event == "closed"] == ["task:first", "task:second"]
 
 
 async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
-    """With --fresh the books of the interrupted run are closed, and every task is run again under a new id."""
+    """With --fresh the interrupted run is ended on record, and every task is run again under a new id."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend, "--fresh")
     await reap_all()
     assert done.returncode == 0, done.stderr
     assert "going on" not in done.stderr
-    events = books(tmp_path)
+    events = read_records(tmp_path)
     ends = [(one.entity_id, one.to_status) for one in events if one.to_status in ("CLOSED", "CANCELLED", "FAILED")]
     assert [one for one, state in ends if state == "CLOSED"] == [
         "task:first",
@@ -333,7 +335,7 @@ async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
 
 
 async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: str) -> None:
-    """A plan whose task is not as it was continues nothing; what the interrupted run left is ended."""
+    """A plan with a changed task continues no run; the interrupted run is ended on record."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     plan = (tmp_path / "plan.yaml").read_text()
     (tmp_path / "plan.yaml").write_text(plan.replace("echo third", "echo another"))
@@ -342,7 +344,7 @@ async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: st
     assert done.returncode == 0, done.stderr
     assert "going on" not in done.stderr
     assert (tmp_path / "effects").read_text().split()[-1] == "another"
-    books(tmp_path)
+    read_records(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -356,10 +358,10 @@ async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: st
 async def test_an_orphan_goes_by_policy(
     tmp_path: Path, anyio_backend: str, orphans: str, path: list[str], status: int
 ) -> None:
-    """A task whose agent had no memory lost its session: it is open for another one, has failed, or counts as done."""
+    """A task whose session was lost is open again, failed or closed, as ``recovery.orphans`` says."""
     await anyio.to_thread.run_sync(partial(interrupted_run, tmp_path, anyio_backend, orphans=orphans, memory=False))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == status, done.stderr
-    moves = [one for one in books(tmp_path) if one.entity_id == "task:second" and one.outcome == "transition"]
+    moves = [one for one in read_records(tmp_path) if one.entity_id == "task:second" and one.outcome == "transition"]
     assert [one.to_status for one in moves] == path

@@ -1,30 +1,27 @@
-"""Budgets of plans: workstreams and tasks as scopes, what `plan check` says of them, what a crash leaves of them."""
+"""Budgets of plans: workstreams and tasks as budget scopes, the checks of `plan check`, budgets after a crash."""
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import pytest
 
-from supervisor.embedding import runtime
-from supervisor.embedding.runtime import open_supervisor
-from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.memory import MemoryStore
 from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.work.budgeting import narrowings
 from supervisor.work.plan_runner import run_plan
-from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
+from tests.support import check_records, quick_settings, send_prompt, supervising, taking_over, wait_for_record
 from tests.verification.checkers.leaks import counted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"a": AgentConfig(adapter="scripted")}
-QUICK = quick()
+QUICK = quick_settings()
 
 
 def plan_of(*tasks: dict[str, Any], **changes: Any) -> Plan:
@@ -38,7 +35,7 @@ def budget(**limits: float) -> BudgetConfig:
 
 # ---------------------------------------------------------------------------------------------------- at work
 async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> None:
-    """The task that crosses it hands back and is aborted, with the reason; what comes after it finds nothing left."""
+    """The task that exceeds the workstream's budget hands back and is aborted, with the reason."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 600 0"},
         {"id": "second", "prompt": "@use 500 0 0.5\n@hang", "depends_on": ["first"]},
@@ -52,7 +49,7 @@ async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> Non
 
 
 async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
-    """One task that has spent its own does not end the other, though both lie in the workstream's."""
+    """A task that exceeds its own budget is aborted, and another task of the workstream goes on."""
     plan = plan_of(
         {"id": "lavish", "prompt": "@use 50 0\n@hang", "budget": {"tokens": 10}},
         {"id": "modest", "prompt": "@use 50 0\n@say done"},
@@ -66,26 +63,25 @@ async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- after a crash
 async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None) -> tuple[Any, Any]:
-    """What a session may still use, and what the workstream has used, under the next supervisor."""
+    """Return budget and use of the one session under the next supervisor; with *plan*, the result of its run."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=workdir) as sup:
-            if plan is not None:
-                result = await run_plan(sup, plan)
-                return result, None
-            (session,) = sup.sessions()
-            found = session.budget, session.used
-            await session.abort(reason="enough")
-            return found
+    async with taking_over(left, workdir, agents=AGENTS, settings=settings) as sup:
+        if plan is not None:
+            result = await run_plan(sup, plan)
+            return result, None
+        (session,) = sup.sessions()
+        found = session.budget, session.used
+        await session.abort(reason="enough")
+        return found
 
 
 async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
-    """The budget of a session that goes on is what was left of it, by the records of the one that died."""
+    """The budget of a session that goes on after a crash is its limit minus the recorded use."""
     async with supervising(tmp_path, agents=AGENTS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a", budget=Budget(tokens=1000, turns=9))
         await session.run("@use 300 50 0.25")
-        ask(group, session, "@use 100 0\n@write here yes\n@hang")
-        await until(run.sup, "Usage", "s", number=5, outcome="fact")
+        send_prompt(group, session, "@use 100 0\n@write here yes\n@hang")
+        await wait_for_record(run.sup, "Usage", "s", number=5, outcome="fact")
         left = copy.deepcopy(run.store)
         await session.abort(reason="it has died")
     had, used = await taken_over(tmp_path, left)
@@ -95,7 +91,7 @@ async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
 
 
 async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
-    """What tasks used that were closed before the crash counts in the workstream after it."""
+    """The use of tasks that were closed before the crash counts in the workstream after the crash."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 900 0"},
         {"id": "second", "prompt": "@wait gate\n@use 200 0\n@hang", "depends_on": ["first"]},
@@ -103,7 +99,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
     )
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
-        await until(run.sup, "SessionStarted", "second")
+        await wait_for_record(run.sup, "SessionStarted", "second")
         left = copy.deepcopy(run.store)
         await run.sup.abort("second", "session", reason="it has died")
     (tmp_path / "gate").touch()
@@ -113,7 +109,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
 
 
 async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: Path) -> None:
-    """A scope of the host, and that of a session with children, go on with what those used that have ended since."""
+    """After a crash a scope of the host and a parent session still count the use of sessions that had ended."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     limits = Budget(tokens=1000)
     async with supervising(tmp_path, agents=AGENTS) as run:
@@ -129,22 +125,21 @@ async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: 
         left = copy.deepcopy(run.store)
         await waits.close()
         await above.close()
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            assert [(one.id, one.budget.tokens) for one in sup.sessions()] == [("waits", 100), ("above", 100)]
-            again = sup.scope("night", "the night's work", limits)
-            assert again is not None
-            assert again.used.tokens == 900
-            for one in sup.sessions():
-                await one.close()
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+        assert [(one.id, one.budget.tokens) for one in sup.sessions()] == [("waits", 100), ("above", 100)]
+        again = sup.scope("night", "the night's work", limits)
+        assert again is not None
+        assert again.used.tokens == 900
+        for one in sup.sessions():
+            await one.close()
 
 
 async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path) -> None:
-    """What was used below the session of a task counts in the workstream, though nobody told it since."""
+    """After a crash the use of a child session of a task still counts in the workstream."""
     plan = plan_of({"id": "only", "prompt": "@wait gate\n@use 200 0\n@hang"}, budget=budget(tokens=1000))
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
-        await until(run.sup, "SessionStarted", "only")
+        await wait_for_record(run.sup, "SessionStarted", "only")
         child = await run.sup.session("only").start_child("below", agent="a")
         await child.run("@use 900 0")
         await child.close()
@@ -155,8 +150,8 @@ async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path
     assert "workstream plan is spent: tokens: limit 1000, used 1100" in result.tasks["only"].error
 
 
-async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_it(tmp_path: Path) -> None:
-    """A child that its ended parent left behind goes on counting there after a restart; nobody else ever will."""
+async def test_a_budget_is_released_with_its_session_after_a_crash(tmp_path: Path) -> None:
+    """After a restart the budget of an ended session is not kept for an abandoned child that counts in it."""
     async with supervising(tmp_path, agents=AGENTS) as run:
         above = await run.sup.start_session("above", agent="a", budget=Budget(tokens=1000))
         free = await above.start_child("free", agent="a", cancel_mode="abandon")
@@ -164,16 +159,15 @@ async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_i
         left = copy.deepcopy(run.store)
         await free.close()
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            (session,) = sup.sessions()
-            assert session.budget.tokens == 1000
-            assert counted(sup, ["above"]) == []
-            await session.close()
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+        (session,) = sup.sessions()
+        assert session.budget.tokens == 1000
+        assert counted(sup, ["above"]) == []
+        await session.close()
 
 
-async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a_crash(tmp_path: Path) -> None:
-    """Each goes on with its own limits and what was used of it, and the session's end closes its own."""
+async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_path: Path) -> None:
+    """Each goes on with its own limits and use, and the end of the session closes the session's scope only."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with supervising(tmp_path, agents=AGENTS) as run:
         night = run.sup.scope("night", "the night's work", Budget(tokens=1000))
@@ -184,39 +178,35 @@ async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a
         left = copy.deepcopy(run.store)
         for one in (session, other):
             await one.close()
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            bounds = {one.id: one.budget.limits for one in sup.sessions()}
-            assert bounds == {"other": {"tokens": 600}, "night": {"tokens": 600, "turns": 4}}
-            await sup.session("night").close()
-            again = sup.scope("night", "the night's work", Budget(tokens=1000))
-            assert again is not None
-            assert again.used.tokens == 400
-            await sup.session("other").close()
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+        bounds = {one.id: one.budget.limits for one in sup.sessions()}
+        assert bounds == {"other": {"tokens": 600}, "night": {"tokens": 600, "turns": 4}}
+        await sup.session("night").close()
+        again = sup.scope("night", "the night's work", Budget(tokens=1000))
+        assert again is not None
+        assert again.used.tokens == 400
+        await sup.session("other").close()
 
 
 @pytest.mark.parametrize("now", [100_000, None])
 @pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
-async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_now(
-    tmp_path: Path, which: str, now: int | None
-) -> None:
-    """What is spent is judged by the limits that the settings have then; they may have none any more."""
+async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path, which: str, now: int | None) -> None:
+    """A session that was asked to hand back goes on when the new settings have a larger limit, or none."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
-        ask(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
-        await until(run.sup, "UrgentMessage", "s")
+        send_prompt(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
+        await wait_for_record(run.sup, "UrgentMessage", "s")
         left = copy.deepcopy(run.store)
         await run.sup.abort("s", "session", reason="it has died")
     (tmp_path / "gate").touch()
     limits = BudgetConfig(tokens=now)
     wide = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart"), which: limits})
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=wide, workdir=tmp_path) as sup:
-            assert (await sup.session("s").result()).outcome == "completed"
+    async with taking_over(left, tmp_path, agents=AGENTS, settings=wide) as sup:
+        assert (await sup.session("s").result()).outcome == "completed"
 
 
-async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Path) -> None:
-    """However often its supervisor is another one; what was used is known where there is a limit again."""
+async def test_a_limit_that_the_settings_dropped_is_dropped(tmp_path: Path) -> None:
+    """A limit that new settings do not have ends at the restart; the use is still counted for a later limit."""
     common = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     bounded = common.model_copy(update={"session_budget": budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=bounded) as run:
@@ -226,22 +216,18 @@ async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Pa
         await session.close()
     found: list[int | None] = []
     for settings in (common, common, common.model_copy(update={"session_budget": budget(tokens=1000)})):
-        with (
-            patch.object(runtime, "MemoryJournal", lambda store=left: MemoryJournal(store)),
-            anyio.fail_after(DEADLINE_S),
-        ):
-            async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-                session = sup.session("s")
-                found.append(session.budget.tokens)
-                assert (await session.run("@use 60 0")).outcome == "completed"
-                left = copy.deepcopy(left)
-                await session.close()
+        async with taking_over(left, tmp_path, agents=AGENTS, settings=settings) as sup:
+            session = sup.session("s")
+            found.append(session.budget.tokens)
+            assert (await session.run("@use 60 0")).outcome == "completed"
+            left = copy.deepcopy(left)
+            await session.close()
     assert found == [None, None, 1000 - 90 - 2 * 60]
 
 
 # ---------------------------------------------------------------------------------------------------- what is written
-def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
-    """A task's budget is narrowed by its plan's, a subtask's by its task's, and the check says so."""
+def test_a_budget_above_its_parents_is_reported(tmp_path: Path) -> None:
+    """`plan check` reports a task's budget that its plan's narrows, and a subtask's that its task's narrows."""
     plan = plan_of(
         {"id": "t", "budget": {"tokens": 500, "turns": 7}, "subtasks": [{"id": "part", "budget": {"turns": 8}}]},
         budget=budget(tokens=100),
@@ -268,8 +254,8 @@ def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_field(tmp_path: Path, text: str, words: str) -> None:
-    """The field, the value, and what would be right."""
+def test_an_invalid_budget_is_named_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+    """An error names the field, the value and the fix."""
     path = tmp_path / "plan.yaml"
     path.write_text(f"{text}\nagents: {{a: {{adapter: scripted}}}}\ntasks: [{{id: t, agent: a}}]\n")
     with pytest.raises(BadPlan) as refused:
@@ -277,8 +263,8 @@ def test_what_is_wrong_is_told_with_its_field(tmp_path: Path, text: str, words: 
     assert words in str(refused.value)
 
 
-def test_everything_that_is_written_arrives(tmp_path: Path) -> None:
-    """Each key of a plan is in what sessions are watched by."""
+def test_every_budget_key_reaches_the_monitor_settings(tmp_path: Path) -> None:
+    """Each budget key of a plan has its value in the settings of the session monitor."""
     path = tmp_path / "plan.yaml"
     path.write_text(
         "budget: {tokens: 9}\nsession_budget: {turns: 3}\nturn_budget: {tool_calls: 4}\nhand_back: {wall_s: 5}\n"
@@ -286,7 +272,7 @@ def test_everything_that_is_written_arrives(tmp_path: Path) -> None:
         "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, budget: {cost_usd: 0.5}}]\n"
     )
     plan = load_plan(path)
-    rules = plan.settings.oversight
+    rules = plan.settings.monitor_settings
     assert (plan.budget.value(), plan.tasks[0].budget.value()) == (Budget(tokens=9), Budget(cost_usd=0.5))
     assert (rules.session, rules.turn) == (Budget(turns=3), Budget(tool_calls=4))
     assert rules.hand_back == Budget(wall_s=5, tool_calls=10)

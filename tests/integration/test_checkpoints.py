@@ -1,5 +1,5 @@
-"""What a run had is saved when it ends, and the next one goes on with it, or without it: in a real repository, and in a
-plain directory."""
+"""Checkpoints of task runs: saved when an attempt ends, and used or discarded by the next attempt, in a git
+repository and in a plain directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
@@ -31,7 +31,7 @@ from supervisor.work.results import PlanResult
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.workspaces.git import GitWorkspaces
 from tests.integration.test_verification import AGENTS, BOUNDS, git, repository
-from tests.support import nothing_left, quick
+from tests.support import no_leaks, quick_settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -43,13 +43,13 @@ CANCELLED = {"checkpoint": {"save_on_states": ["CANCELLED"]}}
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """No repository: it owns ``work``, and something else lies there."""
+    """Directory that is no repository, with a folder ``work`` and a file that is not in it."""
     where = tmp_path / "plain"
     (where / "work").mkdir(parents=True)
     (where / "work" / "a.txt").write_text("first\n")
@@ -58,7 +58,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def twice(first: str, then: str, flag: str = '"$(git rev-parse --git-common-dir)/tried"') -> str:
-    """One thing at the first try, another at the second."""
+    """Return a script that does *first* at its first call, and *then* at the next."""
     return f"if mkdir {flag} 2>/dev/null; then {first}; else {then}; fi"
 
 
@@ -70,7 +70,7 @@ def plan_of(
     workspace: str = "worktree",
     **more: Any,
 ) -> Plan:
-    """One task."""
+    """Return a plan of the one task ``t``."""
     task = {"id": "t", "agent": "sh", "max_retries": 1, "prompt": prompt, **more}
     how = {"base_retry_delay": 0, "circuit_breaker": {"enabled": False}, **(lifecycle or {})}
     settings = {"limits": bounds.limits, "policy": bounds.policy, "workspace": workspace}
@@ -78,12 +78,12 @@ def plan_of(
 
 
 def in_place(prompt: str, **more: Any) -> Plan:
-    """One task that owns ``work`` of a plain directory; it is taken back there."""
+    """Return a plan whose one task owns ``work`` of a plain directory and is rolled back there."""
     return plan_of(prompt, workspace="directory", files=["work"], rollback=True, **more)
 
 
 async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, resume: bool = False) -> PlanResult:
-    """The plan, on disk; cancelled when somebody writes to *stop_at*."""
+    """Run the plan with a journal on disk; abort its session when a program opens *stop_at* for writing."""
     results: list[PlanResult] = []
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
@@ -99,7 +99,7 @@ async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, r
 
 
 async def given_up(plan: Plan, where: Path, when: Path) -> None:
-    """The plan, on disk; its host wants it no more when somebody writes to *when*."""
+    """Run the plan with a journal on disk; cancel the run when a program opens *when* for writing."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan, sup, plan)
@@ -113,15 +113,15 @@ def facts(where: Path, name: str) -> list[LifecycleEvent]:
 
 
 def saved(where: Path) -> list[LifecycleEvent]:
-    """Every checkpoint, oldest first."""
+    """Return every checkpoint record, oldest first."""
     return facts(where, "checkpoint_saved")
 
 
-def runs(where: Path, task: str = "t") -> list[tuple[str, RunData]]:
-    """The runs of a task, over all runs of its plan, oldest first."""
+def runs(where: Path, task: str = "t") -> list[tuple[str, TaskRunData]]:
+    """Return the task runs of a task over all runs of its plan, oldest first."""
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         rows = sorted((row for row in reader.entities() if row.kind == "run"), key=lambda row: row.born_seq)
-    of = [(row.id, msgspec.json.decode(row.data, type=RunData)) for row in rows]
+    of = [(row.id, msgspec.json.decode(row.data, type=TaskRunData)) for row in rows]
     return [(name, data) for name, data in of if data.task.startswith(f"task:{task}")]
 
 
@@ -132,7 +132,7 @@ def pipe_at(path: Path) -> Path:
 
 # ------------------------------------------------------------------------------------------------------- saved
 async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
-    """The commit of the checkpoint is what was merged; nothing holds it any more beside that."""
+    """The checkpoint of a completed task names the merged commit, and no reference is kept for it."""
     assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
     (one,) = saved(repository)
     assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("run:t", "COMPLETED", 1)
@@ -140,8 +140,9 @@ async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
     assert git(repository, "for-each-ref", "refs/supervisor") == ""
 
 
-async def test_a_failed_run_keeps_what_its_agent_did_and_said(repository: Path) -> None:
-    """At FAILED and at CIRCUIT_OPEN with the same commit, which holds what was not committed; and what was said."""
+async def test_a_failed_run_keeps_files_and_output(repository: Path) -> None:
+    """The checkpoints at FAILED and CIRCUIT_OPEN name one commit with the uncommitted files; the agent's output is
+    recorded."""
     plan = plan_of("echo half > half.txt; echo nearly there; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     assert not (await carried_out(plan, repository)).ok
     failed, opened = saved(repository)
@@ -153,7 +154,7 @@ async def test_a_failed_run_keeps_what_its_agent_did_and_said(repository: Path) 
 
 
 async def test_a_checkpoint_outlives_its_branch(repository: Path) -> None:
-    """A reference of its own holds it: whoever deletes the branch, and collects garbage, does not lose it."""
+    """A reference of its own keeps the checkpoint after its branch is deleted and garbage collected."""
     plan = plan_of("echo half > half.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     await carried_out(plan, repository)
     git(repository, "branch", "-D", "supervisor/t")
@@ -162,7 +163,8 @@ async def test_a_checkpoint_outlives_its_branch(repository: Path) -> None:
 
 
 async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None:
-    """Neither a checkpoint nor what was said, and the next session starts from the target."""
+    """With checkpoints and partial output switched off nothing is saved, and the next session starts from the
+    target."""
     off = {"max_attempts": 1, "checkpoint": {"enabled": False}, "save_partial_output": False}
     plan = plan_of(twice("echo half > half.txt; echo so far; exit 3", SEEN), lifecycle=off)
     assert (await carried_out(plan, repository)).ok
@@ -170,16 +172,16 @@ async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None
     assert "half.txt" not in (repository / "seen.txt").read_text()
 
 
-async def test_what_was_said_before_a_timeout_is_kept(repository: Path) -> None:
-    """By default there is no checkpoint in that state, but what was said is a fact of the run."""
-    plan = plan_of("echo so far; exec sleep 1000", timeout_s=0.5, max_retries=0, bounds=quick())
+async def test_output_before_a_timeout_is_kept(repository: Path) -> None:
+    """TIMEOUT saves no checkpoint by default, but records the partial output."""
+    plan = plan_of("echo so far; exec sleep 1000", timeout_s=0.5, max_retries=0, bounds=quick_settings())
     assert not (await carried_out(plan, repository)).ok
     kept, *_ = facts(repository, "PartialOutput")
     assert (kept.metadata["state"], kept.metadata["output"].strip()) == ("TIMEOUT", "so far")
 
 
-async def test_a_secret_is_not_kept(repository: Path) -> None:
-    """What an agent said of a key is not in the fact."""
+async def test_partial_output_is_redacted(repository: Path) -> None:
+    """A key in the partial output is redacted in the record."""
     key = f"sk-ant-api03-{'Qx7' * 20}"
     plan = plan_of(f"echo the key is {key}; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     assert not (await carried_out(plan, repository)).ok
@@ -190,7 +192,8 @@ async def test_a_secret_is_not_kept(repository: Path) -> None:
 # ------------------------------------------------------------------------------------------------- gone on with
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) -> None:
-    """The next session goes on with what the first one left, and says so; with rollback it starts from the target."""
+    """The session after a failed acceptance starts from the checkpoint, on record; with rollback it starts from the
+    target."""
     prompt = twice("echo half > half.txt", f"{SEEN}; touch whole.txt")
     plan = plan_of(prompt, rollback=rollback, acceptance=[{"file_exists": "whole.txt"}])
     assert (await carried_out(plan, repository)).ok
@@ -202,8 +205,8 @@ async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) ->
     assert git(repository, "show", f"{commit}:half.txt") == "half"
 
 
-async def test_work_in_conflict_is_not_gone_on_with(repository: Path) -> None:
-    """It would be in conflict for ever: the next session starts from the target, and is merged."""
+async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
+    """After a merge conflict the next session starts from the target, not from the checkpoint, and is merged."""
     meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
     plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", "cat a.txt > seen.txt"))
     assert (await carried_out(plan, repository)).ok
@@ -212,8 +215,8 @@ async def test_work_in_conflict_is_not_gone_on_with(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("resume", [False, True])
-async def test_a_cancelled_task_is_resumed_when_that_is_wanted(repository: Path, resume: bool) -> None:
-    """A new run, linked to the old one, begins with its checkpoint; a run that does not resume begins anew."""
+async def test_a_cancelled_task_is_resumed_on_request(repository: Path, resume: bool) -> None:
+    """With ``resume`` the new task run names the old one and starts from its checkpoint; without, from the target."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"echo half > half.txt; echo so far; exec 3> {pipe}; exec sleep 1000", SEEN)
     plan = plan_of(prompt, lifecycle=CANCELLED)
@@ -226,8 +229,8 @@ async def test_a_cancelled_task_is_resumed_when_that_is_wanted(repository: Path,
     assert (second.resumed_from, second.resumed_at) == wanted
 
 
-async def test_what_was_closed_is_not_done_again(repository: Path) -> None:
-    """A run that resumes has the tasks that were not closed; the others count as done for those."""
+async def test_a_resumed_run_skips_closed_tasks(repository: Path) -> None:
+    """A resumed run runs the tasks that were not closed; closed tasks count as done for those that depend on them."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"exec 3> {pipe}; exec sleep 1000", SEEN)
     alone = plan_of(prompt, lifecycle=CANCELLED)
@@ -245,7 +248,7 @@ async def test_what_was_closed_is_not_done_again(repository: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ done, not merged
 def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
-    """One task that is done, and one that needs its work."""
+    """Return a plan of a task that is done, and one that depends on it."""
     alone = plan_of(then, lifecycle=CANCELLED)
     first = {"id": "first", "agent": "sh", "prompt": "echo x >> mine.txt; echo tried >> ../../tries", **more}
     after = alone.tasks[0].model_copy(update={"depends_on": ("first",)})
@@ -253,11 +256,11 @@ def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
 
 
 class Broken(Exception):
-    """Something that nobody expects."""
+    """Unexpected error in a merge."""
 
 
 async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan, on disk; it breaks when its first task is done, and before the work of that is merged."""
+    """Run the plan with a journal on disk; the merge of its first task raises."""
 
     async def breaks(*_: object) -> Merge:
         raise Broken
@@ -272,14 +275,14 @@ async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.Mon
 
 
 def streams(where: Path) -> list[tuple[str, int]]:
-    """Every workstream, oldest first: its state, and how many tasks it has."""
+    """Return state and number of tasks of every workstream, oldest first."""
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         rows = [row for row in reader.entities() if row.kind == "workstream"]
     return [(row.state, json.loads(row.data)["tasks"]) for row in rows]
 
 
-async def test_what_was_done_is_merged_when_it_is_resumed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run was given up before it was merged: it is merged before what depends on it begins, and not done again."""
+async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was done and not merged is merged before its dependents begin, and is not done again."""
     plan = of_two()
     await given_up_as_it_merges(plan, repository, monkeypatch)
     result = await carried_out(plan, repository, resume=True)
@@ -294,10 +297,8 @@ async def test_what_was_done_is_merged_when_it_is_resumed(repository: Path, monk
         check_resumable(plan, StateDir(repository / ".sdd"))
 
 
-async def test_what_was_done_and_is_in_conflict_is_done_again(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after any conflict: from the target, and what was done before stays on its branch."""
+async def test_finished_work_in_conflict_is_done_again(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished work that conflicts at the resume is kept on its branch, and the task starts again from the target."""
     plan = of_two(then="cat mine.txt > seen.txt")
     await given_up_as_it_merges(plan, repository, monkeypatch)
     (repository / "mine.txt").write_text("theirs\n")
@@ -312,7 +313,7 @@ async def test_what_was_done_and_is_in_conflict_is_done_again(
 
 
 async def test_a_run_that_only_merges_is_validated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task was done, and one was not merged: it is merged, and the whole looked at."""
+    """A resumed run that has only a merge to do merges, and validates the whole."""
     both = of_two()
     plan = Plan.model_validate({**dict(both), "tasks": both.tasks[:1], "validation": [{"file_exists": "mine.txt"}]})
     await given_up_as_it_merges(plan, repository, monkeypatch)
@@ -322,11 +323,11 @@ async def test_a_run_that_only_merges_is_validated(repository: Path, monkeypatch
     assert streams(repository) == [("cancelled", 1), ("completed", 1)]
 
 
-async def test_what_was_done_is_merged_by_whoever_goes_on(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its supervisor did not live to end the whole: the next one, which is told nothing, merges it."""
+async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash the next supervisor merges the finished work without ``resume``."""
 
     async def lost(*_: object) -> None:
-        """It was killed meanwhile."""
+        """Record nothing, as a supervisor that was killed here."""
 
     plan = of_two()
     with monkeypatch.context() as patched:
@@ -338,8 +339,8 @@ async def test_what_was_done_is_merged_by_whoever_goes_on(repository: Path, monk
     assert (repository / ".sdd" / "tries").read_text() == "tried\n"
 
 
-async def test_what_nobody_approved_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was done, and nobody had been asked yet: what is done again is put before somebody."""
+async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that was done but not yet submitted for approval is not merged by a resumed run."""
     plan = of_two(approval="after")
     monkeypatch.setattr(CompletionPipeline, "deliver", CompletionPipeline.merge)  # its supervisor does not live to ask
     await given_up_as_it_merges(plan, repository, monkeypatch)
@@ -360,10 +361,11 @@ async def test_what_nobody_approved_is_not_merged(repository: Path, monkeypatch:
 # ------------------------------------------------------------------------------------------------ another attempt
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: bool) -> None:
-    """It finds what the first one did; with rollback nothing of that, and its commits are held as a checkpoint."""
+    """A second attempt finds the work of the first; with rollback it does not, and the commits are kept as a
+    checkpoint."""
     commit = "git -c user.name=x -c user.email=x@y commit -qm mine"
     first = f"echo half > half.txt; git add half.txt; {commit}; echo changed > a.txt; exit 75"
-    plan = plan_of(twice(first, SEEN), bounds=quick(), rollback=rollback)
+    plan = plan_of(twice(first, SEEN), bounds=quick_settings(), rollback=rollback)
     assert (await carried_out(plan, repository)).ok
     assert len(runs(repository)) == 1
     assert ("half.txt" in (repository / "seen.txt").read_text()) is not rollback
@@ -376,8 +378,8 @@ async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: 
 
 
 # ------------------------------------------------------------------------------------------------ a plain directory
-async def test_a_failed_attempt_is_taken_back_in_a_directory(directory: Path) -> None:
-    """The next attempt finds what the task owns as it was; a copy has what was done, until the task is closed."""
+async def test_a_failed_attempt_is_rolled_back_in_a_directory(directory: Path) -> None:
+    """The next attempt finds the owned files as they were; a copy of the work is kept until the task is closed."""
     first = "echo changed > work/a.txt; echo x > work/new.txt; echo y > mine.txt; exit 75"
     plan = in_place(
         twice(first, "ls work > seen.txt; cat work/a.txt >> seen.txt; ls .sdd/checkpoints >> copies.txt", "tried")
@@ -390,8 +392,8 @@ async def test_a_failed_attempt_is_taken_back_in_a_directory(directory: Path) ->
     assert list((directory / ".sdd" / "checkpoints").iterdir()) == []
 
 
-async def test_what_is_given_up_is_taken_back_in_a_directory(directory: Path) -> None:
-    """What a task owns is as it was when its tries are spent, and only that; what it had done is a copy."""
+async def test_a_failed_task_is_rolled_back_in_a_directory(directory: Path) -> None:
+    """A task without further retries leaves its owned files as they were, and a copy of its work; other files stay."""
     plan = in_place(
         "rm -r work; echo gone > work; echo z > other.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1}
     )
@@ -403,7 +405,7 @@ async def test_what_is_given_up_is_taken_back_in_a_directory(directory: Path) ->
 
 
 async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> None:
-    """It is taken back when it is cancelled, and the run that resumes it has its checkpoint again."""
+    """A cancelled task is rolled back, and the run that resumes it gets its checkpoint."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
     plan = in_place(prompt, lifecycle=CANCELLED)
@@ -415,8 +417,8 @@ async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> No
     assert (second.resumed_from, second.resumed_at) == (first, saved(directory)[0].metadata["saved_as"])
 
 
-async def test_what_its_host_gives_up_is_taken_back_in_a_directory(directory: Path) -> None:
-    """It is taken back when its agent has ended, and the run that resumes it has its checkpoint again."""
+async def test_a_cancelled_plan_is_rolled_back_in_a_directory(directory: Path) -> None:
+    """A task of a cancelled plan is rolled back, and the run that resumes it gets its checkpoint."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
     plan = in_place(prompt, lifecycle=CANCELLED)
@@ -426,8 +428,8 @@ async def test_what_its_host_gives_up_is_taken_back_in_a_directory(directory: Pa
     assert (directory / "seen.txt").read_text() == "a.txt\nhalf.txt\n"
 
 
-async def test_what_its_host_gives_up_has_a_checkpoint(repository: Path) -> None:
-    """What it had done in its worktree is gone on with."""
+async def test_a_cancelled_plan_has_a_checkpoint(repository: Path) -> None:
+    """The run that resumes a cancelled plan starts from the work in the worktree."""
     pipe = pipe_at(repository / ".git" / "pipe")
     plan = plan_of(twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", SEEN), lifecycle=CANCELLED)
     await given_up(plan, repository, pipe)
@@ -436,7 +438,7 @@ async def test_what_its_host_gives_up_has_a_checkpoint(repository: Path) -> None
 
 
 async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -> None:
-    """A task that owns all of a checkout is taken back; what it committed there is still committed."""
+    """The rollback of a task that owns a whole checkout restores files; commits of the task stay."""
     commit = "git -c user.name=x -c user.email=x@y commit -qam mine"
     plan = plan_of(
         f"echo changed > a.txt; {commit}; exit 3",
@@ -451,8 +453,8 @@ async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -
     assert git(repository, "log", "--format=%s").splitlines() == ["mine", "first"]
 
 
-async def test_work_in_place_is_gone_on_with_in_place(directory: Path) -> None:
-    """A task that is not taken back is resumed where its work is; the new run names the old one."""
+async def test_work_without_rollback_is_resumed_in_place(directory: Path) -> None:
+    """A cancelled task without rollback is resumed on the files it left; the new task run names the old one."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "ls > seen.txt", "tried")
     plan = plan_of(prompt, lifecycle=CANCELLED, workspace="directory")
@@ -465,8 +467,9 @@ async def test_work_in_place_is_gone_on_with_in_place(directory: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------ cancelled
 @pytest.mark.parametrize("cleanup", [False, True])
-async def test_the_place_of_a_cancelled_task(repository: Path, cleanup: bool) -> None:
-    """It is put away, or left as it is with its branch, also by the next supervisor, and that is on record."""
+async def test_the_worktree_of_a_cancelled_task(repository: Path, cleanup: bool) -> None:
+    """``cleanup_on_cancel`` decides whether the worktree is removed or left, also at the next start; leaving it is
+    recorded."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "true")
     plan = plan_of(prompt, lifecycle={"cleanup_on_cancel": cleanup})
@@ -482,6 +485,6 @@ async def test_the_place_of_a_cancelled_task(repository: Path, cleanup: bool) ->
 
 
 def test_a_state_that_saves_nothing_is_refused() -> None:
-    """It is named, with those that can be used."""
+    """A state in which no attempt ends is refused, and the error lists the allowed states."""
     with pytest.raises(ValidationError, match="no attempt ends in RETRYING; use COMPLETED, FAILED, TIMEOUT"):
         CheckpointConfig.model_validate({"save_on_states": ["RETRYING"]})

@@ -1,4 +1,4 @@
-"""Completion signals: what is there counts, what is missing is told, and the attempt is made again."""
+"""Completion checks of a task: an attempt whose checks fail is repeated, with the missing things in its prompt."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ import pytest
 from pydantic import ValidationError
 
 from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
-from supervisor.plans.completion_checks import Signal, ask_again, missing
+from supervisor.plans.completion_checks import CompletionCheck, ask_again, missing
 from supervisor.work.plan_runner import run_plan
-from tests.support import nothing_left, path_of, quick, supervising
+from tests.support import no_leaks, quick_settings, states_of, supervising
 
 pytestmark = pytest.mark.anyio
 
-BOUNDS = quick()
+BOUNDS = quick_settings()
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
-def glob(path: str) -> Signal:
-    return Signal(kind="glob_exists", path=path)
+def glob(path: str) -> CompletionCheck:
+    return CompletionCheck(kind="glob_exists", path=path)
 
 
-def holds(path: str, text: str) -> Signal:
-    return Signal(kind="file_contains", path=path, text=text)
+def holds(path: str, text: str) -> CompletionCheck:
+    return CompletionCheck(kind="file_contains", path=path, text=text)
 
 
-async def test_what_is_there(tmp_path: Path) -> None:
-    """A pattern that finds something, a file that holds the text, an answer that says it: nothing is missing."""
+async def test_checks_that_hold_find_nothing_missing(tmp_path: Path) -> None:
+    """A pattern that matches, a file with the text and an answer with the text leave nothing missing."""
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "a.whl").write_text("version 2\n")
-    said = Signal(kind="answer_contains", text="done")
+    said = CompletionCheck(kind="answer_contains", text="done")
     wanted = [glob("dist/*.whl"), glob("**/a.*"), holds("dist/a.whl", "version 2"), said]
     assert await missing(wanted, str(tmp_path), "it is done.") == ""
     assert await missing([], str(tmp_path), "") == ""
 
 
-async def test_everything_that_is_missing_is_told(tmp_path: Path) -> None:
-    """Not only the first."""
+async def test_every_failed_check_is_named(tmp_path: Path) -> None:
+    """All failed checks are named, not only the first."""
     (tmp_path / "a").write_text("one")
-    said = Signal(kind="answer_contains", text="done")
+    said = CompletionCheck(kind="answer_contains", text="done")
     words = await missing([glob("*.whl"), holds("a", "two"), holds("b", "x"), said], str(tmp_path), "not yet")
     told = words.split("; ")
     assert told[:3] == ["its answer does not say 'done'", "nothing is at *.whl", "a does not contain 'two'"]
     assert told[3].startswith("b cannot be read: ")
 
 
-async def test_what_is_outside_does_not_count(tmp_path: Path) -> None:
-    """By a link that leads out, to a file or to a directory."""
+async def test_files_outside_do_not_count(tmp_path: Path) -> None:
+    """A link to a file or a directory outside does not satisfy a check."""
     work = tmp_path / "work"
     work.mkdir()
     (tmp_path / "outside.txt").write_text("secret")
@@ -65,7 +65,7 @@ async def test_what_is_outside_does_not_count(tmp_path: Path) -> None:
 
 
 def test_the_next_prompt_says_what_was_missing() -> None:
-    """And is the same where nothing was."""
+    """The next prompt names the missing things, and is unchanged without any."""
     assert ask_again("Build it.", "") == "Build it."
     assert ask_again("Build it.", "nothing is at *.whl").startswith(
         "Build it.\n\nYou said that this was done, but noth"
@@ -73,7 +73,7 @@ def test_the_next_prompt_says_what_was_missing() -> None:
 
 
 async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None:
-    """It is no validation that failed: the run tries again, in the same session, and is completed then."""
+    """A failed check is no failed validation: the run retries in the same session, and completes."""
     shell = AgentConfig(adapter="command", command=("sh", "-c", "cat >> asked; [ -e half ] && touch whole; touch half"))
     task = TaskConfig.model_validate(
         {"id": "t", "agent": "sh", "prompt": "go", "completion": [{"glob_exists": "whole"}, {"glob_exists": "half"}]}
@@ -85,11 +85,11 @@ async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         result = await run_plan(run.sup, plan)
     assert result.tasks["t"].outcome == "completed"
-    assert path_of(run.events(), "run:t")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
+    assert states_of(run.events(), "run:t")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
     failed = run.transitions("execution_failed", "run:t")
     assert [one.metadata["error"] for one in failed] == ["not complete: nothing is at whole"]
     assert "You said that this was done, but nothing is at whole. Finish it." in (tmp_path / "asked").read_text()
-    assert path_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None
         ({"glob_exists": "../a"}, "give a path relative to where the task works"),
     ],
 )
-def test_what_is_no_signal(said: dict[str, str], words: str) -> None:
-    """Each is refused with what would be right."""
+def test_an_invalid_check_is_refused(said: dict[str, str], words: str) -> None:
+    """An invalid check is refused with the fix."""
     with pytest.raises(ValidationError, match=words):
         CompletionConfig.model_validate(said)

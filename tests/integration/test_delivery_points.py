@@ -1,6 +1,6 @@
-"""When an urgent message interrupts: at once, at the tool boundary, or not at all but right after the turn.
+"""Delivery points of urgent messages: now, at the tool boundary, at the end of the turn.
 
-With agents that are functions, whose calls the test holds open, and with agents that are processes.
+The agents are functions whose calls the test holds open, and processes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,29 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint
 from supervisor.runtime.journal_writer import Cause
-from tests.support import FrozenJournal, Run, ask, data_of, nothing_left, path_of, quick, supervising, until
+from tests.support import (
+    FrozenJournal,
+    Run,
+    data_of,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
+    supervising,
+    wait_for_record,
+)
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 class Worker:
-    """An agent that calls one tool after the other; the test lets each of them return."""
+    """Agent that calls one tool after the other; the test lets each of them return."""
 
     def __init__(self, calls: int = 2) -> None:
         self.begun = [anyio.Event() for _ in range(calls)]
@@ -54,12 +64,12 @@ class Worker:
 
 
 def calls_of(run: Run, turn_id: str) -> list[str]:
-    """The result of every call of a turn, in order; one that its turn took along has none of its own."""
+    """Return the outcome of every call of a turn, in order; a call that ended with its turn has none of its own."""
     return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
 
 
 def results_of(run: Run, turn_id: str, call_id: str) -> int:
-    """How many results that call had: its own, or the failure of its turn while it was open."""
+    """Return how many results a call had: its own, or the failure of its turn while the call was open."""
     opened = False
     results = 0
     for one in run.events(turn_id):
@@ -75,11 +85,11 @@ def results_of(run: Run, turn_id: str, call_id: str) -> int:
 
 # ---------------------------------------------------------------------------------------------------- functions
 async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
-    """The call gets exactly one result, before the message is delivered."""
+    """With ``now`` the open call gets exactly one result, before the message is delivered."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at="now", sender="ann")
         assert (await asked.result()).text == "heard dig\n\nUrgent message from ann:\ncome"
@@ -90,14 +100,14 @@ async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
 
 
 async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path) -> None:
-    """The call returns in peace, no further one begins, and the message is in the next turn of the same request."""
+    """The open call returns, no further call begins, and the message is in the next turn of the same request."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
-        await until(run.sup, "BoundaryAwaited", "s:t1")
+        await wait_for_record(run.sup, "BoundaryAwaited", "s:t1")
         assert session.state == "Running"
         worker.let_go[0].set()
         assert (await asked.result()).text == "heard dig\n\nUrgent message from ann:\ncome"
@@ -109,7 +119,7 @@ async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path)
 
 
 async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Path) -> None:
-    """Parallel calls: the first that returns is no boundary, the last one is."""
+    """Of parallel calls the return of the last one is the tool boundary."""
     begun, first, second = anyio.Event(), anyio.Event(), anyio.Event()
     prompts: list[str] = []
 
@@ -131,12 +141,12 @@ async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Pat
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
-        await until(run.sup, "tool_started", "s:t1", number=2)
+        asked = send_prompt(group, session, "dig")
+        await wait_for_record(run.sup, "tool_started", "s:t1", number=2)
         await begun.wait()
         await session.send("come", urgent=True, at="tool_boundary")
         first.set()
-        await until(run.sup, "tool_completed", "s:t1")
+        await wait_for_record(run.sup, "tool_completed", "s:t1")
         assert session.state == "Running"
         second.set()
         assert (await asked.result()).text == "heard"
@@ -144,7 +154,7 @@ async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Pat
 
 
 async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) -> None:
-    """An agent that thinks is interrupted at once."""
+    """Without an open call the tool boundary is there: the agent is interrupted at once."""
     thinking = anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -156,19 +166,19 @@ async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) ->
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "think")
+        asked = send_prompt(group, session, "think")
         await thinking.wait()
         await session.send("come", urgent=True, at=DeliveryPoint.TOOL_BOUNDARY)
         assert (await asked.result()).text == "came"
-    assert "Interrupting" in path_of(run.events(), "s")
+    assert "Interrupting" in states_of(run.events(), "s")
 
 
 async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
-    """The abort of the last open call lets the message in; the call has one result, aborted."""
+    """The abort of the last open call is a tool boundary; the call has the one result ``aborted``."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at="tool_boundary")
         await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="too slow")
@@ -177,7 +187,7 @@ async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
 
 
 async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_path: Path) -> None:
-    """The turn takes too long with a call open; the next try has the message in its prompt, delivered once."""
+    """After a time-out with a call open, the next attempt has the message in its prompt, once."""
     prompts: list[str] = []
     begun = anyio.Event()
 
@@ -189,27 +199,27 @@ async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_pa
         await turn.call("tool", anyio.sleep_forever)
         return "never"
 
-    settings = quick(turn_timeout_s=0.2)
+    settings = quick_settings(turn_timeout_s=0.2)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await begun.wait()
-        await until(run.sup, "tool_started", "s:t1")
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
         assert (await asked.result()).text == "heard"
         assert (await session.run("more")).text == "heard"
     assert prompts == ["dig", "dig\n\nUrgent message from ann:\ncome", "more"]
-    assert "Interrupting" not in path_of(run.events(), "s")
+    assert "Interrupting" not in states_of(run.events(), "s")
 
 
 async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) -> None:
-    """The turn ends in peace; the message has the next one, and then whoever asked is answered, with all of it."""
+    """A message for the end of the turn gets a turn of its own, and the request is answered with the text of both."""
     worker = Worker(calls=1)
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
-        after = ask(group, session, "then this")
+        after = send_prompt(group, session, "then this")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
         assert session.state == "Running"
         assert data_of(run.row("s")).inbox[0].point == "turn_end"
@@ -218,12 +228,12 @@ async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) 
     assert first[:3] == ("completed", "", "workedheard Urgent message from ann:\ntidy up")
     assert second.text == "heard then this"
     assert worker.cancelled == 0
-    assert "Interrupting" not in path_of(run.events(), "s")
+    assert "Interrupting" not in states_of(run.events(), "s")
     assert [one.metadata["request_id"] for one in run.transitions("task_claimed")] == ["s:r1", "s:r1", "s:r2"]
 
 
 async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None:
-    """A turn of the message that fails is tried again, and what had been said before it is still the answer."""
+    """A failed turn of the message is tried again, and the text of the turn before it stays in the answer."""
     prompts: list[str] = []
     begun, let_go = anyio.Event(), anyio.Event()
 
@@ -240,7 +250,7 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await begun.wait()
         await session.send("tidy up", urgent=True, at="turn_end")
         let_go.set()
@@ -249,7 +259,7 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
 
 
 async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
-    """The turn has ended already: the message does not wait for a prompt that may never come, and a drain waits."""
+    """After the end of a turn the message gets a turn at once, and a drain waits for that turn."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -264,14 +274,13 @@ async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
         await session.run("dig")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
     assert prompts == ["dig\n\nUrgent message from ann:\nfirst of all", "Urgent message from ann:\ntidy up"]
-    assert path_of(run.events(), "s:t2")[-1] == "REAPED"
+    assert states_of(run.events(), "s:t2")[-1] == "REAPED"
     assert [one.event for one in run.transitions("task_completed")] == ["task_completed"] * 2
 
 
 @pytest.mark.parametrize("once", [False, True])
 async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_path: Path, once: bool) -> None:
-    """Whose turn is tried no more is launched again by whoever asks: with another key, or as a task's next try. Until
-    then the message waits, also when the backoff is over."""
+    """After a turn that is not retried the message waits for the next prompt, past the end of the backoff, too."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -285,18 +294,18 @@ async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_pat
         failed = await run.sup.outcome_of("s", "dig", Cause(actor="host"), once=once)
         assert (failed.outcome, session.state) == ("failed", "CoolingDown")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
-        await until(run.sup, "BackoffElapsed", "s")
+        await wait_for_record(run.sup, "BackoffElapsed", "s")
         assert session.state == "CoolingDown"
         assert (await session.run("again")).text == "fine"
     assert prompts == ["dig", "again\n\nUrgent message from ann:\ntidy up"]
 
 
 async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) -> None:
-    """An urgent message for now ends the turn: the other one goes with it, in the order they were sent."""
+    """An urgent message for now ends the turn, and both messages are delivered in the order they were sent."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
         await session.send("stop", urgent=True, sender="bob")
@@ -306,12 +315,12 @@ async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("point", ["tool_boundary", "turn_end"])
-async def test_a_session_that_is_stopped_drops_what_waits(tmp_path: Path, point: str) -> None:
-    """An abort does not wait for a boundary; the message stays in the journal as it was sent."""
+async def test_an_abort_does_not_wait_for_a_boundary(tmp_path: Path, point: str) -> None:
+    """A session is aborted while a message waits for its boundary; the message stays in the journal as it was sent."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await worker.begun[0].wait()
         await session.send("come", urgent=True, at=point)
         await session.abort(reason="enough")
@@ -320,7 +329,8 @@ async def test_a_session_that_is_stopped_drops_what_waits(tmp_path: Path, point:
 
 
 async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Path) -> None:
-    """It comes while the prompt is on its way to the disk: the prompt without it is never given."""
+    """A message that comes while the prompt is written to the disk keeps that prompt from being sent without the
+    message."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at="WorktreeReady")
@@ -336,7 +346,7 @@ async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Pa
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await disk.frozen.wait()
         group.start_soon(_send_now, session)
         while not run.sup.registry.entity("s").data.inbox:
@@ -352,26 +362,26 @@ async def _send_now(session: Any) -> None:
 
 # ---------------------------------------------------------------------------------------------------- processes
 async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
-    """The command that runs is not cut short; what would come after it is, and the message has the next turn."""
+    """The running command ends by itself, the rest of the turn is interrupted, and the message is in the next turn."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
-        await until(run.sup, "ProcessStarted", "s:t1", outcome="fact")
+        asked = send_prompt(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
+        await wait_for_record(run.sup, "ProcessStarted", "s:t1", outcome="fact")
         await session.send("come", urgent=True, at="tool_boundary")
         assert session.state == "Running"
         (tmp_path / "go").touch()
         assert (await asked.result()).text == "understood: from host: come\n"
     assert (tmp_path / "kept").read_text() == "peace\n"
     assert calls_of(run, "s:t1") == ["completed"]
-    assert path_of(run.events(), "s").count("Interrupting") == 1
+    assert states_of(run.events(), "s").count("Interrupting") == 1
 
 
 async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
-    """The command is ended, with one result, before the message is delivered."""
-    async with supervising(tmp_path, settings=quick(grace_s=5.0)) as run, anyio.create_task_group() as group:
+    """The running command is ended, with one result, before the message is delivered."""
+    async with supervising(tmp_path, settings=quick_settings(grace_s=5.0)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@run sleep 1000; echo late > kept")
-        await until(run.sup, "ProcessStarted", "s:t1", outcome="fact")
+        asked = send_prompt(group, session, "@run sleep 1000; echo late > kept")
+        await wait_for_record(run.sup, "ProcessStarted", "s:t1", outcome="fact")
         await session.send("come", urgent=True, at="now")
         assert (await asked.result()).text == "understood: from host: come\n"
     assert not (tmp_path / "kept").exists()
@@ -380,16 +390,17 @@ async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
 
 
 async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
-    """The turn is finished, then the message has its own, with the same process; one answer for all of it."""
+    """The message gets a turn of its own in the same process, and the request is answered with the text of both
+    turns."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@wait go\n@say first")
-        await until(run.sup, "SessionStarted", "s")
+        asked = send_prompt(group, session, "@wait go\n@say first")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         await session.send("@say second", urgent=True, at="turn_end")
         (tmp_path / "go").touch()
         assert (await asked.result()).text == "first\nsecond\n"
-    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
-    assert path_of(run.events(), "s:t1")[-2:] == ["COMPLETING", "REAPED"]
+    assert states_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert states_of(run.events(), "s:t1")[-2:] == ["COMPLETING", "REAPED"]
 
 
 # ---------------------------------------------------------------------------------------------------- bad values
@@ -402,8 +413,8 @@ async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
         ({"urgent": True, "at": ""}, "at: '' is no delivery point"),
     ],
 )
-async def test_a_point_that_makes_no_sense(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
-    """A named error that says what is allowed; nothing was sent."""
+async def test_an_invalid_delivery_point_is_refused(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+    """The error names what is allowed, and no message is sent."""
     worker = Worker()
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=worker.__call__)

@@ -1,4 +1,4 @@
-"""A plan that is given up by whoever has it run, while its tasks are worked on."""
+"""Plans whose run is cancelled by the host while tasks are worked on."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import TaskExecution
 from tests.integration.test_task_commands import ME, QUICK, plan_of, task
-from tests.support import path_of, quick, supervising, until
+from tests.support import quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
 
 async def carried_out(runner: PlanRunner, plan: Plan, scope: anyio.CancelScope) -> None:
-    """The plan is run, until *scope* is cancelled."""
+    """Run the plan until *scope* is cancelled."""
     with scope:
         await runner.run(plan)
 
 
 async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
-    """It is being given up; whatever its tasks would be told by now, they have been."""
+    """Cancel the run, and let every event that is already on its way reach its task."""
     scope.cancel()
     while runner.plan_run.running:
         await checkpoint()
@@ -37,26 +37,28 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
         await checkpoint()
 
 
-async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
-    """Its tasks are cancelled on record, and so is whoever works on one: its agent does not go on for nobody."""
-    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
+    """A cancelled run cancels its tasks on record and ends their sessions."""
+    policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await until(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "task:a")
             group.cancel_scope.cancel()
         assert run.sup.sessions() == []
-        assert {name: path_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
+        assert {name: states_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
 
 
-async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reset is on record, and so is its end: it has no run that nobody would ever begin."""
-    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+async def test_a_task_reset_as_its_plan_is_cancelled_has_no_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset during the cancellation is recorded and refused, and the task is cancelled without a second task run."""
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
@@ -70,16 +72,19 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
         monkeypatch.setattr(TaskExecution, "post", post_and_give_up)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.commands.reset("a", by=ME)
-    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
     assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
 
 
-async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset is in the mailbox of its task, behind something else, when its plan is given up: that is heard first."""
-    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+async def test_a_queued_reset_is_handled_before_the_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset that is in the mailbox of its task when the plan is cancelled is handled first, then the task is
+    cancelled."""
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     post = TaskExecution.post
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.registry.system
@@ -102,17 +107,18 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
         monkeypatch.setattr(TaskExecution, "post", post_to_a_busy_one)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.commands.reset("a", by=ME)
-    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
 
 
 @pytest.mark.parametrize("command", ["split", "approve"])
-async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, command: str) -> None:
-    """Somebody else has the task when it is to be split, or begun, and its plan is given up: nothing is born for it."""
+async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, command: str) -> None:
+    """A split or an approval that waits for the task's lock when the plan is cancelled is refused, and creates
+    nothing."""
     more = {"approval": "before"} if command == "approve" else {}
-    plan = plan_of(task("a", "sleep 60", **more), policy=quick(ladder={"request_s": 0.1}).policy)
+    plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
@@ -126,13 +132,13 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             if command == "split":
-                await until(run.sup, "started", "task:a")
+                await wait_for_record(run.sup, "started", "task:a")
             else:
-                await until(run.sup, "Born", "task:a", outcome="born")
+                await wait_for_record(run.sup, "Born", "task:a", outcome="born")
             lock = runner.plan_run.executions["a"].lock
             async with lock:
                 group.start_soon(give)
-                await until(run.sup, "Commanded", "task:a", outcome="fact")
+                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
                 await given_up(runner, scope)
         assert "task:a1" not in run.store.entities
         end = next(one for one in run.events("task:a") if one.to_status == "CANCELLED")
@@ -140,23 +146,22 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
         assert end.cause_id != refused.seq, "nothing follows from what is refused"
 
 
-async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> None:
-    """What was given up there may be taken back only now: nobody is prompted before that is over."""
+async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
+    """A task in a plain directory is prompted only after the rollback of an earlier task there is over."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
             with run.sup.janitor.clearing.one():
                 group.start_soon(PlanRunner(run.sup).run, plan)
-                await until(run.sup, "worker_started", "job:a")
+                await wait_for_record(run.sup, "worker_started", "job:a")
                 for _ in range(20):
                     await checkpoint()
                 assert not [one for one in run.events() if one.event == "TurnRequested"]
-        assert path_of(run.events(), "task:a")[-1] == "CLOSED"
+        assert states_of(run.events(), "task:a")[-1] == "CLOSED"
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
-    """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
-    that is over."""
+    """Cancel the returned scope when a task has handled an event of *kind*; the sender waits for the returned event."""
     post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
     async def given_up_then(execution: TaskExecution, event: Event) -> None:
@@ -169,8 +174,8 @@ def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[any
     return scope, over
 
 
-async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who approves a task as its plan is given up is answered, and nothing is begun any more."""
+async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approval that was recorded before the cancellation is answered, and the task is not begun."""
     scope, over = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -185,12 +190,12 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 await runner.run(plan)
             over.set()
         assert states == ["OPEN"]
-        assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+        assert states_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
 
 
-async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has approved it, and its work is on its way to where it is for: it does not end as if it were not."""
-    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approved task whose merge is under way when the plan is cancelled is closed."""
+    policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
@@ -203,22 +208,24 @@ async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(run.sup.janitor, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await until(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "task:a")
             states.append((await runner.commands.approve("a", by=ME)).state)
         assert states == ["CLOSED"]
-        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
-        assert path_of(run.events(), "task:b")[-1] == "CANCELLED"
+        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+        assert states_of(run.events(), "task:b")[-1] == "CANCELLED"
 
 
-async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who denies a task as its plan is given up is answered, and it has failed; it has no run that nobody begins."""
+async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A denial that was recorded before the cancellation is answered, and the task fails without a second task run."""
     scope, over = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, states = PlanRunner(run.sup), list[str]()
 
         async def deny() -> None:
-            await until(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "task:a")
             states.append((await runner.commands.reject("a", by=ME, reason="no")).state)
 
         async with anyio.create_task_group() as group:
@@ -227,30 +234,28 @@ async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monke
                 await runner.run(plan)
             over.set()
         assert states == ["FAILED"]
-        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
+        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
         assert "run:a-2" not in run.store.entities
 
 
-async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
-    """Its circuit is open still, and that it is cancelled is not on record yet: nobody is told that it begins anew."""
+async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None:
+    """A reset is refused between the decision to cancel a task and its record, though the circuit is still open."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick().limits)
+    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await until(run.sup, "execution_failed", "job:a")
+            await wait_for_record(run.sup, "execution_failed", "job:a")
             runner.plan_run.executions["a"].ending = True
             with pytest.raises(Refused, match="about to end"):
                 await runner.commands.reset("a", by=ME)
-            assert path_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+            assert states_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
             group.cancel_scope.cancel()
 
 
-async def test_who_waits_for_what_follows_an_attempt_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plan is given up while that is decided: a reset that waits for it does not wait for ever."""
+async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset that waits for the decision after an attempt is refused when the plan is cancelled meanwhile."""
     post_run, failed, commanded = TaskExecution.post_run, anyio.Event(), anyio.Event()
 
     async def held(execution: TaskExecution, event: Event) -> None:
@@ -260,12 +265,12 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
             await commanded.wait()
 
     monkeypatch.setattr(TaskExecution, "post_run", held)
-    plan = plan_of(task("a", "false"), policy=quick(ladder={"request_s": 0.1}).policy)
+    plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
         async def give_up() -> None:
-            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             scope.cancel()
             commanded.set()
 
@@ -275,4 +280,4 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
             group.start_soon(give_up)
             with pytest.raises(Refused):  # for that, or since it has failed with its plan
                 await runner.commands.reset("a", by=ME)
-    assert path_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come
+    assert states_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come

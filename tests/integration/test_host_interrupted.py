@@ -1,7 +1,7 @@
-"""A host that is interrupted as no shield keeps out: by a Ctrl-C, which on asyncio is its own cancel of the task.
+"""Hosts that are interrupted by Ctrl-C, which no shield keeps out: on asyncio it cancels the host's task.
 
-At whatever moment that comes, leaving the block waits for the end: nothing is left running or open, and the next
-supervisor has nothing to see to.
+Whenever Ctrl-C comes, leaving the block waits for the end: nothing is left running or open, and the next supervisor has
+nothing to recover.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
 from supervisor.processes.fork_server_client import ForkServerClient
-from tests.support import DEADLINE_S, nothing_left, quick
+from tests.support import DEADLINE_S, no_leaks, quick_settings
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+def _nothing_left(hears_ctrl_c: None) -> Iterator[None]:
+    with no_leaks():
         yield
 
 
 @enable_ki_protection
 def interrupt() -> None:
-    """A Ctrl-C while the event loop is at work: the host's task has it where it waits next."""
+    """Raise SIGINT while the event loop is busy: the host's task gets it at its next wait."""
     signal.raise_signal(signal.SIGINT)
 
 
 async def interrupted() -> None:
-    """Until the host has had its Ctrl-C, and waits again, or has ended."""
+    """Interrupt the host, and wait until every task waits again or has ended."""
     interrupt()
     await anyio.wait_all_tasks_blocked()
 
 
 def run_interrupted(host: Callable[[], Awaitable[None]], backend: str) -> None:
-    """Run *host* to its end, by which it has had a Ctrl-C and nothing else."""
+    """Run *host*, and check that it ends by one KeyboardInterrupt and nothing else."""
     with pytest.raises(BaseException) as caught:
         anyio.run(host, backend=backend)
     error: BaseException = caught.value
@@ -63,8 +63,8 @@ def run_interrupted(host: Callable[[], Awaitable[None]], backend: str) -> None:
     assert isinstance(error, KeyboardInterrupt), repr(error)
 
 
-def test_a_system_that_opens(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its host is interrupted while it waits for it: it is shut down in order, and nobody waits for ever."""
+def test_a_host_interrupted_as_its_system_opens(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor system whose host is interrupted during the start is shut down in order."""
     log: list[str] = []
 
     class Opening(ActorSystem):
@@ -87,7 +87,8 @@ def test_a_system_that_opens(anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 
 
 def on_thread(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list[str]) -> None:
-    """The first time that it is called there, the host is interrupted; in *log* when it has been done all the same."""
+    """Interrupt the host at the first call of a function that runs in a thread; add its name to *log* when it
+    returns."""
     real, calls = getattr(owner, name), []
 
     def wrapped(*args: Any, **named: Any) -> Any:
@@ -142,19 +143,21 @@ def test_a_supervisor_that(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What it was about is done before its host has left, and no session is left to the next supervisor."""
+    """The interrupted step is completed before the host has left, and no session is left to the next supervisor."""
     log: list[str] = []
 
     async def host() -> None:
         try:
-            async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+            async with open_supervisor(
+                tmp_path / "state", agents=AGENTS, settings=quick_settings(), workdir=tmp_path
+            ) as sup:
                 session = await sup.start_session("s", agent="sh")
                 await session.run("echo done")
         finally:
             log.append("left")
 
     async def again() -> None:
-        async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick(), workdir=tmp_path):
+        async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick_settings(), workdir=tmp_path):
             pass
 
     with monkeypatch.context() as patched:
@@ -174,7 +177,7 @@ tasks: [{id: a, agent: sh, prompt: "true"}]
 
 
 def status_of_run(where: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    """Of ``supervisor run``; ``None``: it did not get so far."""
+    """Return the exit status of ``supervisor run``; ``None`` if the command ended by an exception group."""
     (where / "plan.yaml").write_text(PLAN)
     there = ("--state-dir", str(where / "state"), "--workdir", str(where))
     monkeypatch.setattr("sys.argv", ["supervisor", "run", str(where / "plan.yaml"), *there, "--backend", backend])
@@ -188,27 +191,30 @@ def status_of_run(where: Path, backend: str, monkeypatch: pytest.MonkeyPatch) ->
     return None
 
 
-def test_a_run_that_opens(
+def test_a_run_interrupted_as_it_starts(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is interrupted, says so in a line, and has an exit status of its own."""
+    """``supervisor run`` says in one line that it was interrupted, and has an exit status for that."""
     on_thread(monkeypatch, sqlite, "open_database", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == INTERRUPTED
     assert capsys.readouterr().err.strip() == "supervisor: interrupted"
 
 
-def test_a_run_that_closes(
+def test_a_run_interrupted_as_it_closes(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its work is done: it closes, and its exit status says how the work went."""
+    """The exit status of a run that was interrupted after its work says how the work went."""
     in_loop(monkeypatch, ForkServerClient, "close", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == DONE
     assert not capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------ the journal
-def test_a_journal_that_is_read(anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread goes on where the wait for it was ended (on asyncio): it is not closed under it."""
+def test_a_journal_is_not_closed_while_it_is_read(
+    anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal waits for the thread that reads, whose caller was cancelled (on asyncio), before it closes the
+    database."""
     log: list[str] = []
     comes_next = threading.Event()
 

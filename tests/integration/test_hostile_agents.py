@@ -1,6 +1,6 @@
-"""Agents that misbehave: each fails its own turn, for a reason with a name, and nobody else notices anything.
+"""Agents that misbehave: each fails its own turn, with a named reason, and no other session notices.
 
-Beside each of them a neighbour works at the same time; it must complete. Afterwards nothing is left of either.
+A second session works beside each of them and must complete. No process is left of either.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from supervisor.sessions import process_connection
 from tests.support import (
     AGENTS,
     DEADLINE_S,
-    Roll,
+    HeldPipe,
     Run,
-    ask,
+    agent_pids,
     data_of,
-    gone,
-    nothing_left,
-    path_of,
-    pids_of,
-    quick,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
     supervising,
-    until,
+    wait_for_exit,
+    wait_for_record,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
-ONE_STRIKE = quick(max_total_errors=1, ladder={"request_s": 0.3})
-"""The first error is the last: the session's answer is about that one turn."""
+ONE_STRIKE = quick_settings(max_total_errors=1, ladder={"request_s": 0.3})
+"""Settings under which the first error ends a session, so that its result is about that one turn."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
 async def beside_a_neighbour(run: Run, script: str, workdir: Path) -> TurnResult:
-    """How *script* ended, with a neighbour that begins before it, ends after it, and is not disturbed."""
+    """Return the result of *script*, run beside a session that begins before it, ends after it, and must complete."""
     async with anyio.create_task_group() as group:
         neighbour = await run.sup.start_session("neighbour", agent="scripted")
-        asked = ask(group, neighbour, "@run echo working\n@wait over\n@run echo done")
-        await until(run.sup, "tool_completed", "neighbour:t1")
+        asked = send_prompt(group, neighbour, "@run echo working\n@wait over\n@run echo done")
+        await wait_for_record(run.sup, "tool_completed", "neighbour:t1")
         session = await run.sup.start_session("bad", agent="scripted")
         result = await session.run(script)
         (workdir / "over").touch()
@@ -82,18 +82,18 @@ REASONS = {
 
 
 @pytest.mark.parametrize("how", REASONS)
-async def test_its_turn_fails_with_the_reason(tmp_path: Path, how: str) -> None:
-    """Garbage, halves, refusals, exits: the turn fails, the words say why, and the neighbour completes."""
+async def test_a_misbehaving_agent_fails_its_turn(tmp_path: Path, how: str) -> None:
+    """Garbage, cut lines, refusals and exits fail the turn with a reason, and the other session completes."""
     script, why = REASONS[how]
     async with supervising(tmp_path, settings=ONE_STRIKE) as run:
         result = await beside_a_neighbour(run, script, tmp_path)
         assert result.outcome == "failed"
         assert why in result.error
-        await gone(*pids_of(run.events(), "bad"))
+        await wait_for_exit(*agent_pids(run.events(), "bad"))
     [failed] = run.transitions("task_failed", "bad:t1")
     assert why in failed.reason
-    assert path_of(run.events(), "bad:t1")[-2:] == ["FAILED", "REAPED"]
-    assert path_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
+    assert states_of(run.events(), "bad:t1")[-2:] == ["FAILED", "REAPED"]
+    assert states_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
 
 
 TWO_LINES = "{ for line in 1 2; do read -r it; printf '%s\\n' \"$it\"; done; }"
@@ -106,7 +106,7 @@ LAST_WORDS = {
 
 @pytest.mark.parametrize("when", LAST_WORDS)
 async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its output ends and it lives on: no answer can come any more, so that is a failure, and it is ended."""
+    """An agent that closes its output and lives on has failed, and is ended."""
     monkeypatch.setattr(process_connection, "MUTE_S", 0.1)
     line, state = LAST_WORDS[when]
     agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
@@ -115,12 +115,12 @@ async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkey
         result = await session.run("@flood 10000000\n@hang")
         assert result.outcome == "failed"
         assert "the agent closed its output and did not exit" in result.error
-        await gone(*pids_of(run.events(), "s"))
-    assert path_of(run.events(), "s")[-2:] == [state, "Stopped"]
+        await wait_for_exit(*agent_pids(run.events(), "s"))
+    assert states_of(run.events(), "s")[-2:] == [state, "Stopped"]
 
 
 async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
-    """A program's exit counts, not the end of its output."""
+    """A command that closes its output is judged by its exit status."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "echo hi; exec 1>&- 2>&-; read line; exit 5"))}
     async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -128,8 +128,8 @@ async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
         assert (result.outcome, "exit status 5" in result.error) == ("failed", True)
 
 
-async def test_a_command_killed_by_somebody(tmp_path: Path) -> None:
-    """A SIGKILL that was not ours is told as one, and taken for the out-of-memory killer."""
+async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
+    """A SIGKILL that the supervisor did not send is reported as the out-of-memory killer's."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "kill -9 $$"))}
     async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -139,31 +139,31 @@ async def test_a_command_killed_by_somebody(tmp_path: Path) -> None:
     assert (exited.metadata["status"], exited.metadata["ended_by"], exited.abort_reason) == (-9, "exit", "oom")
 
 
-async def test_an_agent_that_is_killed_by_somebody_is_replaced(tmp_path: Path, roll: Roll) -> None:
-    """A warden that is killed takes its agent along; the session counts an error and goes on with another."""
+async def test_an_agent_killed_from_outside_is_replaced(tmp_path: Path, roll: HeldPipe) -> None:
+    """A killed shim takes its agent along; the session counts an error and goes on with another agent."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:
-            asked = ask(group, session, "@crash-once died 137\n@say here again")
+            asked = send_prompt(group, session, "@crash-once died 137\n@say here again")
             assert (await asked.result()).text == "here again\n"
-        [first, second] = pids_of(run.events(), "s")
+        [first, second] = agent_pids(run.events(), "s")
     assert first != second
 
 
 async def test_a_daemon_does_not_outlive_a_good_turn(tmp_path: Path) -> None:
-    """An agent that leaves a daemon and completes: the daemon is gone when its session has ended."""
+    """A daemon that an agent leaves behind is gone when its session has ended."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@daemon")
         pid = int(result.text.split()[1])
         await session.close()
-        await gone(pid)
+        await wait_for_exit(pid)
     [exited] = run.transitions("agent_exited", "s:a1")
     assert (exited.metadata["killed"], exited.metadata["survivors"]) == (1, 0)
 
 
-async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll: Roll) -> None:
-    """What a command leaves behind is gone when the command's call is over, while the agent lives on."""
+async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll: HeldPipe) -> None:
+    """The processes that a command leaves behind are gone when its call is over, while the agent lives on."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         daemon = "(setsid sh -c 'trap \"\" TERM; echo daemon $$ >&9; echo > ready; sleep 1000' &)"
@@ -175,8 +175,9 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
 
 
 async def test_a_flood_is_capped(tmp_path: Path) -> None:
-    """Forty megabytes of talk: the turn completes, memory keeps the end of it, and the transcript its cap."""
-    async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+    """After forty megabytes of output the turn completes; the result holds the end of the output, the transcript its
+    limit."""
+    async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with anyio.fail_after(DEADLINE_S):
             result = await session.run("@flood 40000000\n@say that was it")
@@ -190,7 +191,7 @@ async def test_a_flood_is_capped(tmp_path: Path) -> None:
 
 
 async def test_permissions_are_answered(tmp_path: Path) -> None:
-    """An agent that asks is answered as its configuration says, and the answer is recorded."""
+    """A permission request is answered as the agent's configuration says, and the answer is recorded."""
     agents = {
         "trusted": AgentConfig(adapter="scripted"),
         "watched": AgentConfig(adapter="scripted", permissions="deny"),
@@ -204,7 +205,7 @@ async def test_permissions_are_answered(tmp_path: Path) -> None:
 
 
 async def test_the_files_of_a_session_are_those_of_its_workspace(tmp_path: Path) -> None:
-    """The client reads and writes for an agent within its directory, and nowhere else: that is refused and noted."""
+    """An agent reads and writes files of its directory through the supervisor; others are refused, on record."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@save a/b.txt hello\n@open a/b.txt")).text == "hello\n"
@@ -220,8 +221,8 @@ async def test_the_files_of_a_session_are_those_of_its_workspace(tmp_path: Path)
     assert not (tmp_path.parent / "b.txt").exists()
 
 
-async def test_a_sub_agent_that_cannot_be_had(tmp_path: Path) -> None:
-    """An unknown agent, or a bad name: the asking turn hears so and goes on."""
+async def test_a_sub_agent_that_cannot_be_started(tmp_path: Path) -> None:
+    """A request for an unknown agent, or with a bad name, is refused, and the turn goes on."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@agent kid nobody\n  @say hi\n@agent b/d\n  @say hi\n@say and on")
@@ -232,11 +233,11 @@ async def test_a_sub_agent_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 async def test_compaction_is_followed(tmp_path: Path) -> None:
-    """An agent that compacts its context: the turn passes through COMPACTING and completes."""
+    """A turn whose agent compacts its context passes through COMPACTING and completes."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@compact\n@usage 5\n@say fit again")).outcome == "completed"
-    assert path_of(run.events(), "s:t1")[3:6] == ["RUNNING", "COMPACTING", "RUNNING"]
+    assert states_of(run.events(), "s:t1")[3:6] == ["RUNNING", "COMPACTING", "RUNNING"]
 
 
 FORGETFUL = """
@@ -256,21 +257,21 @@ for line in sys.stdin:
         compacts("k"), compacts("m")
     tell(id=asked["id"], result=RESULTS[asked["method"]])
 """
-"""An agent that begins two compactions, and says of neither that it is over."""
+"""Agent that begins two compactions and ends neither."""
 
 
 async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Path) -> None:
-    """However many an agent begins: the turn's end is the end of them, and the turn completes."""
+    """Compactions without an end, however many, end with their turn, which completes."""
     agents = {"forgetful": AgentConfig(adapter="acp", command=(sys.executable, "-c", FORGETFUL))}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="forgetful")
         assert (await session.run("remember")).outcome == "completed"
     path = ["RUNNING", "COMPACTING", "RUNNING", "VERIFYING", "COMPLETING", "REAPED"]
-    assert path_of(run.events(), "s:t1")[3:] == path
+    assert states_of(run.events(), "s:t1")[3:] == path
 
 
 async def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent and its tools get what their configuration names, and nothing else of ours."""
+    """An agent and its tools have the variables that their configuration names, and no other of the supervisor's."""
     monkeypatch.setenv("OUR_SECRET", "hush")
     monkeypatch.setenv("WANTED", "yes")
     agents = {"a": AgentConfig(adapter="scripted", env={"GIVEN": "1"}, inherit_env=("WANTED", "ABSENT"))}

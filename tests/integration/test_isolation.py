@@ -1,9 +1,9 @@
-"""An abort changes nothing outside its reach: the same seeded run with and without one, actor by actor.
+"""Isolation of aborts: the same seeded run with and without an abort, compared actor by actor.
 
-Two families of sessions work in virtual time, each session on prompts, waits and calls that its own seed has chosen;
-in one of two runs something is aborted at a moment of the seed's choice. Every actor outside the reach must have the
-same records in the same order; times, numbers and causes aside. Nothing is shared between the sessions but the
-supervisor: no slot, no directory, no budget.
+Two families of sessions work in virtual time on prompts, waits and calls that each session's own seed has chosen; in
+one of two runs something is aborted at a moment that the seed chooses. Every actor outside the reach of the abort must
+have the same records in the same order, apart from times, numbers and causes. The sessions share the supervisor and
+nothing else: no slot, no directory, no budget.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from supervisor.host import factories
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.workspaces.directory import DirectoryWorkspace
-from tests.support import quick, supervising
+from tests.support import quick_settings, supervising
 
 SEEDS = 100
 FAMILIES, CHILDREN, GRANDCHILDREN = 2, 2, 1
 HORIZON_S = 40.0
-"""Virtual seconds: by then everybody has done what the seed wants."""
+"""Virtual seconds after which every session has done its work."""
 
 
 # --------------------------------------------------------------------------------------------------- a seeded life
 async def act(turn: AgentTurn, rng: random.Random) -> str:
-    """What an agent does with a prompt: wait, call, fail, as its stream of random numbers says."""
+    """Handle a prompt: wait, call or fail, as the session's random stream says."""
     for _ in range(rng.randint(1, 3)):
         match rng.choice(["wait", "call", "two", "fail"]):
             case "wait":
@@ -59,7 +59,7 @@ async def call(turn: AgentTurn, wait_s: float) -> None:
 
 
 async def live(session: Session, rng: random.Random) -> None:
-    """A session's owner: a few prompts, one after the other."""
+    """Send a session a few prompts, one after the other."""
     for number in range(rng.randint(1, 2)):
         await anyio.sleep(rng.uniform(0.0, 2.0))
         try:
@@ -70,21 +70,24 @@ async def live(session: Session, rng: random.Random) -> None:
             return
 
 
-class Told(NamedTuple):
-    """How a run went: its records, and the receipt of the abort, if there was one."""
+class Finished(NamedTuple):
+    """Records of a run, and the receipt of its abort, if there was one."""
 
     events: list[LifecycleEvent]
     receipt: Receipt | None
 
 
-async def play(tmp_path: Path, seed: int, aborted: bool) -> Told:
-    """One run; everything that is random in it comes from *seed* and the name of who asks."""
+async def play(tmp_path: Path, seed: int, aborted: bool) -> Finished:
+    """Run once; every random choice comes from *seed* and the name of the session."""
     chooser = random.Random(f"{seed} abort")
     receipt: Receipt | None = None
-    policy = quick().policy.model_copy(
+    policy = quick_settings().policy.model_copy(
         update={one: chooser.random() < 0.5 for one in ("tool_to_sibling", "sibling_to_session")}
     )
-    async with supervising(tmp_path, settings=quick(restarts_max=100)) as run, anyio.create_task_group() as group:
+    async with (
+        supervising(tmp_path, settings=quick_settings(restarts_max=100)) as run,
+        anyio.create_task_group() as group,
+    ):
         await people(run.sup.start_session, policy.value(), seed, group.start_soon)
         await anyio.sleep(chooser.uniform(0.5, 8.0))
         scope = chooser.choice(list(AbortScope))
@@ -93,13 +96,13 @@ async def play(tmp_path: Path, seed: int, aborted: bool) -> Told:
         if aborted:
             receipt = await run.sup.abort(target, scope, reason="the experiment")
         await anyio.sleep_until(HORIZON_S)
-    return Told(run.events(), receipt)
+    return Finished(run.events(), receipt)
 
 
 async def people(
     start: Callable[..., Awaitable[Session]], policy: AbortPolicy, seed: int, begin: Callable[..., Any]
 ) -> None:
-    """Two families of three generations, and an owner for each session."""
+    """Start two families of three generations, and a task that owns each session."""
 
     async def one(name: str, parent: str | None) -> str:
         path = f"{parent}/{name}" if parent is not None else name
@@ -126,7 +129,7 @@ def session_of(entity_id: str) -> str:
 
 
 def projection(events: list[LifecycleEvent]) -> dict[str, list[tuple[Any, ...]]]:
-    """Every actor's records in order, without what a clock or a common counter had a hand in."""
+    """Return every actor's records in order, without the parts that a clock or a common counter decides."""
     logs: dict[str, list[tuple[Any, ...]]] = {}
     for one in events:
         told = (one.event, one.outcome, one.from_status, one.to_status, one.actor, one.reason, one.metadata)
@@ -135,19 +138,19 @@ def projection(events: list[LifecycleEvent]) -> dict[str, list[tuple[Any, ...]]]
 
 
 def reach_of(receipt: Receipt) -> tuple[set[str], set[str]]:
-    """The sessions that the abort ended, and the turns whose calls it ended."""
+    """Return the sessions that the abort ended, and the turns whose calls it ended."""
     sessions = {one.id for one in receipt.nodes if one.kind == "session"}
     turns = {one.id.rpartition(":c")[0] for one in receipt.nodes if one.kind == "tool"}
     return sessions, turns
 
 
-def differing(with_it: Told, without: Told) -> set[str]:
+def differing(with_it: Finished, without: Finished) -> set[str]:
     one, other = projection(with_it.events), projection(without.events)
     return {actor for actor in one.keys() | other.keys() if one.get(actor) != other.get(actor)}
 
 
 class _Nowhere(DirectoryWorkspace):
-    """A workspace that asks no disk: virtual time does not wait for threads."""
+    """Workspace without a disk: virtual time does not wait for threads."""
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         return directory
@@ -158,15 +161,16 @@ def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factories, "DirectoryWorkspace", _Nowhere)
 
 
-def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Told:
+def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Finished:
     clock = trio.testing.MockClock(autojump_threshold=0)
-    told: Told = trio.run(play, tmp_path, seed, aborted, clock=clock)
+    told: Finished = trio.run(play, tmp_path, seed, aborted, clock=clock)
     return told
 
 
 @pytest.mark.parametrize("tens", range(SEEDS // 10))
 def test_an_abort_changes_nothing_outside_its_reach(tmp_path: Path, tens: int) -> None:
-    """Ten seeds: whose records differ is in the reach, or owns a call that was, or holds the record of the abort."""
+    """Over ten seeds an actor whose records differ is in the reach, owns an aborted call, or holds the abort's
+    record."""
     for seed in range(10 * tens, 10 * tens + 10):
         with_it, without = (run_in_virtual_time(tmp_path, seed, aborted) for aborted in (True, False))
         assert with_it.receipt is not None
@@ -177,8 +181,8 @@ def test_an_abort_changes_nothing_outside_its_reach(tmp_path: Path, tens: int) -
             assert within or only_notes(actor, with_it, without), (seed, actor, with_it.receipt)
 
 
-def only_notes(actor: str, with_it: Told, without: Told) -> bool:
-    """The target's log holds the record of the abort that left it alone."""
+def only_notes(actor: str, with_it: Finished, without: Finished) -> bool:
+    """Tell whether the target's log differs only by the record of an abort that left the target alone."""
     logs = [
         [one for one in projection(told.events).get(actor, []) if one[0] != "AbortRecord"]
         for told in (with_it, without)
@@ -187,7 +191,7 @@ def only_notes(actor: str, with_it: Told, without: Told) -> bool:
 
 
 def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
-    """Without an abort two runs of a seed differ in nothing: what the experiment shows is not noise."""
+    """Without an abort two runs of a seed have the same records, so the comparison shows no noise."""
     for seed in range(5):
         first, second = (run_in_virtual_time(tmp_path, seed, False) for _ in range(2))
         assert differing(first, second) == set()
@@ -195,7 +199,7 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
 
 
 def test_the_seeds_are_not_all_alike(tmp_path: Path) -> None:
-    """Among the first ten seeds are aborts of each scope, and some that end nothing and some that end many."""
+    """Among the first ten seeds are aborts of each scope, some that end nothing and some that end many sessions."""
     receipts = [run_in_virtual_time(tmp_path, seed, True).receipt for seed in range(10)]
     found = [one for one in receipts if one is not None]
     assert {one.scope for one in found} == set(AbortScope)

@@ -1,4 +1,4 @@
-"""A bug of ours in one actor, on the worst day: its session ends, all below it too, and whoever waits is answered."""
+"""A bug of the runtime in one actor: its session ends with all descendants, and every caller is answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from actors import ActorStopped
 from supervisor import AgentTurn, CancelMode, open_supervisor
 from supervisor.host.supervision import JANITOR
-from tests.support import ask, quick
+from tests.support import quick_settings, send_prompt
 
 pytestmark = pytest.mark.anyio
 
@@ -33,20 +33,23 @@ def bug(data: Any, event: Any) -> bool:
 
 
 def break_actor(sup: Any, entity_id: str) -> None:
-    """The next event that the entity hears crashes its actor."""
+    """Crash the entity's actor at its next event."""
     entity = sup.registry.entity(entity_id)
     entity.lifecycle = entity.lifecycle._replace(stale=bug)
 
 
-async def test_a_session_that_crashes_takes_those_below_along(tmp_path: Path) -> None:
-    """Whoever waits for a child, or for a grandchild, is answered at once; others go on, and closing is quick."""
+async def test_a_crashed_session_ends_its_descendants(tmp_path: Path) -> None:
+    """Prompts of a crashed session, its child and its grandchild fail at once; other sessions go on."""
     with anyio.fail_after(LATER_S):
-        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup, anyio.create_task_group() as group:
+        async with (
+            open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup,
+            anyio.create_task_group() as group,
+        ):
             parent = await sup.start_session("parent", agent=hang)
             child = await parent.start_child("child")
             grandchild = await child.start_child("grandchild")
             other = await sup.start_session("other", agent=obey)
-            asked = [ask(group, one, "work") for one in (parent, child, grandchild)]
+            asked = [send_prompt(group, one, "work") for one in (parent, child, grandchild)]
             await anyio.wait_all_tasks_blocked()
             break_actor(sup, "parent")
             with pytest.raises(TypeError):
@@ -59,11 +62,14 @@ async def test_a_session_that_crashes_takes_those_below_along(tmp_path: Path) ->
 
 
 async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
-    """Nobody waits for a turn that can say nothing any more: the session gives up, with that reason."""
+    """The session of a crashed turn ends, and its prompt fails with that reason."""
     with anyio.fail_after(LATER_S):
-        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup, anyio.create_task_group() as group:
+        async with (
+            open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup,
+            anyio.create_task_group() as group,
+        ):
             session = await sup.start_session("s", agent=obey)
-            asked = ask(group, session, "hang")
+            asked = send_prompt(group, session, "hang")
             async with sup.subscribe(after_seq=0) as events:
                 async for event in events:
                     if event.event == "tool_started":
@@ -76,10 +82,10 @@ async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
     assert not sup.registry.entities
 
 
-async def test_what_follows_from_a_crash_says_so(tmp_path: Path) -> None:
-    """A child that lives on, or is stopped, because its parent's actor crashed: its record names that crash."""
+async def test_effects_of_a_crash_name_it_as_their_cause(tmp_path: Path) -> None:
+    """The record of a child that is re-parented or stopped after its parent's crash names the crash as its cause."""
     with anyio.fail_after(LATER_S):
-        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup:
+        async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             parent = await sup.start_session("parent", agent=obey)
             await parent.start_child("free", cancel_mode="abandon")
             asked = await parent.start_child("asked", cancel_mode="wait_requested")
@@ -95,10 +101,10 @@ async def test_what_follows_from_a_crash_says_so(tmp_path: Path) -> None:
     assert [(one.cause_id, one.actor) for one in follows] == [(lost.seq, "kernel")] * 3
 
 
-async def test_a_parent_does_not_wait_for_word_of_a_lost_child(tmp_path: Path) -> None:
-    """A child whose end only has to be heard of, and that is lost, holds nobody up."""
+async def test_a_parent_does_not_wait_for_a_lost_child(tmp_path: Path) -> None:
+    """A parent with a WAIT_REQUESTED child whose actor crashed is aborted without delay."""
     with anyio.fail_after(LATER_S):
-        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup:
+        async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             parent = await sup.start_session("parent", agent=obey)
             await parent.start_child("child", cancel_mode=CancelMode.WAIT_REQUESTED)
             break_actor(sup, "parent/child")
@@ -109,7 +115,7 @@ async def test_a_parent_does_not_wait_for_word_of_a_lost_child(tmp_path: Path) -
 
 @pytest.mark.parametrize("where", ["agent", "tool"])
 async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where: str) -> None:
-    """What an agent awaits may be cancelled by somebody else: that is an error of its turn, or of its call."""
+    """A cancellation from elsewhere in an agent's await is an error of its turn or of its call."""
 
     async def stray() -> None:
         import asyncio
@@ -126,7 +132,7 @@ async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where
         return "no error"
 
     with anyio.fail_after(LATER_S):
-        limits = quick(max_consecutive_errors=1, max_total_errors=1)
+        limits = quick_settings(max_consecutive_errors=1, max_total_errors=1)
         async with open_supervisor(settings=limits, workdir=tmp_path) as sup:
             session = await sup.start_session("s", agent=agent)
             result = await session.run("go")
@@ -137,10 +143,10 @@ async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where
         assert "cancelled by somebody else" in result.error
 
 
-async def test_without_the_actor_that_ends_sessions_there_is_no_sign_of_life(tmp_path: Path) -> None:
-    """A heartbeat goes through the kernel's dispatcher to that actor, so that systemd hears nothing once it is gone."""
+async def test_a_heartbeat_needs_the_janitor(tmp_path: Path) -> None:
+    """A heartbeat fails once the janitor is gone, so that systemd learns of it."""
     with anyio.fail_after(LATER_S):
-        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup:
+        async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             await sup.heartbeat(timeout_s=5)
             sup._system.kill(JANITOR)
             await sup._system.join(JANITOR)

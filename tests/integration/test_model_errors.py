@@ -1,4 +1,5 @@
-"""Model trouble: what an agent's own retries, a failing provider and endless requests come to; pure, and whole runs."""
+"""Errors of the model API: retries of an agent, failing providers and endless requests; pure functions, and whole
+runs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from supervisor import AgentTurn
 from supervisor.agents.protocols.acp.messages import InfoUpdate
-from supervisor.agents.protocols.acp.updates import trouble_of
+from supervisor.agents.protocols.acp.updates import model_trouble_of
 from supervisor.cli.query import used_by
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
@@ -26,14 +27,14 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
 from supervisor.policies.model_errors import PERMANENT, ModelLimits, ModelRecord
-from supervisor.policies.turn_outcome import blamed_on_model, judge
-from supervisor.policies.usage import UsageBooks
-from supervisor.ports import ModelTrouble
+from supervisor.policies.turn_outcome import decide_verdict, model_failure_verdict
+from supervisor.policies.usage import UsageTotals
+from supervisor.ports import ModelErrorReported
 from supervisor.work.plan_runner import run_plan
-from tests.support import Run, quick, said, supervising, until
+from tests.support import Run, quick_settings, stdout_of, supervising, wait_for_record
 
 P = ModelProblem
-FAILED = blamed_on_model("it failed", ModelFailure(problem=P.SERVER, status=500))
+FAILED = model_failure_verdict("it failed", ModelFailure(problem=P.SERVER, status=500))
 
 
 def troubles(record: ModelRecord, times: int, problem: ModelProblem = P.OVERLOADED) -> list[Verdict | None]:
@@ -41,8 +42,8 @@ def troubles(record: ModelRecord, times: int, problem: ModelProblem = P.OVERLOAD
 
 
 # ---------------------------------------------------------------------------------------------------- counting
-def test_the_tries_of_an_agent_and_ours_are_one_budget() -> None:
-    """Turns that failed, and tries within a turn, add up to one more than the limit; a new turn forgives none."""
+def test_retries_of_agent_and_session_share_a_budget() -> None:
+    """Failed turns and retries within a turn add up to one more than the limit; a new turn resets nothing."""
     record = ModelRecord(ModelLimits(retries_max=3))
     assert troubles(record, 2) == [None, None]
     failed = record.failed(FAILED)
@@ -56,7 +57,8 @@ def test_the_tries_of_an_agent_and_ours_are_one_budget() -> None:
 
 
 def test_after_the_budget_each_turn_has_one_try() -> None:
-    """Who has used the budget up fails at the first trouble of every later turn, until the model answers."""
+    """A session whose retry budget is spent fails at the first model error of each later turn, until the model
+    answers."""
     record = ModelRecord(ModelLimits(retries_max=1))
     troubles(record, 2)
     for _ in range(3):
@@ -67,16 +69,16 @@ def test_after_the_budget_each_turn_has_one_try() -> None:
     assert troubles(record, 1) == [None]
 
 
-def test_no_bound_is_no_bound() -> None:
-    """0 bounds nothing, of troubles, of requests in vain, or of requests in a time."""
+def test_a_limit_of_zero_is_no_limit() -> None:
+    """0 limits neither errors, nor requests without progress, nor requests in a time."""
     record = ModelRecord(ModelLimits(retries_max=0, fruitless_max=0, requests_max=0))
     assert set(troubles(record, 1000)) == {None}
     assert record.requested(10_000, 0.0) is None
 
 
 @pytest.mark.parametrize("problem", PERMANENT)
-def test_what_no_retry_mends_is_not_retried(problem: ModelProblem) -> None:
-    """The first trouble of a permanent kind ends the turn; where the plan says otherwise, it is counted as any."""
+def test_a_permanent_error_is_not_retried(problem: ModelProblem) -> None:
+    """The first permanent error ends the turn; if the plan says otherwise, it counts like any other."""
     (verdict,) = troubles(ModelRecord(ModelLimits()), 1, problem)
     assert verdict is not None
     assert verdict.model is not None
@@ -85,8 +87,8 @@ def test_what_no_retry_mends_is_not_retried(problem: ModelProblem) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "so I said"])
-def test_old_words_are_no_progress(text: str) -> None:
-    """Nothing, and what was said in this turn already, starts no new count of requests in vain."""
+def test_repeated_text_is_no_progress(text: str) -> None:
+    """Empty text, and text that was sent in this turn before, do not reset the count of requests without progress."""
     record = ModelRecord(ModelLimits(fruitless_max=2))
     record.said("so I said")
     assert record.requested(2, 0.0) is None
@@ -94,8 +96,8 @@ def test_old_words_are_no_progress(text: str) -> None:
     assert record.requested(1, 0.0) is not None
 
 
-def test_requests_in_vain_are_bounded_by_count_and_by_rate() -> None:
-    """Requests with nothing new in between end the turn by their number; with something, only by too many in a time."""
+def test_requests_without_progress_are_limited() -> None:
+    """Requests without progress end the turn by their number; requests with progress only by their rate."""
     record = ModelRecord(ModelLimits(fruitless_max=20, requests_max=30, within_s=60.0))
     assert [record.requested(1, 0.0) for _ in range(20)] == [None] * 20
     verdict = record.requested(1, 0.0)
@@ -114,8 +116,8 @@ def test_requests_in_vain_are_bounded_by_count_and_by_rate() -> None:
     assert "more than 30 requests within 60 s" in outcomes[-1].error
 
 
-def test_requests_in_vain_are_blamed_on_the_trouble_before() -> None:
-    """What the model's last trouble was is why the requests were in vain, and unknown without one."""
+def test_requests_without_progress_name_the_last_model_error() -> None:
+    """The last model error is the reason of requests without progress; without any, the reason is unknown."""
     record = ModelRecord(ModelLimits(fruitless_max=1))
     for known in (None, P.SERVER):
         record.turn_opened()
@@ -147,28 +149,28 @@ def test_requests_in_vain_are_blamed_on_the_trouble_before() -> None:
         ("prompt is too long", P.SERVER, 500, P.SERVER, TransitionReason.RETRY),
     ],
 )
-def test_structure_goes_before_words(
+def test_structured_errors_go_before_text(
     error: str, problem: ModelProblem | None, status: int | None, found: ModelProblem, reason: TransitionReason | None
 ) -> None:
-    """A problem that is told decides, then the status where words are no more precise, then the words."""
-    verdict = judge("error", error, problem=problem, http_status=status)
+    """A structured problem decides, then the status unless the text is more precise, then the text."""
+    verdict = decide_verdict("error", error, problem=problem, http_status=status)
     assert verdict.model == ModelFailure(problem=found, status=status)
     assert (verdict.transition_reason, verdict.abort_reason) == (reason, AbortReason.PROVIDER_ERROR)
     assert verdict.error == error
 
 
 @pytest.mark.parametrize(("text", "success"), [("[API Error: 401 no key]", False), ("The API Error is mended", True)])
-def test_an_error_is_no_answer(text: str, success: bool) -> None:
-    """An agent that says the error of its model, and nothing else, and calls it success, has failed."""
-    verdict = judge("end_turn", "", text=text)
+def test_an_error_text_is_no_result(text: str, success: bool) -> None:
+    """A turn fails if its agent reports success with the text of a model error and nothing else."""
+    verdict = decide_verdict("end_turn", "", text=text)
     assert (verdict.exit is Exit.SUCCESS) == success
     assert (verdict.model is None) == success
 
 
 def test_a_limit_of_the_model_keeps_its_own_reason() -> None:
-    """Too many tokens, too many requests and a refusal are ends of the agent's own, whatever its words."""
+    """Too many tokens, too many requests and a refusal are stop reasons of their own, whatever the text says."""
     for stop in ("max_tokens", "max_turns", "refusal"):
-        assert judge(stop, "API Error: 500").model is None
+        assert decide_verdict(stop, "API Error: 500").model is None
 
 
 # ---------------------------------------------------------------------------------------------------- whole runs
@@ -177,13 +179,13 @@ def facts(run: Run, session_id: str, name: str = "ModelTrouble") -> list[dict[st
 
 
 def limits(**given: object) -> Settings:
-    return quick().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
+    return quick_settings().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_uses_up_the_budget_is_interrupted(tmp_path: Path) -> None:
-    """Its turn fails with the problem, the status and the number of tries, nobody tries again in its place, and the
-    session lives on: the next prompt has one try, and a model that answers makes good again."""
+async def test_an_agent_that_spends_the_retry_budget_is_interrupted(tmp_path: Path) -> None:
+    """The turn fails with problem, status and number of tries, and is not retried; the session lives on: its next
+    prompt has one try, and an answer of the model resets the count."""
     async with supervising(tmp_path, settings=limits(retries_max=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@trouble overloaded 529 1000")
@@ -200,8 +202,8 @@ async def test_an_agent_that_uses_up_the_budget_is_interrupted(tmp_path: Path) -
 
 
 @pytest.mark.anyio
-async def test_a_permanent_problem_is_not_retried(tmp_path: Path) -> None:
-    """The first 401 that an agent tells of ends its turn; one that ends its turn with it is not asked again."""
+async def test_a_401_ends_the_turn_of_an_agent(tmp_path: Path) -> None:
+    """The first 401 that an agent reports ends its turn, and a turn that ended by a 401 is not sent again."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for number, step in enumerate(("@trouble auth 401 1000", "@model-fails authentication_failed 401"), 1):
@@ -214,7 +216,7 @@ async def test_a_permanent_problem_is_not_retried(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
-    """An agent that asks its model again and again with nothing to show for it is ended by the plan's limit."""
+    """An agent whose requests make no progress is interrupted at the plan's limit."""
     async with supervising(tmp_path, settings=limits(fruitless_max=5)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@vain 100000")
@@ -224,8 +226,8 @@ async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_passing_problem_is_tried_again_by_the_session(tmp_path: Path) -> None:
-    """A turn that its model failed for the moment is tried again by its session, within the same budget."""
+async def test_a_transient_problem_is_retried_by_the_session(tmp_path: Path) -> None:
+    """A turn that failed by a transient model error is retried by its session, within the same budget."""
     async with supervising(tmp_path, settings=limits(retries_max=1)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@model-fails server_error 500")).outcome == "failed"
@@ -234,8 +236,8 @@ async def test_a_passing_problem_is_tried_again_by_the_session(tmp_path: Path) -
 
 
 # ---------------------------------------------------------------------------------------------------- what was used
-def test_sums_hold_what_is_below() -> None:
-    """A turn has what its session's records added in it, a session its children's, a task its sessions', and so on."""
+def test_usage_is_summed_up_the_tree() -> None:
+    """Usage of a turn counts in its session, of a session in its parent, of a session in its task, and so on."""
 
     def record(event: str, kind: str, entity_id: str, outcome: str, **told: object) -> LifecycleEvent:
         return LifecycleEvent(
@@ -254,7 +256,7 @@ def test_sums_hold_what_is_below() -> None:
         told = {"input_tokens": tokens, "cached_tokens": tokens // 2, "requests": 1}
         return record("Usage", "session", session_id, "fact", turn=turn, used=told)
 
-    books = UsageBooks(
+    books = UsageTotals(
         [
             record("Born", "task", "task:a", "born", workstream="workstream:w"),
             record("claimed", "task", "task:a", "transition", by="s"),
@@ -273,9 +275,9 @@ def test_sums_hold_what_is_below() -> None:
 
 
 @pytest.mark.anyio
-async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
-    """A session whose id leaves its parent out, for that would be too long, counts in it and in all above; where the
-    parent is not known, in its root."""
+async def test_usage_of_deep_sessions_is_summed_up(tmp_path: Path) -> None:
+    """A session whose shortened id leaves out its parent counts in the parent; if the parent is unknown, in the
+    root."""
     name, state = "n" * 60, tmp_path / "state"
 
     async def agent(turn: AgentTurn) -> None:
@@ -287,7 +289,7 @@ async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
         session = await sup.start_session("root", agent=agent)
         assert (await session.run("5")).ok
         await session.close()
-    tree = await anyio.to_thread.run_sync(said, "tree", "--all", "--json", "--state-dir", state)
+    tree = await anyio.to_thread.run_sync(stdout_of, "tree", "--all", "--json", "--state-dir", state)
     (node,) = msgspec.json.decode(tree)
     found: list[tuple[str, int]] = []
     while node is not None:
@@ -298,35 +300,36 @@ async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
     used = [used_by(state, entity_id) for entity_id in ("root", path[3], "root/~")]
     assert [one and one.input_tokens for one in used] == [600, 300, None]
     with JournalReader(StateDir.open(state).journal) as reader:
-        sums = UsageBooks(reader.events()).sums()
+        sums = UsageTotals(reader.events()).sums()
     assert (sums["root"].input_tokens, sums[path[1]].input_tokens, "root/~" in sums) == (600, 300, False)
 
 
 @pytest.mark.anyio
-async def test_what_was_used_is_summed_up_and_survives(tmp_path: Path) -> None:
-    """The sums of a plan's work stand in its tree, from the journal alone, and on the record of its workstream."""
+async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
+    """The usage sums of a plan are in its tree, from the journal alone, and in the record of its workstream."""
     tasks = tuple(
         TaskConfig.model_validate({"id": name, "agent": "a", "prompt": "@use 100 50 0.01"}) for name in ("a", "b")
     )
     plan = Plan(agents={"a": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with open_supervisor(tmp_path / "state", agents=plan.agents, settings=plan.settings) as sup:
         await run_plan(sup, plan)
-    tree = await anyio.to_thread.run_sync(said, "tree", "--all", "--json", "--state-dir", tmp_path / "state")
+    tree = await anyio.to_thread.run_sync(stdout_of, "tree", "--all", "--json", "--state-dir", tmp_path / "state")
     nodes = {one["id"]: one for one in msgspec.json.decode(tree)}
     used = {"input_tokens": 200, "output_tokens": 100, "cost_usd": 0.02, "turns": 2}
     assert nodes["workstream:plan"]["used"] == used
     assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
         (record,), last = reader.named("Used"), reader.last_seq
-    replayed = await anyio.to_thread.run_sync(said, "replay", tmp_path / "state", "--at", last, "--json")
+    replayed = await anyio.to_thread.run_sync(stdout_of, "replay", tmp_path / "state", "--at", last, "--json")
     [stream, *_] = msgspec.json.decode(replayed)
     assert (stream["id"], stream["used"]) == ("workstream:plan", used)
     assert (record.entity_id, record.metadata["used"]) == ("workstream:plan", used)
 
 
 @pytest.mark.anyio
-async def test_every_try_of_an_agent_is_heard_by_its_providers_breaker(tmp_path: Path) -> None:
-    """Tries within one agent open the breaker for whoever else runs that agent, and the task's run tries no more."""
+async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) -> None:
+    """Retries within one agent open the breaker for other sessions of that provider, and the task run retries no
+    more."""
     told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
     plan = Plan(
         agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelTroubleConfig(retries_max=6)
@@ -334,7 +337,7 @@ async def test_every_try_of_an_agent_is_heard_by_its_providers_breaker(tmp_path:
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan, run.sup, plan)
-            await until(run.sup, "circuit_opened", "run:a")
+            await wait_for_record(run.sup, "circuit_opened", "run:a")
             group.cancel_scope.cancel()
         (breaker,) = facts(run, "task:a", "ProviderBreaker")
         assert (breaker["provider"], breaker["circuit"]) == ("scripted:", "open")
@@ -349,14 +352,14 @@ async def test_every_try_of_an_agent_is_heard_by_its_providers_breaker(tmp_path:
     [
         (None, None),
         ({"modelTrouble": "broken"}, None),
-        ({"modelTrouble": {}}, ModelTrouble(P.UNKNOWN)),
-        ({"modelTrouble": {"errorKind": "billing_error", "status": 200, "attempt": -1}}, ModelTrouble(P.QUOTA)),
+        ({"modelTrouble": {}}, ModelErrorReported(P.UNKNOWN)),
+        ({"modelTrouble": {"errorKind": "billing_error", "status": 200, "attempt": -1}}, ModelErrorReported(P.QUOTA)),
         (
             {"modelTrouble": {"errorKind": "overloaded", "status": 529, "attempt": 2, "retryMs": 1500, "message": "w"}},
-            ModelTrouble(P.OVERLOADED, 529, 2, 1.5, "w"),
+            ModelErrorReported(P.OVERLOADED, 529, 2, 1.5, "w"),
         ),
     ],
 )
-def test_trouble_is_read_as_far_as_it_makes_sense(meta: object, told: ModelTrouble | None) -> None:
-    """What an update says of a failing model is taken field by field; nonsense is nothing, and breaks nothing."""
-    assert trouble_of(InfoUpdate(meta=meta)) == ([] if told is None else [told])
+def test_model_error_updates_are_read_field_by_field(meta: object, told: ModelErrorReported | None) -> None:
+    """Valid fields of an update about a model error are used, invalid fields are ignored."""
+    assert model_trouble_of(InfoUpdate(meta=meta)) == ([] if told is None else [told])

@@ -1,4 +1,4 @@
-"""Sessions that are overseen: budgets that are spent, circles, and agents that do not move. Whole runs."""
+"""Monitored sessions: budgets, loops, and reported usage, in whole runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from supervisor import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import Settings
-from supervisor.policies.budgets import Amounts, Budget, Scope
+from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.sessions.session_monitor import MonitorSettings
-from tests.support import Run, ask, supervising, until
+from tests.support import Run, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
-def overseen(**rules: object) -> object:
-    """Settings that oversee every session like that."""
-    return patch.object(Settings, "oversight", property(lambda self: MonitorSettings(**rules)))  # type: ignore[arg-type]
+def monitored(**rules: object) -> object:
+    """Give every session of the block these monitor settings."""
+    return patch.object(Settings, "monitor_settings", property(lambda self: MonitorSettings(**rules)))  # type: ignore[arg-type]
 
 
 def facts(run: Run, name: str, entity_id: str) -> list[dict[str, object]]:
@@ -32,15 +32,15 @@ def prompts(run: Run, session_id: str) -> list[str]:
     return [str(one.metadata["prompt"]) for one in run.transitions("PromptReady", session_id)]
 
 
-def scope(sup: Supervisor, **limits: float) -> Scope:
+def scope(sup: Supervisor, **limits: float) -> BudgetScope:
     made = sup.scope("ws", "workstream plan", Budget(**limits))  # type: ignore[arg-type]
     assert made is not None
     return made
 
 
 # ---------------------------------------------------------------------------------------------------- usage
-async def test_what_an_agent_says_it_used_is_on_record(tmp_path: Path) -> None:
-    """Tokens and money of a program's updates and answers, each counted once, are in its log and at hand."""
+async def test_reported_usage_is_recorded(tmp_path: Path) -> None:
+    """Tokens and money that an agent reports in updates and results are recorded once each."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@use 1200 300 0.01\n@use 100 50 0.02")
@@ -55,8 +55,8 @@ def session_used(run: Run, session_id: str) -> dict[str, object]:
     return {"input_tokens": 1310, "output_tokens": 355, "cost_usd": 0.03, "turns": 2}
 
 
-async def test_a_function_says_what_it_used(tmp_path: Path) -> None:
-    """``turn.used`` counts, and refuses what is no amount with the field's name."""
+async def test_a_function_reports_its_usage(tmp_path: Path) -> None:
+    """``turn.used`` counts, and refuses an invalid amount with the name of its field."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=3, output_tokens=4, cost_usd=0.5)
@@ -70,7 +70,7 @@ async def test_a_function_says_what_it_used(tmp_path: Path) -> None:
 
 
 async def test_reports_are_bounded_in_number(tmp_path: Path) -> None:
-    """Of thousands of reports a bounded number has a record, and the last one tells the whole."""
+    """Thousands of usage reports make a bounded number of records, the last of which has the whole sum."""
 
     async def agent(turn: AgentTurn) -> None:
         for _ in range(3000):
@@ -86,7 +86,7 @@ async def test_reports_are_bounded_in_number(tmp_path: Path) -> None:
 
 
 async def test_without_a_budget_nothing_is_recorded_of_it(tmp_path: Path) -> None:
-    """A session without a budget whose agent says nothing of its use has no record of either."""
+    """A session without a budget whose agent reports nothing has no record of budget or usage."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@say hello")
@@ -96,8 +96,8 @@ async def test_without_a_budget_nothing_is_recorded_of_it(tmp_path: Path) -> Non
 
 # ---------------------------------------------------------------------------------------------------- budgets
 async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path) -> None:
-    """The agent is interrupted, told what is spent, asked to hand back in one turn, and its session is aborted then;
-    the answer names the budget, its limit and what was used, and holds what was handed back."""
+    """The agent is interrupted, asked to hand back in one turn, and its session is aborted. The result names budget,
+    limit and use, and holds the text that was handed back."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -115,7 +115,7 @@ async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path)
         assert result.text.endswith("half of it is done")
         assert len(told) == 2
         assert why in told[1]
-        await until(run.sup, "Ended", "s")
+        await wait_for_record(run.sup, "Ended", "s")
         (record,) = facts(run, "AbortRecord", "s")
         assert (record["actor"], record["reason"], record["scope"]) == ("budget", why, "session")
         (spent,) = [one for one in run.events("s") if one.event == "BudgetSpent"]
@@ -123,8 +123,8 @@ async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path)
         assert (spent.metadata["measure"], abort.cause_id, abort.severity) == ("tokens", spent.seq, "warning")
 
 
-async def test_handing_back_is_bounded_itself(tmp_path: Path) -> None:
-    """Who goes on using what it may not, instead of handing back, is ended in the middle of that."""
+async def test_the_hand_back_has_a_budget(tmp_path: Path) -> None:
+    """A session that uses too much while it hands back is aborted."""
     turns = itertools.count()
 
     async def agent(turn: AgentTurn) -> None:
@@ -143,15 +143,15 @@ async def test_handing_back_is_bounded_itself(tmp_path: Path) -> None:
         assert above.used.cost_usd == pytest.approx(2.2)  # that counts, too
 
 
-async def test_handing_back_is_bounded_in_time(tmp_path: Path) -> None:
-    """Who is silent when it is asked to hand back is ended after a while."""
+async def test_the_hand_back_has_a_time_limit(tmp_path: Path) -> None:
+    """A session that does not hand back within the time limit is aborted."""
 
     async def agent(turn: AgentTurn) -> None:
         if "used up" not in turn.prompt:
             turn.used(input_tokens=5)
         await anyio.sleep_forever()
 
-    with overseen(hand_back=Budget(wall_s=0.05)):
+    with monitored(hand_back=Budget(wall_s=0.05)):
         async with supervising(tmp_path) as run:
             session = await run.sup.start_session("s", agent=agent, budget=Budget(tokens=1))
             result = await session.run("do it")
@@ -160,7 +160,7 @@ async def test_handing_back_is_bounded_in_time(tmp_path: Path) -> None:
 
 
 async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
-    """A call is leased before it begins: the one too many is not made, and not on record."""
+    """A call is reserved before it begins: a call beyond the budget is neither made nor recorded."""
     made: list[int] = []
 
     async def tool(number: int) -> None:
@@ -178,12 +178,12 @@ async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
         result = await session.run("do it")
         assert "tool_calls: limit 3, used 3" in result.error
         assert made == [0, 1, 2]
-        await until(run.sup, "Ended", "s")
+        await wait_for_record(run.sup, "Ended", "s")
         assert len(run.transitions("tool_started", "s:t1")) == 3
 
 
 async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Path) -> None:
-    """Turns are counted when they begin: the one after the last is that in which is handed back."""
+    """Turns are counted when they begin; the turn after the last one is the hand-back."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -199,8 +199,8 @@ async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Pa
         assert [("used up" in one) for one in told] == [False, False, True]
 
 
-async def test_a_message_does_not_take_the_place_of_the_budgets(tmp_path: Path) -> None:
-    """A try that hands back says so in its prompt, also where an operator's message stands in it."""
+async def test_a_hand_back_prompt_keeps_operators_messages(tmp_path: Path) -> None:
+    """The prompt of a hand-back says that the budget is spent, and holds an operator's message too."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -215,8 +215,8 @@ async def test_a_message_does_not_take_the_place_of_the_budgets(tmp_path: Path) 
         assert [("one thing more" in one, "used up" in one) for one in told] == [(False, False), (True, True)]
 
 
-async def test_time_is_leased_and_runs_out(tmp_path: Path) -> None:
-    """A turn whose session has no time left is interrupted, without its agent having said anything."""
+async def test_a_turn_out_of_time_is_interrupted(tmp_path: Path) -> None:
+    """A turn whose session has no time left is interrupted without a report of its agent."""
 
     async def agent(turn: AgentTurn) -> str:
         if "used up" not in turn.prompt:
@@ -230,7 +230,7 @@ async def test_time_is_leased_and_runs_out(tmp_path: Path) -> None:
 
 
 async def test_a_budget_that_ends_with_the_turn_does_not_undo_it(tmp_path: Path) -> None:
-    """What an agent says with its last word has been used, and the work is done; the next prompt finds nothing left."""
+    """A budget that is spent by the end of a turn leaves its result completed; the next prompt is aborted."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted", budget=Budget(turns=1))
         assert (await session.run("@say done")).ok
@@ -239,7 +239,7 @@ async def test_a_budget_that_ends_with_the_turn_does_not_undo_it(tmp_path: Path)
 
 
 async def test_a_session_that_finds_nothing_left_is_not_launched(tmp_path: Path) -> None:
-    """Where all is spent by others, a session that has nothing to hand back ends without a turn of its agent."""
+    """A session in a spent scope ends without a turn of its agent."""
     called: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -258,7 +258,7 @@ async def test_a_session_that_finds_nothing_left_is_not_launched(tmp_path: Path)
 
 
 async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
-    """Together they exceed it by no more than the one report of each that crosses it, and what each hands back with."""
+    """Two sessions exceed their common budget by no more than one report each and their hand-backs."""
 
     async def agent(turn: AgentTurn) -> str:
         while "used up" not in turn.prompt:
@@ -271,7 +271,7 @@ async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
         above = scope(run.sup, tokens=1000)
         sessions = [await run.sup.start_session(name, agent=agent, within=above) for name in ("a", "b")]
         async with anyio.create_task_group() as group:
-            asked = [ask(group, session, "do it") for session in sessions]
+            asked = [send_prompt(group, session, "do it") for session in sessions]
             results = [await one.result() for one in asked]
         assert [one.outcome for one in results] == ["aborted", "aborted"]
         crossing = [int(found[0]["used"]) for found in (facts(run, "BudgetSpent", name) for name in ("a", "b"))]  # type: ignore[call-overload]
@@ -280,7 +280,8 @@ async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", [Budget(turns=5), None], ids=["with a budget of its own", "without"])
 async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Path, own: Budget | None) -> None:
-    """Its budget narrows that of the scope and does not become it; the scope is open when it has ended."""
+    """A session with the name of its scope narrows the scope's budget, and the scope stays open at the session's
+    end."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=900)
@@ -298,7 +299,7 @@ async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Pat
 
 
 async def test_a_child_only_narrows_its_parent(tmp_path: Path) -> None:
-    """What a child session uses counts in its parent's budget, and it has no more than that, whatever it is given."""
+    """Usage of a child session counts in its parent, and a larger budget of the child has no effect."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=30)
@@ -311,8 +312,8 @@ async def test_a_child_only_narrows_its_parent(tmp_path: Path) -> None:
         assert (parent.budget.tokens, parent.budget.turns, parent.used.tokens) == (70, 8, 0)
 
 
-async def test_only_who_is_reached_ends(tmp_path: Path) -> None:
-    """A child that has spent its own budget ends; its parent, and its sibling, go on."""
+async def test_a_spent_child_budget_ends_the_child_only(tmp_path: Path) -> None:
+    """A child that has spent its budget ends; its parent and its sibling go on."""
 
     async def agent(turn: AgentTurn) -> str:
         if "spend" in turn.prompt:
@@ -331,7 +332,7 @@ async def test_only_who_is_reached_ends(tmp_path: Path) -> None:
 
 
 async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
-    """The settings' budget of each turn begins anew with each, and ends the one that goes beyond it."""
+    """The settings' turn budget starts anew with each turn, and ends a turn that exceeds it."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=6)
@@ -339,7 +340,7 @@ async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
             turn.used(input_tokens=6)
             await anyio.sleep_forever()
 
-    with overseen(turn=Budget(tokens=10)):
+    with monitored(turn=Budget(tokens=10)):
         async with supervising(tmp_path) as run:
             session = await run.sup.start_session("s", agent=agent)
             assert [(await session.run("go")).ok for _ in range(3)] == [True] * 3
@@ -348,14 +349,15 @@ async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- circles
-async def test_a_program_that_goes_round_in_a_circle_is_told_and_then_ended(tmp_path: Path) -> None:
-    """The same command with the same output: told at the limit, ended at the next, with the reason."""
+async def test_a_program_that_repeats_a_command_is_warned(tmp_path: Path) -> None:
+    """An agent that repeats a command with the same output is warned at the limit; one that changes course
+    completes."""
     script = "\n".join(["@run echo the same"] * 5 + ["@hang"])
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:
-            asked = ask(group, session, script)
-            await until(run.sup, "Repeats", "s", outcome="fact")
+            asked = send_prompt(group, session, script)
+            await wait_for_record(run.sup, "Repeats", "s", outcome="fact")
             result = await asked.result()
         assert result.ok  # it was told, and did something else
         assert "You repeat yourself: the same call, 'echo the same', was made 5 times" in prompts(run, "s")[-1]
@@ -363,8 +365,8 @@ async def test_a_program_that_goes_round_in_a_circle_is_told_and_then_ended(tmp_
         assert len(facts(run, "Repeats", "s")) == 1
 
 
-async def test_who_goes_on_repeating_is_ended(tmp_path: Path) -> None:
-    """An agent that was told so and goes on is aborted, and the reason says what it repeated."""
+async def test_an_agent_that_keeps_repeating_is_aborted(tmp_path: Path) -> None:
+    """An agent that repeats a call after the warning is aborted, and the reason names the call."""
 
     async def look() -> str:
         return "nothing new"
@@ -381,8 +383,8 @@ async def test_who_goes_on_repeating_is_ended(tmp_path: Path) -> None:
         assert [one["again"] for one in facts(run, "Repeats", "s")] == [False, True]
 
 
-async def test_polling_for_what_changes_is_left_alone(tmp_path: Path) -> None:
-    """The same call with another result each time, and one that tells none, may be made as often as one likes."""
+async def test_polling_is_no_repetition(tmp_path: Path) -> None:
+    """Calls with changing results, and calls without results, may be repeated without limit."""
     numbers = itertools.count()
 
     async def poll() -> int:

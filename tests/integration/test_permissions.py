@@ -1,4 +1,4 @@
-"""Permissions: what a policy says of a wish, which option that is, and how a human answers in time, late, or never."""
+"""Permissions: rules, options, and answers of a human in time, late, or never."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig, LivenessConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.policies.permissions import (
-    Choice,
     Decision,
     OpenPermission,
+    OptionChoice,
     PermissionPolicy,
+    PermissionRequest,
     PermissionRule,
-    Wish,
-    choice_of,
-    ruling,
+    choose_option,
+    decide_permission,
 )
 from supervisor.runtime.entity import Refused
-from tests.support import DEADLINE_S, Run, quick, said, supervising, until
+from tests.support import DEADLINE_S, Run, quick_settings, stdout_of, supervising, wait_for_record
 
 ASKS = {"a": AgentConfig(adapter="scripted", permissions="ask")}
 pytestmark = pytest.mark.anyio
@@ -40,8 +40,10 @@ PROMPT = "@ask edit: a.txt\n@say did it"
 
 
 # ---------------------------------------------------------------------------------------------------- the policy
-def wish(title: str = "git status", kind: str = "execute", tool: str = "shell", paths: Sequence[str] = ()) -> Wish:
-    return Wish(title=title, kind=kind, tool=tool, paths=tuple(paths))
+def wish(
+    title: str = "git status", kind: str = "execute", tool: str = "shell", paths: Sequence[str] = ()
+) -> PermissionRequest:
+    return PermissionRequest(title=title, kind=kind, tool=tool, paths=tuple(paths))
 
 
 def rule(then: str, **given: Any) -> PermissionRule:
@@ -75,28 +77,28 @@ def rule(then: str, **given: Any) -> PermissionRule:
         (rule("deny", path="etc/"), wish(paths=["etc"]), True),
     ],
 )
-def test_a_rule_fits(one: PermissionRule, asked: Wish, fits: bool) -> None:
-    """Everything that a rule gives must fit; to be allowed every path must, and a path is where it leads to."""
+def test_a_rule_fits(one: PermissionRule, asked: PermissionRequest, fits: bool) -> None:
+    """A rule fits if all its parts fit; to allow, every path must fit, with links resolved."""
     other = Decision.ASK if one.then is not Decision.ASK else Decision.DENY
     policy = PermissionPolicy(default=other, rules=(one,))
-    assert ruling(policy, asked, "/work").decision is (one.then if fits else other)
+    assert decide_permission(policy, asked, "/work").decision is (one.then if fits else other)
 
 
 @pytest.mark.parametrize(
     ("then", "path", "fits"), [(Decision.DENY, "/a/[b]*/etc/c", True), (Decision.ALLOW, "/a/bc/etc/c", False)]
 )
 def test_the_directory_is_no_pattern(then: Decision, path: str, fits: bool) -> None:
-    """Only the rule's own words stand for anything, whatever the directory is called."""
+    """Wildcards in the name of the working directory have no effect; only the rule's own have."""
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule(then, path="etc/*"),))
-    assert ruling(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
+    assert decide_permission(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    """The order of the rules is theirs, and the ruling says which one it was."""
+    """The first rule that fits decides, and the ruling names the rule."""
     policy = PermissionPolicy(
         default=Decision.ASK, rules=(rule("deny", title="git push*"), rule("allow", title="git *"))
     )
-    told = [ruling(policy, wish(title), "/work") for title in ("git push -f", "git log", "make")]
+    told = [decide_permission(policy, wish(title), "/work") for title in ("git push -f", "git log", "make")]
     assert told == [
         (Decision.DENY, "rule: deny title git push*"),
         (Decision.ALLOW, "rule: allow title git *"),
@@ -117,23 +119,25 @@ def test_the_first_rule_that_fits_decides() -> None:
         ((), True, True, None),
     ],
 )
-def test_an_option_says_what_was_decided(offered: Sequence[str], allow: bool, always: bool, chosen: str | None) -> None:
-    """Never more is granted than was decided; what cannot be said is not said."""
+def test_the_option_grants_no_more_than_was_decided(
+    offered: Sequence[str], allow: bool, always: bool, chosen: str | None
+) -> None:
+    """No option grants more than was decided; a decision without a fitting option is none."""
     options = [(f"id of {kind}", kind) for kind in offered]
-    wanted = Choice(f"id of {chosen}", chosen) if chosen else Choice(None, None)
-    assert choice_of(options, allow=allow, always=always) == wanted
+    wanted = OptionChoice(f"id of {chosen}", chosen) if chosen else OptionChoice(None, None)
+    assert choose_option(options, allow=allow, always=always) == wanted
 
 
 # ---------------------------------------------------------------------------------------------------- a human
 async def waiting(run: Run) -> OpenPermission:
-    """The permission that waits, once one does."""
-    await until(run.sup, "PermissionRequested", "s:t1")
+    """Wait for a permission request, and return it."""
+    await wait_for_record(run.sup, "PermissionRequested", "s:t1")
     [one] = run.sup.permissions()
     return one
 
 
 def answers(run: Run) -> list[tuple[str, str, str | None]]:
-    """(decision, by, kind) of each that was given."""
+    """Return decision, sender and kind of each answer."""
     return [
         (one.metadata["decision"], one.metadata["by"], one.metadata["kind"])
         for one in run.transitions("PermissionAnswered")
@@ -142,7 +146,7 @@ def answers(run: Run) -> list[tuple[str, str, str | None]]:
 
 @pytest.mark.parametrize(("allow", "said"), [(True, "did it\n"), (False, "refused: edit: a.txt\n")])
 async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> None:
-    """The agent waits until it is told, and goes on as it is told; who answered, and why, is on record."""
+    """The agent waits for the operator's answer and follows it; the record names who answered and why."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         results: list[str] = []
@@ -167,7 +171,7 @@ async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> No
 
 
 async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
-    """Whoever comes second is told what was answered, also where both found it open."""
+    """The second of two answers is told the first one, also if both found the request open."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -187,8 +191,8 @@ async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
     assert (by, sorted(heard)) == ("operator", sorted([kind, f"s:t1:p1 is answered already: {decision} by operator"]))
 
 
-async def test_it_is_seen_that_a_human_is_waited_for(tmp_path: Path) -> None:
-    """The tree has it below its turn, an inspection names it, and the turn stays in the state it was asked in."""
+async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
+    """The tree shows the request below its turn, an inspection names it, and the turn stays in its state."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -200,8 +204,8 @@ async def test_it_is_seen_that_a_human_is_waited_for(tmp_path: Path) -> None:
     assert [one.to_status for one in run.transitions("PermissionRequested")] == ["TOOL_USE"]
 
 
-async def test_what_nobody_answers_is_denied(tmp_path: Path) -> None:
-    """After answer_within_s the agent is told no, and its turn goes on; who answers after that is told so."""
+async def test_a_permission_is_denied_at_its_deadline(tmp_path: Path) -> None:
+    """After answer_within_s the request is denied, and the turn goes on; a later answer is told so."""
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.05})}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="a")
@@ -212,8 +216,8 @@ async def test_what_nobody_answers_is_denied(tmp_path: Path) -> None:
     assert answers(run) == [("deny", "deadline", "reject_once")]
 
 
-async def test_an_abort_takes_it_back(tmp_path: Path) -> None:
-    """What is open when its session is aborted is withdrawn, once, and cannot be answered any more."""
+async def test_an_abort_withdraws_a_permission(tmp_path: Path) -> None:
+    """The open requests of an aborted session are withdrawn once, and cannot be answered any more."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -226,9 +230,11 @@ async def test_an_abort_takes_it_back(tmp_path: Path) -> None:
     assert answers(run) == [("withdrawn", "supervisor", None)]
 
 
-async def test_a_turn_out_of_time_takes_it_back(tmp_path: Path) -> None:
-    """Waiting for a human does not stop the clock of the turn; its failure withdraws what it asked for."""
-    async with supervising(tmp_path, agents=ASKS, settings=quick(turn_timeout_s=0.2, max_consecutive_errors=1)) as run:
+async def test_a_timed_out_turn_withdraws_its_permission(tmp_path: Path) -> None:
+    """The turn's clock runs while a human is waited for; the failed turn withdraws its request."""
+    async with supervising(
+        tmp_path, agents=ASKS, settings=quick_settings(turn_timeout_s=0.2, max_consecutive_errors=1)
+    ) as run:
         session = await run.sup.start_session("s", agent="a")
         result = await session.run(PROMPT)
         assert result.outcome == "failed"
@@ -237,9 +243,9 @@ async def test_a_turn_out_of_time_takes_it_back(tmp_path: Path) -> None:
 
 
 async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
-    """An agent that says nothing because it waits for an answer is not woken, stopped or killed for it."""
+    """An agent that waits for a permission is not woken, stopped or killed as stalled."""
     liveness = LivenessConfig(snapshot_s=0.01)
-    settings = quick().model_copy(update={"liveness": liveness})
+    settings = quick_settings().model_copy(update={"liveness": liveness})
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.5})}
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
         session = await run.sup.start_session("s", agent="a")
@@ -251,8 +257,8 @@ async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "number", ["01", "1" * 5000, "\N{ARABIC-INDIC DIGIT ONE}", "", "-1"], ids=["zero", "long", "other", "none", "minus"]
 )
-async def test_an_id_has_one_spelling(tmp_path: Path, number: str) -> None:
-    """What is spelled otherwise is the id of nothing that waits."""
+async def test_a_permission_id_has_one_spelling(tmp_path: Path, number: str) -> None:
+    """An id with other digits or leading zeros is unknown."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -264,14 +270,15 @@ async def test_an_id_has_one_spelling(tmp_path: Path, number: str) -> None:
 
 
 async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
-    """Where the agent offers no answer for good, the same wish is answered so from then on; another one is asked."""
+    """An answer for good applies to the same request of the session from then on, if the agent offers no such
+    option."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, "@ask edit: a.txt\n@ask edit: a.txt\n@ask edit: b.txt\n@say did it")
         asked = await waiting(run)
         await run.sup.answer(asked.id, allow=True, always=True)
-        await until(run.sup, "PermissionAnswered", "s:t1", number=2)
-        await until(run.sup, "PermissionRequested", "s:t1", number=3)
+        await wait_for_record(run.sup, "PermissionAnswered", "s:t1", number=2)
+        await wait_for_record(run.sup, "PermissionRequested", "s:t1", number=3)
         [third] = run.sup.permissions()
         assert (third.id, third.title) == ("s:t1:p3", "edit: b.txt")
         await run.sup.answer(third.id, allow=True, by="host")
@@ -282,8 +289,8 @@ async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
     ]
 
 
-async def test_rules_spare_the_human(tmp_path: Path) -> None:
-    """What a rule decides is answered at once, and its record names the rule."""
+async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
+    """A request that a rule decides is answered at once, and the record names the rule."""
     rules = [{"then": "allow", "kind": "read"}, {"then": "deny", "title": "edit: *"}]
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "rules": rules})}
     async with supervising(tmp_path, agents=agents) as run:
@@ -298,7 +305,7 @@ async def test_rules_spare_the_human(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- commands
 @asynccontextmanager
 async def spoken_to(run: Run, state_dir: Path) -> AsyncIterator[None]:
-    """The control socket of that supervisor, as a second terminal finds it."""
+    """Serve the control socket of that supervisor."""
     closing = anyio.Event()
     opened = StateDir.open(state_dir)
     async with anyio.create_task_group() as group:
@@ -311,12 +318,12 @@ async def spoken_to(run: Run, state_dir: Path) -> AsyncIterator[None]:
         closing.set()
 
 
-async def test_the_commands(tmp_path: Path) -> None:
-    """`permissions` lists what waits, with what there is to judge by; `answer` answers it, once."""
+async def test_the_permission_commands(tmp_path: Path) -> None:
+    """`permissions` lists the waiting requests with their details; `answer` answers a request once."""
     told: list[str] = []
 
     async def command(*words: str) -> None:
-        told.append(await anyio.to_thread.run_sync(said, *words, "--state-dir", tmp_path / "sd"))
+        told.append(await anyio.to_thread.run_sync(stdout_of, *words, "--state-dir", tmp_path / "sd"))
 
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         async with spoken_to(run, tmp_path / "sd"):
@@ -337,14 +344,14 @@ async def test_the_commands(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- the program
 @pytest.mark.parametrize(("says", "told"), [(True, "allow"), (False, "deny")])
 async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: str) -> None:
-    """It is shown what is asked for, and its word counts."""
+    """The embedding program is given the request, and its answer counts."""
     shown: list[OpenPermission] = []
 
     async def ask(asked: OpenPermission) -> bool:
         shown.append(asked)
         return says
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         result = await session.run(PROMPT)
     assert result.text == ("did it\n" if says else "refused: edit: a.txt\n")
@@ -352,24 +359,24 @@ async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: s
 
 
 async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
-    """What it raises is not the supervisor's end: the agent is told no."""
+    """An exception of the embedding program denies the request, and the supervisor goes on."""
 
     async def ask(asked: OpenPermission) -> bool:
         raise OSError("no screen")
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
 
 
 @pytest.mark.parametrize("says", ["deny", 2, object()], ids=["text", "number", "object"])
 async def test_a_program_that_says_neither_yes_nor_no_denies(tmp_path: Path, says: Any) -> None:
-    """What is true by chance allows nothing."""
+    """A truthy answer that is not ``True`` denies."""
 
     async def ask(asked: OpenPermission) -> Any:
         return says
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
 
@@ -391,7 +398,7 @@ scripted_agent.main()
 
 
 async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) -> None:
-    """An agent that only offers to be allowed for good is answered at once: nobody else is waited for."""
+    """``True`` for a request that only offers to allow for good denies at once."""
     (tmp_path / "agent.py").write_text(FOR_GOOD)
     root = str(Path(__file__).parents[2])
     command = (sys.executable, str(tmp_path / "agent.py"))
@@ -400,14 +407,14 @@ async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) 
     async def ask(asked: OpenPermission) -> bool:
         return True
 
-    async with open_supervisor(agents=agents, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=agents, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         with anyio.fail_after(DEADLINE_S):
             assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
 
 
-async def test_a_program_that_leaves_it_is_not_asked_on(tmp_path: Path) -> None:
-    """An operator may be first: then whoever is being asked is cancelled."""
+async def test_an_operators_answer_cancels_the_programs(tmp_path: Path) -> None:
+    """An operator may answer first; the embedding program's answer is then cancelled."""
     asking, cancelled = anyio.Event(), anyio.Event()
 
     async def ask(asked: OpenPermission) -> bool:
@@ -419,7 +426,7 @@ async def test_a_program_that_leaves_it_is_not_asked_on(tmp_path: Path) -> None:
             raise
         return True
 
-    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+    async with open_supervisor(agents=ASKS, settings=quick_settings(), workdir=tmp_path, on_permission=ask) as sup:
         async with anyio.create_task_group() as group:
             session = await sup.start_session("s", agent="a")
             group.start_soon(session.run, PROMPT)
@@ -442,8 +449,8 @@ async def test_a_program_that_leaves_it_is_not_asked_on(tmp_path: Path) -> None:
         ("7", "7 is a number; give allow, deny, ask, or a mapping"),
     ],
 )
-def test_a_plan_is_told_what_is_wrong(tmp_path: Path, written: str, complaint: str) -> None:
-    """Each mistake has its field, and what would be right."""
+def test_an_invalid_policy_is_named_with_its_field(tmp_path: Path, written: str, complaint: str) -> None:
+    """Each error names its field and the fix."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"agents: {{a: {{adapter: scripted, permissions: {written}}}}}\ntasks: [{{id: t, agent: a}}]\n")
     with pytest.raises(BadPlan) as caught:

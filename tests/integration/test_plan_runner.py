@@ -1,4 +1,4 @@
-"""Plans: the order of their tasks, how many run at once, and what a task that does not succeed does to the others."""
+"""Runs of plans: order of tasks, number of sessions at once, and the effect of a failed task on the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.plans import AgentConfig, CircuitBreakerConfig, Plan, TaskConfig
 from supervisor.plans.tasks import ConditionConfig
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import Run, nothing_left, path_of, quick, supervising, until
+from tests.support import Run, no_leaks, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -22,18 +22,18 @@ AGENTS = {
     "scripted": AgentConfig(adapter="scripted"),
     "ghost": AgentConfig(adapter="command", command=("/no/such/program",)),
 }
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 READY = "all_tasks_created"
 ONCE = TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(enabled=False))
-"""What fails is not tried again."""
+"""Limits under which a failed task is not retried."""
 
 
 def task(
@@ -63,8 +63,8 @@ def outcomes(result: PlanResult) -> dict[str, str]:
     return {name: one.outcome for name, one in result.tasks.items()}
 
 
-async def test_a_wanted_file_is_looked_for_where_the_agent_works_and_nowhere_else(tmp_path: Path) -> None:
-    """Below the agent's own directory; a link that leads out of it counts for nothing, nor does a name too long."""
+async def test_an_expected_file_must_be_in_the_agents_directory(tmp_path: Path) -> None:
+    """A link out of the agent's directory, or a name that is too long, does not count as the expected file."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "outside").touch()
     (tmp_path / "sub" / "inside").touch()
@@ -77,7 +77,8 @@ async def test_a_wanted_file_is_looked_for_where_the_agent_works_and_nowhere_els
 
 
 async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
-    """A diamond: nobody starts before what it needs is closed, and each task passes through its specified states."""
+    """In a diamond no task starts before its dependencies are closed, and each passes through the states of the
+    spec."""
     plan = plan_of(
         task("d", "echo d >> log", "b", "c"),
         task("b", "echo b >> log", "a"),
@@ -93,11 +94,11 @@ async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
     closed = {one.entity_id: one.seq for one in run.events() if one.to_status == "CLOSED"}
     for name, needed in (("b", "a"), ("c", "a"), ("d", "b"), ("d", "c")):
         assert closed[f"task:{needed}"] < born[name]
-    assert path_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
 
 
 async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
-    """Of seven tasks two run at once, never three; all are done."""
+    """Of seven tasks at most two run at once, and all complete."""
     plan = plan_of(*(task(f"t{number}", "@run true", agent="scripted") for number in range(7)), max_sessions=2)
     result, run = await carried_out(tmp_path, plan)
     assert result.ok
@@ -109,8 +110,8 @@ async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
     assert (alive, most) == (0, 2)
 
 
-async def test_a_failure_blocks_what_depends_on_it(tmp_path: Path) -> None:
-    """What needs a failed task is never started, and neither is what needs that; the others are done."""
+async def test_a_failed_task_blocks_its_dependents(tmp_path: Path) -> None:
+    """Direct and indirect dependents of a failed task are never started; the other tasks complete."""
     plan = plan_of(
         task("bad", "echo trouble; exit 3"),
         task("next", "touch next", "bad"),
@@ -124,8 +125,8 @@ async def test_a_failure_blocks_what_depends_on_it(tmp_path: Path) -> None:
     assert result.tasks["next"].error == "it depends on bad, which did not complete"
     assert (result.tasks["next"].session_id, result.tasks["bad"].session_id) == ("", "bad")
     assert [one.name for one in tmp_path.iterdir()] == ["good"]
-    assert path_of(run.events(), "task:bad")[-1] == "FAILED"
-    assert path_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:bad")[-1] == "FAILED"
+    assert states_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]
     assert {one.id for one in run.store.entities.values() if one.kind == "session"} == {"bad", "good"}
 
 
@@ -134,11 +135,11 @@ async def test_a_program_that_is_missing_fails_its_task(tmp_path: Path) -> None:
     result, run = await carried_out(tmp_path, plan_of(task("lost", agent="ghost")))
     assert outcomes(result) == {"lost": "failed"}
     assert "/no/such/program" in result.tasks["lost"].error
-    assert path_of(run.events(), "task:lost") == ["OPEN", "CLAIMED", "FAILED"]
+    assert states_of(run.events(), "task:lost") == ["OPEN", "CLAIMED", "FAILED"]
 
 
 async def test_an_aborted_task(tmp_path: Path) -> None:
-    """A task whose session is aborted is cancelled with that reason; what depends on it is blocked."""
+    """A task whose session is aborted is cancelled with the reason of the abort, and its dependents are blocked."""
     plan = plan_of(
         task("long", "@run sleep 1000", agent="scripted"),
         task("after", "true", "long"),
@@ -152,17 +153,17 @@ async def test_an_aborted_task(tmp_path: Path) -> None:
                 results.append(await run_plan(run.sup, plan))
 
             group.start_soon(carry_out)
-            await until(run.sup, "tool_started", "long:t1")
+            await wait_for_record(run.sup, "tool_started", "long:t1")
             receipt = await run.sup.abort("long", AbortScope.SESSION, reason="too long")
             assert receipt.survivors == 0
             (tmp_path / "go").touch()
     assert outcomes(results[0]) == {"long": "aborted", "after": "blocked", "other": "completed"}
     assert results[0].tasks["long"].error == "too long"
-    assert path_of(run.events(), "task:long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
+    assert states_of(run.events(), "task:long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
 
 
 async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
-    """Once it is told to stop, what runs is finished and what has not begun is not started."""
+    """After a stop the running tasks are finished, and no other task is started."""
     plan = plan_of(task("one", "@wait go", agent="scripted"), task("two", "touch two", "one"), max_sessions=1)
     results: list[PlanResult] = []
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -172,39 +173,39 @@ async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
                 results.append(await run_plan(run.sup, plan))
 
             group.start_soon(carry_out)
-            await until(run.sup, "SessionStarted", "one")
+            await wait_for_record(run.sup, "SessionStarted", "one")
             await run.sup.stop()
             (tmp_path / "go").touch()
     assert outcomes(results[0]) == {"one": "completed", "two": "aborted"}
     assert "the supervisor is ending" in results[0].tasks["two"].error
 
 
-async def test_a_plan_that_is_given_up(tmp_path: Path) -> None:
-    """Cancelled by its host: its sessions end with the block, its tasks are cancelled, and none looks alive."""
+async def test_a_cancelled_plan_cancels_its_tasks(tmp_path: Path) -> None:
+    """The sessions of a plan cancelled by its host end, and its tasks are cancelled on record."""
     plan = plan_of(task("one", "@hang", agent="scripted"), task("two", "true", "one"))
     with anyio.CancelScope() as scope:
         async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
             async with anyio.create_task_group() as group:
                 group.start_soon(run_plan, run.sup, plan)
-                await until(run.sup, "started", "task:one")
+                await wait_for_record(run.sup, "started", "task:one")
                 scope.cancel()
     assert scope.cancelled_caught
-    assert path_of(run.events(), "task:one")[-1] == "CANCELLED"
-    assert path_of(run.events(), "task:two") == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "task:one")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:two") == ["OPEN", "CANCELLED"]
 
 
-async def test_the_same_plan_twice(tmp_path: Path) -> None:
-    """A name that was used gets a number: nothing of the first run is confused with the second."""
+async def test_a_second_run_of_a_plan_has_new_ids(tmp_path: Path) -> None:
+    """Tasks and sessions of a second run get numbered ids."""
     plan = plan_of(task("t", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         first, second = await run_plan(run.sup, plan), await run_plan(run.sup, plan)
     assert (first.tasks["t"].session_id, second.tasks["t"].session_id) == ("t", "t-2")
-    assert path_of(run.events(), "task:t-2")[-1] == "CLOSED"
+    assert states_of(run.events(), "task:t-2")[-1] == "CLOSED"
 
 
 @pytest.mark.parametrize("approval", ["before", "after"])
-async def test_who_waits_for_a_person_does_not_keep_a_supervisor_that_stops(tmp_path: Path, approval: str) -> None:
-    """A task that nobody has approved is cancelled when its supervisor is told to stop."""
+async def test_a_stop_cancels_unapproved_tasks(tmp_path: Path, approval: str) -> None:
+    """A task that waits for its approval is cancelled when its supervisor is stopped."""
     wanted = TaskConfig(id="t", agent="sh", prompt="true", approval=approval)
     plan = plan_of(wanted)
     results: list[PlanResult] = []
@@ -217,7 +218,7 @@ async def test_who_waits_for_a_person_does_not_keep_a_supervisor_that_stops(tmp_
             group.start_soon(carry_out)
             # the workstream is ready once its tasks are there; a result waits when its task says so
             event, who = ("approval_requested", "task:t") if approval == "after" else (READY, "workstream:plan")
-            await until(run.sup, event, who)
+            await wait_for_record(run.sup, event, who)
             await run.sup.stop()
     assert outcomes(results[0]) == {"t": "aborted"}
-    assert path_of(run.events(), "task:t")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:t")[-1] == "CANCELLED"

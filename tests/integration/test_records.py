@@ -1,7 +1,7 @@
-"""What a run leaves behind: a legal, explained, complete journal, lines that the validator accepts, and a free lock.
+"""Records of a run: a legal, explained, complete journal, lines that the validator accepts, and a released lock.
 
-``tests.support.check_records`` checks the laws after every test that runs a supervisor in memory; here it is done on
-the journal on disk, after a run in which nearly everything happens, and the check itself is checked.
+``tests.support.check_records`` checks the invariants after every test that runs a supervisor in memory; here it checks
+the journal on disk after a run in which nearly everything happens, and the check itself is tested.
 """
 
 from __future__ import annotations
@@ -25,19 +25,28 @@ from supervisor.journal.statedir import StateDirBusy
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.ports import EntityRow
 from supervisor.runtime import subscriptions
-from tests.support import AGENTS, DEADLINE_S, ask, check_records, nothing_left, quick, supervising, until
+from tests.support import (
+    AGENTS,
+    DEADLINE_S,
+    check_records,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    supervising,
+    wait_for_record,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
-class Books:
-    """The records of a supervisor that has ended."""
+class Journalled:
+    """Records, rows, pending effects and log lines of a supervisor that has ended."""
 
     def __init__(self, state_dir: Path) -> None:
         with JournalReader(state_dir / "runtime" / "journal.db") as journal:
@@ -48,7 +57,7 @@ class Books:
         self.lines = (state_dir / "transitions.jsonl").read_bytes().splitlines(keepends=True)
 
     def root_of(self, record: LifecycleEvent) -> LifecycleEvent:
-        """The root of a record's chain of causes."""
+        """Return the root of a record's chain of causes."""
         by_seq = {one.seq: one for one in self.events}
         while record.cause_id is not None:
             record = by_seq[record.cause_id]
@@ -59,7 +68,7 @@ class Books:
 
 
 async def work(turn: AgentTurn) -> str:
-    """An agent of ours that calls a tool."""
+    """Handle a prompt as an in-process agent that calls a tool."""
 
     async def tool() -> str:
         await anyio.lowlevel.checkpoint()
@@ -69,30 +78,32 @@ async def work(turn: AgentTurn) -> str:
 
 
 async def eventful(sup: Supervisor, workdir: Path) -> None:
-    """Successes, a crash, a message, an interrupt, children, a tool abort, a session abort, a hopeless agent."""
+    """Run successes, a crash, a message, an interrupt, children, a tool abort, a session abort and a failing agent."""
     async with anyio.create_task_group() as group:
         busy = await sup.start_session("busy", agent="scripted")
-        first = ask(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
+        first = send_prompt(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
         hung = await sup.start_session("hung", agent="scripted")
-        ask(group, hung, "@agent kid\n  @hang\n")
+        send_prompt(group, hung, "@agent kid\n  @hang\n")
         urged = await sup.start_session("urged", agent="scripted")
-        second = ask(group, urged, "@hang")
-        crashing = ask(group, await sup.start_session("crashing", agent="scripted"), "@crash-once crashed 3\n@say up")
-        hopeless = ask(group, await sup.start_session("hopeless", agent="scripted"), "@garbage")
-        ours = ask(group, await sup.start_session("ours", agent=work), "hello")
-        await until(sup, "SessionStarted", "urged")
+        second = send_prompt(group, urged, "@hang")
+        crashing = send_prompt(
+            group, await sup.start_session("crashing", agent="scripted"), "@crash-once crashed 3\n@say up"
+        )
+        hopeless = send_prompt(group, await sup.start_session("hopeless", agent="scripted"), "@garbage")
+        ours = send_prompt(group, await sup.start_session("ours", agent=work), "hello")
+        await wait_for_record(sup, "SessionStarted", "urged")
         await urged.send("@say yes", urgent=True)
-        await until(sup, "ProcessStarted", "busy:t1", outcome="fact")
+        await wait_for_record(sup, "ProcessStarted", "busy:t1", outcome="fact")
         await sup.abort("busy:t1:c1", AbortScope.TOOL, reason="too slow", actor="ann")
-        await until(sup, "SessionStarted", "hung/kid")
+        await wait_for_record(sup, "SessionStarted", "hung/kid")
         await sup.abort("hung", AbortScope.SESSION, reason="hung", actor="ann")
         results = [(await one.result()).outcome for one in (first, second, crashing, hopeless, ours)]
     assert results == ["completed", "completed", "completed", "failed", "completed"]
 
 
 @pytest.fixture
-async def books(tmp_path: Path, _nothing_left: None) -> Books:
-    settings = quick(max_total_errors=3)
+async def books(tmp_path: Path, _nothing_left: None) -> Journalled:
+    settings = quick_settings(max_total_errors=3)
     with anyio.fail_after(DEADLINE_S):
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
             await eventful(sup, tmp_path)
@@ -100,15 +111,15 @@ async def books(tmp_path: Path, _nothing_left: None) -> Books:
             await sup.journal_writer.flush()
             durable = {row.id: (row.state, row.data, row.entity_seq) for row in await sup.journal.entities()}
             assert living.items() <= durable.items()
-    return Books(tmp_path / "sd")
+    return Journalled(tmp_path / "sd")
 
 
-async def test_the_journal_of_an_eventful_run(books: Books) -> None:
-    """Gap-free and legal; replayed, it is the state that it says; nothing was refused, nothing is owed or open."""
+async def test_the_journal_of_an_eventful_run(books: Journalled) -> None:
+    """The journal is gap-free, legal, and replays to its own rows; nothing was refused, pending or left open."""
     check_records(books.events, books.rows, books.owed)
 
 
-async def test_the_lines_of_an_eventful_run(books: Books) -> None:
+async def test_the_lines_of_an_eventful_run(books: Journalled) -> None:
     """transitions.jsonl has every transition of the journal, in order, and the validator finds nothing."""
     report = validate_lines(books.lines)
     assert report.problems == []
@@ -120,15 +131,15 @@ async def test_the_lines_of_an_eventful_run(books: Books) -> None:
     assert {one.seq for one in transitions} <= set(seqs)
 
 
-async def test_every_end_has_a_root(books: Books) -> None:
-    """From the last record of every entity a chain of causes leads to somebody who is named."""
+async def test_every_end_has_a_root(books: Journalled) -> None:
+    """The chain of causes of every entity's last record leads to a named operator or program."""
     for row in books.rows:
         root = books.root_of(books.last_of(row.id))
         assert root.actor not in ("", "supervisor"), row.id
 
 
-async def test_an_abort_is_the_root_of_what_it_ended(books: Books) -> None:
-    """The ends of an aborted family go back to the one record of the abort, with its reason and its actor."""
+async def test_an_abort_is_the_root_of_what_it_ended(books: Journalled) -> None:
+    """The last records of an aborted family lead to the one record of the abort, with its reason and its actor."""
     for session_id in ("hung", "hung/kid"):
         root = books.root_of(books.last_of(session_id))
         assert (root.event, root.entity_id, root.actor, root.reason) == ("AbortRecord", "hung", "ann", "hung")
@@ -139,19 +150,20 @@ async def test_an_abort_is_the_root_of_what_it_ended(books: Books) -> None:
 
 
 async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -> None:
-    """Names of the past are not used again, numbers go on, and the whole of it is still legal."""
+    """Ids of the first supervisor are not reused, numbers go on, and the whole journal is legal."""
     for number in range(2):
-        async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+        async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
             session = await sup.start_session("s", agent="scripted")
             assert session.id == ("s", "s-2")[number]
             assert (await session.run("@say hi")).text == "hi\n"
-    books = Books(tmp_path / "sd")
+    books = Journalled(tmp_path / "sd")
     check_records(books.events, books.rows, books.owed)
     assert validate_lines(books.lines).problems == []
 
 
 async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
-    """A second one is told whose it is, touches nothing, and may come when the first has left."""
+    """A second supervisor is refused with the pid of the first, writes nothing, and may start when the first has
+    ended."""
     async with open_supervisor(tmp_path / "sd", agents=AGENTS, workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with pytest.raises(StateDirBusy, match="another supervisor"):
@@ -163,8 +175,8 @@ async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- subscriptions
-async def test_a_subscriber_hears_everything_in_order(tmp_path: Path) -> None:
-    """From the beginning, or from any number on: every record once, in order, and already durable when it is heard."""
+async def test_a_subscriber_receives_every_record_in_order(tmp_path: Path) -> None:
+    """From the beginning, or from any number on, every record comes once, in order, and durable."""
     async with supervising(tmp_path) as run:
         heard: dict[int | None, list[int]] = {None: [], 0: [], 7: []}
 
@@ -193,8 +205,8 @@ async def test_a_subscriber_hears_everything_in_order(tmp_path: Path) -> None:
     assert heard[None] == list(range(before + 1, last + 1))
 
 
-async def test_a_subscriber_that_is_too_slow_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets what its buffer holds, then hears that it lagged; others are not affected, and nobody is slowed down."""
+async def test_a_slow_subscriber_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow subscriber gets the records in its buffer, then SubscriptionLagged; others get all records."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_MAX", 5)
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -210,7 +222,7 @@ async def test_a_subscriber_that_is_too_slow_is_let_go(tmp_path: Path, monkeypat
 
 
 async def test_subscriptions_end_with_the_supervisor(tmp_path: Path) -> None:
-    """Whoever still listens then hears the last record, and the end."""
+    """A subscriber gets the last record of the supervisor, then the end."""
     heard: list[str] = []
 
     async def listen(sup: Supervisor, listening: anyio.Event) -> None:
@@ -255,7 +267,7 @@ def _change(events: list[LifecycleEvent], at: int, **changes: Any) -> None:
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 async def test_a_forged_journal_is_found(tmp_path: Path, forgery: str) -> None:
-    """The check that every test ends with is not blind."""
+    """The check of the invariants finds each kind of forged record."""
     store = await small_store(tmp_path)
     events, rows = store.log.after(0, 1_000), list(store.entities.values())
     check_records(events, rows, [])
@@ -265,7 +277,7 @@ async def test_a_forged_journal_is_found(tmp_path: Path, forgery: str) -> None:
 
 
 async def test_an_open_end_is_found(tmp_path: Path) -> None:
-    """An entity that has not ended, or an effect that is still owed, does not pass either."""
+    """The check finds an entity that has not ended, and a pending effect."""
     store = await small_store(tmp_path)
     events, rows = store.log.after(0, 1_000), list(store.entities.values())
     with pytest.raises(AssertionError, match="is left in"):

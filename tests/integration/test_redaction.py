@@ -1,4 +1,5 @@
-"""Secrets: by the name of their variable and by their looks, in the journal, the transcript and the logs."""
+"""Redaction of secrets, by the name of their variable and by their form, in the journal, the transcript and the
+logs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.lifecycles.types import Exit, Verdict
 from supervisor.plans import AgentConfig
-from supervisor.policies.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, OURS, Redactor, Unbroken, is_secret_name
+from supervisor.policies.redaction import (
+    KEY_CHARS_MAX,
+    MARK_CHARS_MAX,
+    TRUSTED_FIELDS,
+    Redactor,
+    StreamRedactor,
+    is_secret_name,
+)
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.runtime.redacting_transcript import RedactingTranscript
 
@@ -51,35 +59,35 @@ SPACED = ("https://joe:pw99@host", "Bearer 0123456789abcdefghij", "://", "Bearer
     ],
 )
 def test_names_of_secrets(name: str) -> None:
-    """What such a variable, or such a header of an MCP server, holds is a secret."""
+    """Values of such variables, and of such headers of an MCP server, are secrets."""
     assert is_secret_name(name)
 
 
-def test_a_secret_that_utf_8_cannot_hold_is_one() -> None:
-    """As it is in the environment of a process, or escaped by whoever wrote an error about it; the rest is escaped."""
+def test_a_secret_that_utf_8_cannot_encode_is_redacted() -> None:
+    """Such a secret is redacted raw and escaped; other text that UTF-8 cannot encode is escaped."""
     redactor = Redactor([{"API_TOKEN": os.fsdecode(b"p\xe4ssw\xf6rd-1234567")}])
     secret = "p\udce4ssw\udcf6rd-1234567"
     assert redactor.text(f"caf\udce9: {secret}, {secret!r}") == r"caf\udce9: $API_TOKEN, '$API_TOKEN'"
-    stream = Unbroken(redactor)
+    stream = StreamRedactor(redactor)
     told = [stream.feed(one) for one in ("so: p\udce4ss", "w\udcf6rd-1234567 and on")]
     assert "".join([*told, stream.end()]) == "so: $API_TOKEN and on"
 
 
 @pytest.mark.parametrize("name", ["HOME", "KEYBOARD", "TOKENIZERS", "AUTHOR", "PATH", "MONKEY"])
-def test_names_of_others(name: str) -> None:
-    """A word that only begins or ends like one is none."""
+def test_names_that_only_resemble_secrets(name: str) -> None:
+    """A name that only begins or ends like that of a secret is no secret."""
     assert not is_secret_name(name)
 
 
 def test_a_value_becomes_the_name_of_its_variable() -> None:
-    """Whoever reads it knows which; a value that is too short, or of another kind, stays."""
+    """A secret is replaced by the name of its variable; short values, and values of other variables, stay."""
     redactor = Redactor([ENVIRONMENT])
     assert redactor.text(f"with {SECRET}!") == "with $MY_API_KEY!"
     assert redactor.text("/home/somebody has 1234 files") == "/home/somebody has 1234 files"
 
 
 def test_the_token_of_a_header_is_known_without_its_scheme() -> None:
-    """``Authorization: Bearer TOKEN``: who repeats the token alone gives away as much."""
+    """The token of ``Authorization: Bearer TOKEN`` is redacted alone too."""
     redactor = Redactor([{"Authorization": "Bearer s3cr3t-t0ken", "X-Api-Key": "another-secret"}])
     assert redactor.text("I sent s3cr3t-t0ken and another-secret") == "I sent $Authorization and $X-Api-Key"
 
@@ -94,8 +102,8 @@ def test_the_token_of_a_header_is_known_without_its_scheme() -> None:
         ("the Bearer of news", "the Bearer of news"),
     ],
 )
-def test_passwords_in_addresses_and_headers_go(text: str, kept: str) -> None:
-    """What stands between the two marks goes, and nothing else of them."""
+def test_passwords_in_addresses_and_headers_are_redacted(text: str, kept: str) -> None:
+    """The credentials of an address or a header are redacted, the rest stays."""
     assert Redactor().text(text) == kept
 
 
@@ -103,16 +111,16 @@ EVENTS = {one for kind in KINDS.values() for one in kind.events.values()}
 
 
 @pytest.mark.parametrize("kind", sorted(EVENTS, key=str))
-def test_no_field_of_an_event_is_forgotten(kind: type[msgspec.Struct]) -> None:
-    """Every field that can hold a text, or texts, comes out clean, but for what somebody is known by."""
+def test_every_text_field_of_every_event_is_redacted(kind: type[msgspec.Struct]) -> None:
+    """Every field that can hold text is redacted, apart from ids."""
     fields = msgspec.structs.fields(kind)
-    given = {one.name: "one" if one.name in OURS else _holding(one.type) for one in fields}
+    given = {one.name: "one" if one.name in TRUSTED_FIELDS else _holding(one.type) for one in fields}
     event = Redactor([ENVIRONMENT]).event(kind(**given))
     assert SECRET not in str(msgspec.to_builtins(event))
 
 
 def _holding(annotation: Any) -> Any:
-    """A value of that type with the secret in it, if there is one."""
+    """Return a value of that type with the secret in it, ``None`` if there is none."""
     for value in (
         SECRET,
         (SECRET,),
@@ -127,13 +135,13 @@ def _holding(annotation: Any) -> Any:
 
 
 @pytest.mark.parametrize("secret", LOOKS)
-def test_what_looks_like_a_key_goes(secret: str) -> None:
-    """Also where nobody has named it."""
+def test_keys_are_redacted_by_their_form(secret: str) -> None:
+    """A key is redacted although no variable names it."""
     assert Redactor().text(f"it is {secret} here") == "it is [redacted] here"
 
 
-def test_events_are_cleaned_in_depth() -> None:
-    """Texts within a verdict too; an event without a secret is the same object."""
+def test_nested_texts_of_events_are_redacted() -> None:
+    """Text within a verdict is redacted; an event without a secret is returned as it is."""
     redactor = Redactor([ENVIRONMENT])
     failed = SessionExited(incarnation=1, verdict=Verdict(exit=Exit.ERROR, error=f"bad key {SECRET}"))
     assert redactor.event(failed).verdict.error == "bad key $MY_API_KEY"
@@ -142,12 +150,12 @@ def test_events_are_cleaned_in_depth() -> None:
 
 
 @given(st.lists(st.sampled_from([SECRET, *LOOKS[:6], *SPACED, "plain ", "sk-", "$", "\n", "é"]), max_size=6), st.data())
-def test_pieces_hide_nothing(parts: list[str], data: st.DataObject) -> None:
-    """However a text is cut, what is given on is what the whole would have become, and nothing is lost."""
+def test_text_in_pieces_is_redacted_like_the_whole(parts: list[str], data: st.DataObject) -> None:
+    """The redacted pieces of a text, however it is cut, add up to the redacted whole."""
     redactor = Redactor([ENVIRONMENT])
     text = " ".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    stream = Unbroken(redactor)
+    stream = StreamRedactor(redactor)
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert "".join([*map(stream.feed, pieces), stream.end()]) == redactor.text(text)
 
@@ -157,28 +165,28 @@ KEY = "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *KEY_LINES, "-----END OP
 
 
 @given(st.data())
-def test_a_private_key_in_pieces_is_one(data: st.DataObject) -> None:
-    """However it is cut, also within its first and its last line, which have spaces; what is around it stays."""
+def test_a_private_key_in_pieces_is_redacted(data: st.DataObject) -> None:
+    """A private key is redacted however it is cut, within its first and last line too; text around it stays."""
     text = f"here it is:\n{KEY}\nand -----BEGIN CERTIFICATE----- is none"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
-    stream = Unbroken(Redactor())
+    stream = StreamRedactor(Redactor())
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     given_on = "".join([*map(stream.feed, pieces), stream.end()])
     assert given_on == "here it is:\n[redacted]\nand -----BEGIN CERTIFICATE----- is none"
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
-def test_a_key_without_an_end_hides_only_so_much(size: int) -> None:
-    """Nobody can silence a transcript for good; and no more than a line is kept of what may be a key."""
+def test_a_key_without_an_end_has_a_limit(size: int) -> None:
+    """A key that never ends hides a bounded number of characters, and no more than a line of text is held back."""
     text = "-----BEGIN PRIVATE KEY-----" + "k" * KEY_CHARS_MAX + " plain words " * 100
-    stream = Unbroken(Redactor())
+    stream = StreamRedactor(Redactor())
     given_on = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.end()
     assert given_on == "[redacted]" + " plain words " * 100
     assert len(stream._held) <= MARK_CHARS_MAX
 
 
-def test_a_key_goes_on_after_somebody_else_has_spoken() -> None:
-    """Its lines come one by one, and warnings between them: the source that began it goes on with it."""
+def test_a_key_continues_after_output_of_another_source() -> None:
+    """The lines of a key are redacted although lines of another source come between them."""
     kept: list[str] = []
 
     class Sink:
@@ -200,8 +208,8 @@ def test_a_key_goes_on_after_somebody_else_has_spoken() -> None:
 
 
 @pytest.mark.anyio
-async def test_nothing_of_it_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A prompt, a message, an output in pieces and an error that hold it: no file of the state directory does."""
+async def test_no_file_of_the_state_directory_has_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A secret in a prompt, a message, an output in pieces or an error is in no file of the state directory."""
     code = f"import sys; print('key', sys.stdin.read()); sys.exit('no: {SECRET}')"
     agent = AgentConfig(adapter="command", command=("python3", "-c", code), env={"MY_API_KEY": SECRET})
     with caplog.at_level(logging.DEBUG, "supervisor"):
@@ -216,8 +224,8 @@ async def test_nothing_of_it_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert SECRET not in caplog.text
 
 
-def test_logs_are_clean(caplog: pytest.LogCaptureFixture) -> None:
-    """In the words, in a field, and in a traceback."""
+def test_logs_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
+    """Message, fields and traceback of a log line are redacted."""
     conceal([ENVIRONMENT])
     log = get_logger()
     with caplog.at_level(logging.INFO, "supervisor"):
@@ -230,17 +238,17 @@ def test_logs_are_clean(caplog: pytest.LogCaptureFixture) -> None:
     assert LOOKS[0] not in caplog.messages[-1]
 
 
-def test_a_value_with_spaces_that_comes_in_pieces_is_kept_out() -> None:
-    """Wherever it is cut."""
+def test_a_value_with_spaces_in_pieces_is_redacted() -> None:
+    """A secret with spaces is redacted wherever it is cut."""
     value = "correct horse battery staple"
     for at in range(1, len(value)):
-        stream = Unbroken(Redactor([{"DB_PASSPHRASE": value}]))
+        stream = StreamRedactor(Redactor([{"DB_PASSPHRASE": value}]))
         said = stream.feed(f"it is {value[:at]}") + stream.feed(f"{value[at:]}, you know") + stream.end()
         assert said == "it is $DB_PASSPHRASE, you know"
 
 
-def test_a_key_that_is_cut_after_much_text_is_kept_out() -> None:
-    """However much comes in one piece, its end may be the beginning of something."""
-    stream = Unbroken(Redactor())
+def test_a_key_cut_at_the_end_of_a_long_piece_is_redacted() -> None:
+    """The end of a long piece is held back as the possible beginning of a key."""
+    stream = StreamRedactor(Redactor())
     said = stream.feed("x " * 5000 + "sk-abcdefghijkl") + stream.feed("mnopqrstuvwxyz0123456789 end") + stream.end()
     assert said.endswith("x [redacted] end")

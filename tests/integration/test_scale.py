@@ -1,10 +1,9 @@
 """Very many sessions, and very many levels of delegation: they start, run, and end completely, with receipts.
 
 By default 2,000 sessions and 1,200 levels, deeper than Python's stack; ``make scale`` asks for 10,000 and 2,000 (see
-``--sessions`` and ``--levels`` in ``conftest.py``). About completeness, not about time: the
-benchmark has the times. What is deep must not be recursive anywhere, what is wide must not be looked at as often as it
-is wide, and when it is over nothing is left, neither tasks nor entities.
-A test's ``supervising`` also checks every record of its run.
+``--sessions`` and ``--levels`` in ``conftest.py``). The tests are about completeness; times are measured by the
+benchmark. No step may recurse over levels or look at all siblings of each sibling, and neither tasks nor entities may
+be left. ``supervising`` checks every record of each run.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from anyio.abc import TaskGroup
 
 from supervisor import AbortScope, AgentTurn, Session, Supervisor
 from supervisor.policies.abort_plan import Receipt
-from tests.support import DEADLINE_S, Run, quick, supervising
+from tests.support import DEADLINE_S, Run, quick_settings, supervising
 
 pytestmark = pytest.mark.anyio
 
-CALM = quick(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
-"""Nobody is hurried on a loaded machine: every end below is an end in order."""
+CALM = quick_settings(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
+"""Deadlines that no session reaches on a loaded machine, so that every session ends in order."""
 SCALE_S = 10 * DEADLINE_S
 
 
 @pytest.fixture
 def many(request: pytest.FixtureRequest) -> int:
-    """Sessions, a multiple of a hundred."""
+    """Number of sessions, a multiple of a hundred."""
     return int(request.config.getoption("--sessions"))
 
 
@@ -39,7 +38,7 @@ def levels(request: pytest.FixtureRequest) -> int:
 
 
 class Crowd:
-    """Agents that hang in a call; it says when enough of them do."""
+    """Agents that hang in a call; ``there`` is set when the expected number hangs."""
 
     def __init__(self, expected: int) -> None:
         self._missing = expected
@@ -55,7 +54,7 @@ class Crowd:
         await turn.call("hang", self.hang)
 
     async def delegating(self, turn: AgentTurn) -> None:
-        """Delegate as often as the prompt says, and wait for it; the last one hangs in a call."""
+        """Delegate as many levels deep as the prompt says, and wait; the last session hangs in a call."""
         left = int(turn.prompt)
         if left:
             await turn.delegate("d", str(left - 1))
@@ -68,7 +67,7 @@ class Crowd:
 
 
 async def tree_of(sup: Supervisor, crowd: Crowd, branches: int, leaves: int) -> list[Session]:
-    """A root, *branches* sessions below it, and *leaves* below each; parents first."""
+    """Start a root, *branches* sessions below it, and *leaves* below each; return parents before children."""
     root = await sup.start_session("root", agent=crowd.agent)
     above = [await root.start_child(f"b{number}") for number in range(branches)]
     below = [await one.start_child(f"l{number}") for one in above for number in range(leaves)]
@@ -76,7 +75,7 @@ async def tree_of(sup: Supervisor, crowd: Crowd, branches: int, leaves: int) -> 
 
 
 async def chain_of(sup: Supervisor, crowd: Crowd, depth: int) -> list[Session]:
-    """Each one the child of the one before."""
+    """Start *depth* sessions, each the child of the one before."""
     chain = [await sup.start_session("root", agent=crowd.agent)]
     while len(chain) < depth:
         chain.append(await chain[-1].start_child("c"))
@@ -89,7 +88,7 @@ async def abort_root(run: Run) -> Receipt:
 
 
 def check_receipt(receipt: Receipt, ids: Sequence[str], parents: dict[str, str | None]) -> None:
-    """Every session is in it once, after all that is below it; it has ended in order, and that is durable."""
+    """Assert that every session is in the receipt once, after its descendants, and has ended in order and durably."""
     told = {node.id: number for number, node in enumerate(receipt.nodes)}
     assert sorted(node.id for node in receipt.nodes if node.kind == "session") == sorted(ids)
     assert {(node.outcome, node.rung) for node in receipt.nodes} == {("ended", "request")}
@@ -100,7 +99,7 @@ def check_receipt(receipt: Receipt, ids: Sequence[str], parents: dict[str, str |
 
 
 def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> None:
-    """Every session has its last record, its parent's comes after it, and the supervisor has forgotten them all."""
+    """Assert that every session has its last record before its parent's, and that the registry is empty."""
     ends = {one.entity_id: one.seq for one in run.transitions("Ended")}
     assert sorted(ends) == sorted(ids)
     assert all(run.row(one).ended for one in ids)
@@ -109,7 +108,7 @@ def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> 
 
 
 async def no_more_than(tasks: int, actors: int, run: Run) -> None:
-    """Until as few tasks and actors are left as there were."""
+    """Wait until no more than these numbers of tasks and actors are left."""
     with anyio.fail_after(SCALE_S):
         while len(anyio.get_running_tasks()) > tasks or len(run.sup.registry.system) > actors:
             for _ in range(100):  # to count ten thousand tasks at every step would be what takes longest here
@@ -117,7 +116,7 @@ async def no_more_than(tasks: int, actors: int, run: Run) -> None:
 
 
 class Count:
-    """What there was before: tasks and actors. The janitor and the system get a host each at their first task."""
+    """Numbers of tasks and actors before a test. The janitor and the system get a host each at their first task."""
 
     def __init__(self, run: Run) -> None:
         self.tasks = len(anyio.get_running_tasks()) + 2
@@ -125,7 +124,7 @@ class Count:
 
 
 async def check_abort(run: Run, before: Count) -> None:
-    """Abort the root and check that everything is over: receipt, records, tasks, actors."""
+    """Abort the root and check receipt, records, tasks and actors."""
     parents = {work.session_id: work.parent_id for work in run.sup.registry.sessions.values()}
     receipt = await abort_root(run)
     check_receipt(receipt, list(parents), parents)
@@ -140,7 +139,7 @@ def prompt(group: TaskGroup, sessions: Sequence[Session]) -> None:
 
 @pytest.mark.parametrize("leaves", [99, 0], ids=["a tree of trees", "wide"])
 async def test_many_sessions_at_rest(tmp_path: Path, many: int, leaves: int) -> None:
-    """Wide or a tree of trees: everybody is in the receipt, leaves before their parents, and nothing is left."""
+    """An abort ends a wide tree, and a tree of trees; leaves are in the receipt before their parents."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
         before = Count(run)
         sessions = await tree_of(run.sup, Crowd(0), many // (leaves + 1), leaves)
@@ -149,7 +148,7 @@ async def test_many_sessions_at_rest(tmp_path: Path, many: int, leaves: int) -> 
 
 
 async def test_many_sessions_of_which_a_tenth_work(tmp_path: Path, many: int) -> None:
-    """Every tenth is in the middle of a turn with a call, in its own tasks: they end like those that rest."""
+    """Sessions in the middle of a turn with a call end with those at rest."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
         working = many // 10 + 1
@@ -162,7 +161,7 @@ async def test_many_sessions_of_which_a_tenth_work(tmp_path: Path, many: int) ->
 
 
 async def test_a_long_chain_of_sessions_at_rest(tmp_path: Path, levels: int) -> None:
-    """Depth is no recursion: not in the plan, not in the ends, not in the records."""
+    """Neither plan, termination nor records of a chain recurse over its levels."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
         before = Count(run)
         await chain_of(run.sup, Crowd(0), levels)
@@ -170,7 +169,7 @@ async def test_a_long_chain_of_sessions_at_rest(tmp_path: Path, levels: int) -> 
 
 
 async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
-    """Each of them has a turn of its own, with a call: twice as deep as task groups may nest on asyncio."""
+    """A chain in which each session has a turn with a call ends: twice as deep as asyncio task groups may nest."""
     depth = 600
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
@@ -181,7 +180,7 @@ async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
 
 
 async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
-    """Each agent waits in a call for the session that it started; the last one hangs. The abort ends them all."""
+    """Each agent waits in a call for the session that it started; the abort of the root ends them all."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
         crowd = Crowd(1)
@@ -193,7 +192,7 @@ async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
 
 
 async def test_ids_do_not_grow_with_the_depth(tmp_path: Path) -> None:
-    """A path that is too long leaves out its middle; every id is still another one."""
+    """The id of a deep session leaves out the middle of its path, and stays unique."""
     async with supervising(tmp_path, settings=CALM) as run:
         chain = await chain_of(run.sup, Crowd(0), 300)
         assert max(len(one.id) for one in chain) <= 200

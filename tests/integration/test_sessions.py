@@ -1,7 +1,6 @@
-"""Whole sessions with real agents: prompts, messages, interrupts, errors, deadlines; on both backends.
+"""Whole sessions with real agents: prompts, messages, interrupts, errors and deadlines, on both backends.
 
-What is asserted is what the journal says and which processes there are; never how long something took, except that
-a delay was kept.
+Assertions are about the journal and about processes, never about durations, except that a delay was kept.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from supervisor.runtime.live_session import NoSuchEntity
 from tests.support import (
     FrozenJournal,
     Gate,
-    ask,
+    agent_pids,
     data_of,
-    gone,
-    nothing_left,
-    path_of,
-    pids_of,
-    quick,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
     supervising,
-    until,
+    wait_for_exit,
+    wait_for_record,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -38,7 +37,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -50,44 +49,44 @@ def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
 
 
 # ---------------------------------------------------------------------------------------------------- prompts
-async def test_a_turn_takes_the_paths_of_the_seeds(tmp_path: Path) -> None:
-    """A prompt with a tool call: session, turn and agent pass through the states of their documents, in order."""
+async def test_a_turn_passes_through_the_states_of_the_spec(tmp_path: Path) -> None:
+    """In a prompt with a tool call session, turn and agent pass through the states of their specs, in order."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@think hm\n@say hello\n@run echo done"))[:3] == ("completed", "", "hello\ndone\n")
         assert session.state == "SessionComplete"
         assert run.sup.state_of("s:a1") == "idle"
     events = run.events()
-    assert path_of(events, "s") == [
+    assert states_of(events, "s") == [
         *("Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped")
     ]
-    assert path_of(events, "s:t1") == [
+    assert states_of(events, "s:t1") == [
         *("IDLE", "CLAIMING", "SPAWNING", "RUNNING", "TOOL_USE", "RUNNING", "VERIFYING", "COMPLETING", "REAPED")
     ]
-    assert path_of(events, "s:a1") == ["starting", "working", "idle", "dead"]
+    assert states_of(events, "s:a1") == ["starting", "working", "idle", "dead"]
 
 
-async def test_the_next_prompt_finds_the_agent_where_it_was(tmp_path: Path) -> None:
-    """Several prompts: session_seq counts them, each is a turn of its own, and the process stays the same."""
+async def test_prompts_of_a_session_share_an_agent(tmp_path: Path) -> None:
+    """Each prompt is a turn of its own, counted by session_seq, in the same process."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for number in range(3):
             assert (await session.run(f"@say {number}")).text == f"{number}\n"
             assert data_of(run.row("s")).session_seq == number + 1
         assert data_of(run.row("s")).incarnation == 3
-    assert len(pids_of(run.events(), "s")) == 1
-    assert path_of(run.events(), "s:a1") == ["starting", *["working", "idle"] * 3, "dead"]
+    assert len(agent_pids(run.events(), "s")) == 1
+    assert states_of(run.events(), "s:a1") == ["starting", *["working", "idle"] * 3, "dead"]
     assert [one.metadata["seq"] for one in run.transitions("SessionStarted", "s")] == [1, 2, 3]
 
 
 async def test_prompts_queue_up(tmp_path: Path) -> None:
-    """Prompts that come while one is worked on are answered one after the other, each with its own answer."""
+    """Prompts that come during a turn are handled one after the other, each with its own result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        first = ask(group, session, "@wait go\n@say first")
-        await until(run.sup, "SessionStarted", "s")
-        others = [ask(group, session, f"@say {name}") for name in ("second", "third")]
-        await until(run.sup, "TurnRequested", "s", number=3)
+        first = send_prompt(group, session, "@wait go\n@say first")
+        await wait_for_record(run.sup, "SessionStarted", "s")
+        others = [send_prompt(group, session, f"@say {name}") for name in ("second", "third")]
+        await wait_for_record(run.sup, "TurnRequested", "s", number=3)
         assert not first.answered
         (tmp_path / "go").touch()
         texts = [(await one.result()).text for one in (first, *others)]
@@ -96,8 +95,8 @@ async def test_prompts_queue_up(tmp_path: Path) -> None:
     assert claimed == ["s:t1", "s:t2", "s:t3"]
 
 
-async def test_a_prompt_after_the_end_is_told_so(tmp_path: Path) -> None:
-    """A session that was closed takes no prompt and no message, and nothing is born under it."""
+async def test_a_prompt_to_a_closed_session_is_refused(tmp_path: Path) -> None:
+    """A closed session refuses prompts, messages and children."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.close()
@@ -109,27 +108,27 @@ async def test_a_prompt_after_the_end_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_a_command_is_an_agent(tmp_path: Path) -> None:
-    """Any program: its output is the answer, its exit status the verdict; each prompt has a process of its own."""
+    """The output of a program is the result, its exit status the verdict; each prompt starts a process."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "read line; echo got $line; exit $line"))}
-    async with supervising(tmp_path, agents=agents, settings=quick(max_total_errors=1)) as run:
+    async with supervising(tmp_path, agents=agents, settings=quick_settings(max_total_errors=1)) as run:
         session = await run.sup.start_session("s", agent="sh")
         assert (await session.run("0"))[:3] == ("completed", "", "got 0\n")
         assert (await session.run("0"))[:3] == ("completed", "", "got 0\n")
         failed = await session.run("7")
         assert failed.outcome == "failed"
         assert "exit status 7" in failed.error
-    assert len(set(pids_of(run.events(), "s"))) == 3
+    assert len(set(agent_pids(run.events(), "s"))) == 3
     [exited] = run.transitions("agent_exited", "s:a3")
     assert exited.metadata["status"] == 7
 
 
 # ---------------------------------------------------------------------------------------------------- messages
 async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
-    """A normal message leaves the running turn alone, stands in the next prompt, and only there."""
+    """A normal message leaves the running turn alone, and is in the next prompt only."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        first = ask(group, session, "@wait go\n@say first")
-        await until(run.sup, "SessionStarted", "s")
+        first = send_prompt(group, session, "@wait go\n@say first")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         await session.send("@say and the message", sender="ann")
         assert session.state == "Running"
         (tmp_path / "go").touch()
@@ -141,35 +140,35 @@ async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
 
 
 async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
-    """While Running: Interrupting, a new turn with the message, the same process; and nobody is charged for it."""
+    """An urgent message in Running leads to Interrupting and a new turn in the same process, counted as no error."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@hang")
-        await until(run.sup, "SessionStarted", "s")
+        asked = send_prompt(group, session, "@hang")
+        await wait_for_record(run.sup, "SessionStarted", "s")
         await session.send("stop that", urgent=True)
         assert (await asked.result())[:3] == ("completed", "", "understood: from host: stop that\n")
         assert (data_of(run.row("s")).total_errors, data_of(run.row("s")).inbox) == (0, ())
     events = run.events()
-    assert path_of(events, "s") == [
+    assert states_of(events, "s") == [
         *("Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"),
         *("BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped"),
     ]
-    assert path_of(events, "s:t1")[-2:] == ["FAILED", "REAPED"]
+    assert states_of(events, "s:t1")[-2:] == ["FAILED", "REAPED"]
     [failed] = run.transitions("task_failed", "s:t1")
     assert (failed.abort_reason, failed.transition_reason) == ("user_interrupt", "aborted")
-    assert len(pids_of(events, "s")) == 1
+    assert len(agent_pids(events, "s")) == 1
 
 
-async def test_who_does_not_stop_for_an_urgent_message_is_replaced(tmp_path: Path) -> None:
-    """An agent that ignores the interrupt is killed when the grace is over; a new process gets the message."""
-    async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
+async def test_an_agent_that_ignores_an_interrupt_is_replaced(tmp_path: Path) -> None:
+    """An agent that ignores the interrupt is killed after its grace; a new process gets the message."""
+    async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@deaf\n@run true\n@hang")
-        await until(run.sup, "tool_completed", "s:t1")
+        asked = send_prompt(group, session, "@deaf\n@run true\n@hang")
+        await wait_for_record(run.sup, "tool_completed", "s:t1")
         await session.send("stop that", urgent=True)
         assert (await asked.result()).text == "understood: from host: stop that\n"
-        first, second = pids_of(run.events(), "s")
-        await gone(first)
+        first, second = agent_pids(run.events(), "s")
+        await wait_for_exit(first)
         assert run.row("s:a2").state in ("working", "idle")
     assert first != second
     assert len(run.transitions("GraceExceeded", "s")) == 1
@@ -177,30 +176,30 @@ async def test_who_does_not_stop_for_an_urgent_message_is_replaced(tmp_path: Pat
 
 
 async def test_an_urgent_message_before_the_start_is_latched(tmp_path: Path, gate: Gate) -> None:
-    """In Spawning it waits for the start, then interrupts before the old prompt was ever given."""
+    """An urgent message in Spawning waits for the start, and then interrupts before the prompt was sent."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
-        asked = ask(group, session, "@write wrong x\n@hang")
-        await until(run.sup, "AgentLaunched", "s")
+        asked = send_prompt(group, session, "@write wrong x\n@hang")
+        await wait_for_record(run.sup, "AgentLaunched", "s")
         await session.send("something else", urgent=True)
         assert session.state == "Spawning"
         assert data_of(run.row("s")).urgent_latched
         gate.open()
         assert (await asked.result()).text == "understood: from host: something else\n"
     assert not (tmp_path / "wrong").exists()
-    assert path_of(run.events(), "s")[2:6] == ["Spawning", "Running", "Interrupting", "BuildingPrompt"]
-    assert len(pids_of(run.events(), "s")) == 1
+    assert states_of(run.events(), "s")[2:6] == ["Spawning", "Running", "Interrupting", "BuildingPrompt"]
+    assert len(agent_pids(run.events(), "s")) == 1
 
 
 async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -> None:
-    """However the message and the agent's start overlap, the turn ends with the message understood, uncharged."""
+    """However message and start overlap, the message is delivered, and no error is counted."""
     async with supervising(tmp_path) as run:
 
         async def one(number: int) -> None:
             session = await run.sup.start_session(f"s{number}", agent=echo)
             async with anyio.create_task_group() as group:
-                asked = ask(group, session, "work")
-                await until(run.sup, "agent_ready", f"s{number}:a1")
+                asked = send_prompt(group, session, "work")
+                await wait_for_record(run.sup, "agent_ready", f"s{number}:a1")
                 for _ in range(number):
                     await anyio.lowlevel.checkpoint()
                 await session.send("a word", urgent=True)
@@ -220,7 +219,7 @@ async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -
 
 
 async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
-    """It comes while the start is on its way to the disk: the old prompt is never given, and nobody is charged."""
+    """A message that comes while the start is written to the disk keeps the old prompt from being sent."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at="SessionStarted")
@@ -229,7 +228,7 @@ async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@write wrong x\n@hang")
+        asked = send_prompt(group, session, "@write wrong x\n@hang")
         await disk.frozen.wait()
         assert session.state == "Running"
         group.start_soon(partial(session.send, "something else", urgent=True))
@@ -240,11 +239,11 @@ async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
         assert data_of(run.row("s")).total_errors == 0
     assert not (tmp_path / "wrong").exists()
     assert run.transitions("GraceExceeded") == []
-    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert states_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
 
 
 async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_path: Path) -> None:
-    """It comes while the prompt is on its way to the disk: it is not in it, so it must not be taken for read."""
+    """A message that comes while a prompt is written to the disk is in the next prompt."""
 
     def journal(store: MemoryStore) -> FrozenJournal:
         return FrozenJournal(store, freeze_at="PromptReady")
@@ -253,7 +252,7 @@ async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_pat
         disk = run.sup.journal
         assert isinstance(disk, FrozenJournal)
         session = await run.sup.start_session("s", agent="scripted")
-        first = ask(group, session, "@say first")
+        first = send_prompt(group, session, "@say first")
         await disk.frozen.wait()
         group.start_soon(session.send, "@say late")
         while not run.sup.registry.entity("s").data.inbox:
@@ -264,26 +263,26 @@ async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_pat
 
 
 async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
-    """Between prompts there is nothing to interrupt: it stands in the next prompt."""
+    """An urgent message between prompts is in the next prompt."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@say one")
         await session.send("mind the step", urgent=True)
         assert session.state == "SessionComplete"
         assert (await session.run("@say two")).text == "understood: from host: mind the step\n"
-    assert "Interrupting" not in path_of(run.events(), "s")
+    assert "Interrupting" not in states_of(run.events(), "s")
 
 
 # ---------------------------------------------------------------------------------------------------- errors
-async def test_an_error_is_counted_and_tried_again(tmp_path: Path) -> None:
-    """Crash once: the error is charged, the backoff is kept, a new process succeeds, consecutive errors start over."""
-    async with supervising(tmp_path, settings=quick(backoff_base_ms=40, backoff_cap_ms=1000)) as run:
+async def test_a_crash_is_counted_and_retried(tmp_path: Path) -> None:
+    """A crash is counted, the backoff kept, a new process succeeds, and consecutive errors start over."""
+    async with supervising(tmp_path, settings=quick_settings(backoff_base_ms=40, backoff_cap_ms=1000)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@crash-once crashed 3\n@say fine"))[:3] == ("completed", "", "fine\n")
         data = data_of(run.row("s"))
         assert (data.consecutive_errors, data.total_errors, data.session_seq) == (0, 1, 1)
     events = run.events()
-    assert path_of(events, "s") == [
+    assert states_of(events, "s") == [
         *("Initializing", "BuildingPrompt", "Spawning", "Running", "CoolingDown"),
         *("BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped"),
     ]
@@ -291,12 +290,12 @@ async def test_an_error_is_counted_and_tried_again(tmp_path: Path) -> None:
     assert failed.reason == "the agent exited with status 3 in the middle of a turn"
     assert elapsed.monotonic_s - failed.monotonic_s >= 0.04
     assert [one.metadata["status"] for one in run.transitions("agent_exited", "s:a1")] == [3]
-    assert len(set(pids_of(events, "s"))) == 2
+    assert len(set(agent_pids(events, "s"))) == 2
 
 
 async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At the threshold the session stops before another launch, says so in the log, and answers its request."""
-    async with supervising(tmp_path, settings=quick(max_total_errors=3)) as run:
+    """At the threshold the session stops before another launch, with a log line, and its prompt is answered."""
+    async with supervising(tmp_path, settings=quick_settings(max_total_errors=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
         assert result.outcome == "failed"
@@ -304,39 +303,39 @@ async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.Log
         with pytest.raises(NoSuchEntity):
             await session.run("@say hi")
     assert [one.message.count("session=s ") for one in caplog.records if "session gave up" in one.message] == [1]
-    assert len(pids_of(run.events(), "s")) == 3
+    assert len(agent_pids(run.events(), "s")) == 3
     data = data_of(run.row("s"))
     assert (data.total_errors, data.outcome, run.row("s").state) == (3, "failed", "Stopped")
 
 
 async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
-    """More failures after a start than the restart limit allows, within its window, end the session for good."""
-    async with supervising(tmp_path, settings=quick(restarts_max=1)) as run:
+    """More failures after a start than the restart limit allows within its window end the session."""
+    async with supervising(tmp_path, settings=quick_settings(restarts_max=1)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
     assert result.outcome == "failed"
     assert result.error.startswith("restart limit exceeded (2 failures within 60 s): the agent exited with status 4")
-    assert len(pids_of(run.events(), "s")) == 2
+    assert len(agent_pids(run.events(), "s")) == 2
 
 
-async def test_a_drain_gives_up_another_try(tmp_path: Path) -> None:
-    """A session that waits to try again ends at once when the supervisor is told to stop, with its last error."""
-    settings = quick(backoff_base_ms=60_000, backoff_cap_ms=60_000)
+async def test_a_drain_does_not_wait_for_a_backoff(tmp_path: Path) -> None:
+    """A session in its backoff ends with its last error when the supervisor is stopped."""
+    settings = quick_settings(backoff_base_ms=60_000, backoff_cap_ms=60_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@exit 4")
-        await until(run.sup, "SessionExited", "s")
+        asked = send_prompt(group, session, "@exit 4")
+        await wait_for_record(run.sup, "SessionExited", "s")
         await run.sup.stop(actor="test")
         result = await asked.result()
     assert result.outcome == "failed"
     assert result.error.startswith("no further try while draining: the agent exited with status 4")
-    assert len(pids_of(run.events(), "s")) == 1
+    assert len(agent_pids(run.events(), "s")) == 1
 
 
 async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
-    """An agent that never gets ready is tried max_consecutive_errors times, with growing delays between."""
+    """An agent that never gets ready is started max_consecutive_errors times, with growing delays between."""
     agents = {"dud": AgentConfig(adapter="acp", command=("false",))}
-    settings = quick(max_consecutive_errors=3, backoff_base_ms=10, backoff_cap_ms=1000)
+    settings = quick_settings(max_consecutive_errors=3, backoff_base_ms=10, backoff_cap_ms=1000)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
         session = await run.sup.start_session("s", agent="dud")
         result = await session.run("hello")
@@ -348,83 +347,83 @@ async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
 
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
-    """A program that is not there fails the launch with its name; no agent ever ran."""
+    """A missing program fails the launch with its name; no agent ever ran."""
     agents = {"ghost": AgentConfig(adapter="command", command=("/no/such/program",))}
-    async with supervising(tmp_path, agents=agents, settings=quick(max_consecutive_errors=2)) as run:
+    async with supervising(tmp_path, agents=agents, settings=quick_settings(max_consecutive_errors=2)) as run:
         session = await run.sup.start_session("s", agent="ghost")
         result = await session.run("hello")
         assert result.outcome == "failed"
         assert "'/no/such/program'" in result.error
-    assert pids_of(run.events(), "s") == []
-    assert path_of(run.events(), "s:a2") == ["starting", "dead"]
-    assert path_of(run.events(), "s:t2") == ["IDLE", "CLAIMING", "FAILED", "REAPED"]
+    assert agent_pids(run.events(), "s") == []
+    assert states_of(run.events(), "s:a2") == ["starting", "dead"]
+    assert states_of(run.events(), "s:t2") == ["IDLE", "CLAIMING", "FAILED", "REAPED"]
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    """A directory that is not there is fatal: trying again would not help."""
+    """A missing directory is a fatal error and is not retried."""
     agents = {"lost": AgentConfig(adapter="command", command=("true",), cwd="/no/such/directory")}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="lost")
         result = await session.run("hello")
         assert result.outcome == "failed"
         assert "/no/such/directory" in result.error
-    assert path_of(run.events(), "s") == ["Initializing", "Stopped"]
+    assert states_of(run.events(), "s") == ["Initializing", "Stopped"]
 
 
-async def test_who_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
-    """The spawn deadline ends a program that never answers, charges an error, and starts another."""
+async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) -> None:
+    """At the spawn deadline the program is killed, an error is counted, and another program is started."""
     agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
-    settings = quick(spawn_deadline_s=0.1, max_consecutive_errors=2)
+    settings = quick_settings(spawn_deadline_s=0.1, max_consecutive_errors=2)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
         session = await run.sup.start_session("s", agent="mute")
         result = await session.run("hello")
         assert "(2 in a row, 2 in all): the agent was not ready in time" in result.error
-        pids = pids_of(run.events(), "s")
-        await gone(*pids)
+        pids = agent_pids(run.events(), "s")
+        await wait_for_exit(*pids)
     assert len(set(pids)) == 2
     assert [one.metadata["verdict"]["exit"] for one in run.transitions("SessionExited", "s")] == ["Timeout"] * 2
 
 
 async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
-    """At the time-out the agent is asked to stop; one that does is prompted again, in the same process."""
-    settings = quick(turn_timeout_s=0.2, max_total_errors=2)
+    """An agent that stops when its turn times out is prompted again, in the same process."""
+    settings = quick_settings(turn_timeout_s=0.2, max_total_errors=2)
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@hang")
         assert (result.outcome, "(1 in a row, 2 in all)" in result.error) == ("failed", True)
         assert "longer than turn_timeout_s (0.2 s)" in result.error
     assert [one.abort_reason for one in run.transitions("task_failed")] == ["timeout"] * 2
-    assert len(pids_of(run.events(), "s")) == 1
+    assert len(agent_pids(run.events(), "s")) == 1
 
 
 async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
-    """One that does not stop at its time-out is killed, and the next attempt has a new process."""
-    settings = quick(turn_timeout_s=0.5, grace_s=0.1, ladder={"request_s": 0.1})
+    """An agent that does not stop when its turn times out is killed, and the next attempt has a new process."""
+    settings = quick_settings(turn_timeout_s=0.5, grace_s=0.1, ladder={"request_s": 0.1})
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
         prompt = "@run test -e tried && echo again || touch tried\n@deaf\n@wait never"
         async with anyio.create_task_group() as group:
-            asked = ask(group, session, prompt)
-            await until(run.sup, "task_failed", "s:t1")
-            first = pids_of(run.events(), "s")[0]
-            await gone(first)
+            asked = send_prompt(group, session, prompt)
+            await wait_for_record(run.sup, "task_failed", "s:t1")
+            first = agent_pids(run.events(), "s")[0]
+            await wait_for_exit(first)
             (tmp_path / "never").touch()
             assert (await asked.result()).text == "again\n"
-    assert len(set(pids_of(run.events(), "s"))) == 2
+    assert len(set(agent_pids(run.events(), "s"))) == 2
 
 
 async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A bug of ours in one session ends that session: who waits is answered, its agent is gone, others go on."""
+    """A bug of the runtime in one session ends it: its prompt is answered, its agent is gone, other sessions go on."""
     agents = {"scripted": AgentConfig(adapter="scripted")}
     # Not `supervising`: that would rightly complain that the session's log has no last record.
     async with (
-        open_supervisor(agents=agents, settings=quick(), workdir=tmp_path) as sup,
+        open_supervisor(agents=agents, settings=quick_settings(), workdir=tmp_path) as sup,
         anyio.create_task_group() as group,
     ):
         broken = await sup.start_session("broken", agent="scripted")
         other = await sup.start_session("other", agent="scripted")
-        asked = ask(group, broken, "@hang")
-        await until(sup, "SessionStarted", "broken")
+        asked = send_prompt(group, broken, "@hang")
+        await wait_for_record(sup, "SessionStarted", "broken")
         sup.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
         with pytest.raises(TypeError):
             await broken.send("hello")
@@ -433,16 +432,16 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         assert result.error.startswith("the session's actor crashed: TypeError")
         await broken.close()
         assert (await other.run("@say hi")).text == "hi\n"
-        pids = pids_of(await sup.journal.events(), "broken")
+        pids = agent_pids(await sup.journal.events(), "broken")
     assert len(pids) == 1
-    await gone(*pids)
+    await wait_for_exit(*pids)
     assert [one.message.count("actor=broken ") for one in caplog.records if "an actor crashed" in one.message] == [1]
 
 
 # ---------------------------------------------------------------------------------------------------- push back
-async def test_as_many_messages_wait_as_may(tmp_path: Path) -> None:
-    """One message more than may wait is refused with the bound and its name; the others are all in the next prompt."""
-    async with supervising(tmp_path, settings=quick(waiting_max=2)) as run:
+async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
+    """A message beyond the limit is refused with the limit; the others are all in the next prompt."""
+    async with supervising(tmp_path, settings=quick_settings(waiting_max=2)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.send("one")
         await session.send("two", urgent=True)
@@ -454,8 +453,8 @@ async def test_as_many_messages_wait_as_may(tmp_path: Path) -> None:
     assert not any(event.outcome == "refused" for event in run.events())
 
 
-async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
-    """While one prompt is worked on, as many wait as may; one more is refused, and those are answered in order."""
+async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
+    """A prompt beyond the limit is refused; the waiting prompts are handled in order."""
     begun, go = anyio.Event(), anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -463,11 +462,11 @@ async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
         await go.wait()
         return turn.prompt
 
-    async with supervising(tmp_path, settings=quick(waiting_max=2)) as run, anyio.create_task_group() as group:
+    async with supervising(tmp_path, settings=quick_settings(waiting_max=2)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        first = ask(group, session, "first")
+        first = send_prompt(group, session, "first")
         await begun.wait()
-        waiting = [ask(group, session, word) for word in ("a", "b")]
+        waiting = [send_prompt(group, session, word) for word in ("a", "b")]
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(Refused, match=r"s has 2 prompts waiting already"):
             await session.run("c")
@@ -475,8 +474,8 @@ async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
         assert [(await one.result()).text for one in (first, *waiting)] == ["first", "a", "b"]
 
 
-async def test_what_is_not_durable_yet_counts_once(tmp_path: Path) -> None:
-    """While the disk does not answer, exactly as many prompts and messages are taken as may wait."""
+async def test_limits_count_undurable_requests_once(tmp_path: Path) -> None:
+    """While the disk does not answer, exactly as many prompts and messages are accepted as may wait."""
     begun, go = anyio.Event(), anyio.Event()
     journals: list[FrozenJournal] = []
 
@@ -490,17 +489,17 @@ async def test_what_is_not_durable_yet_counts_once(tmp_path: Path) -> None:
         return journals[-1]
 
     async with (
-        supervising(tmp_path, settings=quick(waiting_max=10), journal=slow) as run,
+        supervising(tmp_path, settings=quick_settings(waiting_max=10), journal=slow) as run,
         anyio.create_task_group() as group,
     ):
         session = await run.sup.start_session("s", agent=agent)
-        first = ask(group, session, "first")
+        first = send_prompt(group, session, "first")
         await begun.wait()
         journals[-1].freeze()
         waiting = []
         try:
             for number in range(10):
-                waiting.append(ask(group, session, f"prompt {number}"))
+                waiting.append(send_prompt(group, session, f"prompt {number}"))
                 group.start_soon(session.send, f"message {number}")
                 await anyio.wait_all_tasks_blocked()
             with pytest.raises(Refused, match="s has 10 prompts waiting already"):

@@ -1,4 +1,4 @@
-"""A task that was split while it ran is in no plan file: the run goes on with its subtasks all the same."""
+"""Recovery of a run whose task was split while it ran: the subtasks are in no plan file, and go on all the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plugins.reading import load_plan
 from supervisor.recovery.resumable import resumed_ids
 from supervisor.work.plan_runner import PlanRunner
-from tests.support import check_records, path_of
+from tests.support import check_records, states_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
 
@@ -49,7 +49,7 @@ WHOLE = {"a", "a1", "a2", "a2a", "b"}
 
 @contextmanager
 def started(workdir: Path) -> Iterator[subprocess.Popen[str]]:
-    """The run, and whatever happens, its end."""
+    """Start the run; kill it at the end of the block."""
     run = [sys.executable, "-m", "supervisor", "run", "plan.yaml", "--json"]
     with subprocess.Popen(run, cwd=workdir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -71,7 +71,7 @@ def killed_at(workdir: Path, event: str, who: str) -> None:
 
 
 def completed(workdir: Path) -> set[str]:
-    """Run it to its end: the tasks that are completed."""
+    """Run the plan to its end, and return the completed tasks."""
     with started(workdir) as process:
         assert process.stdout is not None
         last = [json.loads(line) for line in process.stdout][-1]
@@ -88,7 +88,7 @@ tasks:
 
 @pytest.mark.anyio
 async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour after the crash its ten minutes are over: what passed before the next supervisor came counts, too."""
+    """A time-out of ten minutes is over an hour after the crash: time without a supervisor counts."""
     (tmp_path / "plan.yaml").write_text(WAITS)
     await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
     plan = load_plan(tmp_path / "plan.yaml")
@@ -113,8 +113,8 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("event", "who"), [("split", "task:a"), ("started", "task:a1"), ("execution_completed", "run:a")]
 )
-def test_it_is_split_killed_and_run_again(tmp_path: Path, event: str, who: str) -> None:
-    """The same run goes on, and every subtask of it, at any depth, is done before what depends on the whole."""
+def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) -> None:
+    """The next command continues the run, and all subtasks, at any depth, are closed before the dependents begin."""
     (tmp_path / "plan.yaml").write_text(PLAN)
     if who == "run:a":
         (tmp_path / "ended").touch()
@@ -128,4 +128,4 @@ def test_it_is_split_killed_and_run_again(tmp_path: Path, event: str, who: str) 
         check_records(events, journal.entities(), [], refused=True)
     born = [one.entity_id for one in events if one.event == "Born" and one.entity_type in ("task", "workstream")]
     assert sorted(born) == ["task:a", "task:a1", "task:a2", "task:a2a", "task:b", "workstream:plan"]
-    assert path_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert states_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]

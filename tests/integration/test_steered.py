@@ -1,4 +1,4 @@
-"""Urgent messages to agents that can be told something within a turn: taken up, not in time, or not at all."""
+"""Urgent messages to agents that accept messages within a turn: accepted, too late, or not at all."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import pytest
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
-from tests.support import DEADLINE_S, Run, ask, data_of, nothing_left, quick, supervising, until
+from tests.support import DEADLINE_S, Run, data_of, no_leaks, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "came"})}
-PATIENT = quick(steer_grace_s=20.0)
-HASTY = quick(steer_grace_s=0.05)
+PATIENT = quick_settings(steer_grace_s=20.0)
+HASTY = quick_settings(steer_grace_s=0.05)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 def script(gate: Path) -> str:
-    """A turn that begins a step, says so by a file, and goes on when another file is there."""
+    """Return a turn that begins a step, creates a file, and goes on when another file is there."""
     return f"@local touch {gate}.begun; while [ ! -e {gate} ]; do sleep 0.01; done\n@say worked"
 
 
 async def has_come(folder: Path) -> None:
-    """The agent has the message, whether it takes it up or not."""
+    """Wait until the agent has received the message, whether it acts on it or not."""
     with anyio.fail_after(DEADLINE_S):
         while not (folder / "came").exists():
             await anyio.lowlevel.checkpoint()
 
 
 def delivered(run: Run) -> tuple[int, int]:
-    """How many turns there were, and how many messages were taken up within one."""
+    """Return the number of turns, and the number of messages that were accepted within a turn."""
     return len(run.transitions("PromptReady", "s")), len(run.transitions("MessageHeard", "s"))
 
 
-async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
-    """The agent takes the message up between two steps: nothing is interrupted, and no prompt holds it again."""
+async def test_a_message_is_accepted_within_the_turn(tmp_path: Path) -> None:
+    """An agent accepts the message between two steps: nothing is interrupted, and no prompt repeats the message."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, script(tmp_path / "go"))
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, script(tmp_path / "go"))
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         await has_come(tmp_path)
         (tmp_path / "go").touch()
@@ -60,12 +60,12 @@ async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
     assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == ["completed"]
 
 
-async def test_what_is_not_taken_up_interrupts(tmp_path: Path) -> None:
+async def test_a_message_that_is_not_accepted_interrupts(tmp_path: Path) -> None:
     """An agent that a tool keeps busy for steer_grace_s is interrupted, and its next prompt has the message."""
     async with supervising(tmp_path, agents=STEERED, settings=HASTY) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, script(tmp_path / "go"))
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, script(tmp_path / "go"))
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         assert (await asked.result()).text.endswith("understood: from ann: come\n")
         assert data_of(run.row("s")).inbox == ()
@@ -74,18 +74,18 @@ async def test_what_is_not_taken_up_interrupts(tmp_path: Path) -> None:
     assert [one.to_status for one in run.transitions("SteerElapsed", "s")] == ["Interrupting"]
 
 
-async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
-    """What waits for the tool boundary is told when the last call has returned, and interrupts nobody who hears it."""
+async def test_a_message_for_the_boundary_is_accepted_there(tmp_path: Path) -> None:
+    """A message for the tool boundary is sent when the last call has returned, and interrupts nothing if accepted."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         prompt = f"{script(tmp_path / 'go')}\n@local while [ ! -e {tmp_path / 'on'} ]; do sleep 0.01; done\n@say done"
-        asked = ask(group, session, prompt)
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, prompt)
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
-        await until(run.sup, "BoundaryAwaited", "s:t1")
+        await wait_for_record(run.sup, "BoundaryAwaited", "s:t1")
         assert run.transitions("BoundaryReached", "s") == []
         (tmp_path / "go").touch()
-        await until(run.sup, "BoundaryReached", "s")
+        await wait_for_record(run.sup, "BoundaryReached", "s")
         await has_come(tmp_path)
         (tmp_path / "on").touch()
         await asked.result()
@@ -93,13 +93,13 @@ async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
     assert delivered(run) == (1, 1)
 
 
-async def test_what_its_turn_did_not_hear_gets_one_of_its_own(tmp_path: Path) -> None:
-    """A turn that ends before the agent has taken it up hands it to another one; the request is answered after that."""
+async def test_a_message_that_missed_its_turn_gets_another(tmp_path: Path) -> None:
+    """A message that is not accepted before its turn ends gets a turn of its own; then the request is answered."""
     asks = {"a": STEERED["a"].model_copy(update={"permissions": PermissionsConfig(default=Decision.ASK)})}
     async with supervising(tmp_path, agents=asks, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, "@ask may I?")
-        await until(run.sup, "PermissionRequested", "s:t1")
+        asked = send_prompt(group, session, "@ask may I?")
+        await wait_for_record(run.sup, "PermissionRequested", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         await run.sup.answer("s:t1:p1", allow=False)
         assert (await asked.result()).text == "refused: may I?\nunderstood: from ann: come\n"
@@ -107,12 +107,12 @@ async def test_what_its_turn_did_not_hear_gets_one_of_its_own(tmp_path: Path) ->
     assert delivered(run) == (2, 0)
 
 
-async def test_who_cannot_be_told_is_interrupted(tmp_path: Path) -> None:
-    """An agent that does not offer it hears urgent messages as before: it is interrupted at once, and prompted."""
+async def test_an_agent_without_steering_is_interrupted(tmp_path: Path) -> None:
+    """An agent that does not offer messages within a turn is interrupted at once, and prompted again."""
     async with supervising(tmp_path, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, script(tmp_path / "go"))
-        await until(run.sup, "tool_started", "s:t1")
+        asked = send_prompt(group, session, script(tmp_path / "go"))
+        await wait_for_record(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
         assert (await asked.result()).text.endswith("understood: from ann: come\n")
     assert delivered(run) == (2, 0)

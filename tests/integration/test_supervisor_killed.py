@@ -1,7 +1,7 @@
-"""A supervisor that is killed with SIGKILL: nothing of what it had started is left, however far it had come.
+"""A supervisor that is killed with SIGKILL leaves no process behind, however far the launches had come.
 
-The supervisor is a process of its own. Every agent, tool and daemon below it holds a pipe of the test's, and its end
-of file is the proof. That everybody had come is known from the pipe too, so the kill never comes too early.
+The supervisor is a process of its own. Every agent, tool and daemon below it holds a pipe of the test; end of file
+proves that all are gone. Lines in the pipe say which processes have started, so the kill never comes too early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.processes import shim
 from supervisor.processes.containment import group_for
-from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
+from tests.support import DEADLINE_S, HeldPipe, agent_pids, check_records, no_leaks, reap_all, wait_for_exit
 
 pytestmark = [
     pytest.mark.anyio,
@@ -56,20 +56,20 @@ TOOL = "exec 9>roll; (setsid sh -c 'trap \"\" TERM HUP INT; echo daemon $$ >&9; 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
 @contextmanager
 def supervisor_of(
-    workdir: Path, roll: Roll, backend: str, count: int, script: str
+    workdir: Path, roll: HeldPipe, backend: str, count: int, script: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     argv = [backend, str(workdir), str(workdir / "sd"), roll.path, str(count), script]
     command = [sys.executable, "-c", SUPERVISOR, *argv]
@@ -80,23 +80,23 @@ def supervisor_of(
             supervisor.kill()
 
 
-async def test_ten_agents_with_daemons(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
-    """Ten agents, each running a tool that has left a deaf daemon in another session: all gone, and all recorded."""
+async def test_ten_agents_with_daemons(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
+    """Ten agents, each running a tool with a deaf daemon in another session, are gone, and their ends recorded."""
     with supervisor_of(tmp_path, roll, anyio_backend, 10, f"@run {TOOL}; sleep 1000") as supervisor:
         pids = await roll.here(30)
         assert sorted(name for name, _ in roll.seen) == ["agent"] * 10 + ["daemon"] * 10 + ["tool"] * 10
         supervisor.send_signal(signal.SIGKILL)
         await roll.all_gone(GONE_S)
-        await gone(*pids)
+        await wait_for_exit(*pids)
     await reap_all()
-    await check_books(tmp_path, {f"s{number}" for number in range(10)})
+    await check_recovery(tmp_path, {f"s{number}" for number in range(10)})
 
 
-async def check_books(workdir: Path, sessions: set[str]) -> None:
-    """What was acknowledged is in the journal; the next supervisor ends it there, legally, and can be used."""
+async def check_recovery(workdir: Path, sessions: set[str]) -> None:
+    """Assert that acknowledged records are in the journal, and that the next supervisor ends their entities legally."""
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         assert {row.id for row in journal.entities(live_only=True) if row.kind == "session"} == sessions
-        assert all(pids_of(journal.events(), name) for name in sessions)
+        assert all(agent_pids(journal.events(), name) for name in sessions)
     async with open_supervisor(workdir / "sd") as sup:
         assert not [row for row in sup.rows() if not row.ended]
         assert await sup.journal.owed() == []
@@ -106,8 +106,8 @@ async def check_books(workdir: Path, sessions: set[str]) -> None:
     assert validate_lines((workdir / "sd" / "transitions.jsonl").read_bytes().splitlines(keepends=True)).problems == []
 
 
-async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
-    """Tools that agents start in sessions of their own, agents that ignore every signal: all gone as well."""
+async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
+    """Tools in sessions of their own, and agents that ignore every signal, are gone as well."""
     script = f"@deaf\n@daemon\n@local {TOOL}; trap '' TERM HUP INT; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 3, script) as supervisor:
         await roll.here(9)
@@ -117,20 +117,20 @@ async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: Roll, anyio
 
 
 @pytest.mark.parametrize("seen", [1, 2, 4])
-async def test_while_it_starts_them(tmp_path: Path, roll: Roll, anyio_backend: str, seen: int) -> None:
-    """Killed at the first signs of six agents: neither those that have come nor those that were coming stay."""
+async def test_a_kill_during_the_launches(tmp_path: Path, roll: HeldPipe, anyio_backend: str, seen: int) -> None:
+    """A supervisor killed at the first signs of six agents leaves neither started nor starting agents."""
     with supervisor_of(tmp_path, roll, anyio_backend, 6, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(seen)
         supervisor.send_signal(signal.SIGKILL)
         await roll.all_gone(GONE_S)
         with anyio.fail_after(DEADLINE_S):
             await anyio.to_thread.run_sync(supervisor.wait)
-        await gone(*[pid for _, pid in roll.seen])
+        await wait_for_exit(*[pid for _, pid in roll.seen])
     await reap_all()
 
 
-async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
-    """Embedded it has no signal handlers: SIGTERM ends it like any program, and nothing is left either."""
+async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
+    """An embedded supervisor has no signal handlers: SIGTERM ends its program, and no process is left."""
     with supervisor_of(tmp_path, roll, anyio_backend, 2, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(6)
         supervisor.send_signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def keeper_of(workdir: Path) -> int:
 
 
 def kill_at_once(*pids: int) -> None:
-    """None of them sees another one's end: they are stopped before the first is killed."""
+    """Stop all of these processes, then kill them, so that none of them notices the end of another."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         shim.send(pids, number)
 
@@ -152,36 +152,36 @@ def kill_at_once(*pids: int) -> None:
 CLEAN = "exec 9>roll; (env -i setsid sh -c 'trap \"\" TERM HUP INT; echo clean $$ >&9; sleep 1000' &); echo tool $$ >&9"
 
 
-async def test_together_with_its_wardens(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
-    """The supervisor and all of its wardens are killed at the same moment: the keeper ends what they had."""
+async def test_a_kill_together_with_the_shims(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
+    """When supervisor and shims are killed at once, the fork server ends their processes."""
     with supervisor_of(tmp_path, roll, anyio_backend, 4, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(12)
         fork_server = keeper_of(tmp_path)
         kill_at_once(supervisor.pid, *shim.children(fork_server))
         await roll.all_gone(GONE_S)
-        await gone(fork_server)
+        await wait_for_exit(fork_server)
     await reap_all()
-    await check_books(tmp_path, {f"s{number}" for number in range(4)})
+    await check_recovery(tmp_path, {f"s{number}" for number in range(4)})
 
 
-async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
-    """Supervisor, wardens and keeper at the same moment: the next supervisor of the directory ends what they left,
-    what has thrown away its environment too where there can be a control group."""
+async def test_a_kill_together_with_shims_and_fork_server(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
+    """The next supervisor of the directory ends what was left; a process without its environment too, where control
+    groups are available."""
     grouped = bool(group_for("probe"))
     script = f"@run {CLEAN if grouped else TOOL}; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 4, script) as supervisor:
         await roll.here(12)
         fork_server = keeper_of(tmp_path)
         kill_at_once(supervisor.pid, fork_server, *shim.children(fork_server))
-        await gone(fork_server, supervisor.pid)
+        await wait_for_exit(fork_server, supervisor.pid)
         assert any(Path(f"/proc/{pid}").exists() for name, pid in roll.seen if name in ("daemon", "clean"))
-        await check_books(tmp_path, {f"s{number}" for number in range(4)})
+        await check_recovery(tmp_path, {f"s{number}" for number in range(4)})
         await roll.all_gone(GONE_S)
     await reap_all()
 
 
-async def test_nobody_elses_are_swept(tmp_path: Path, anyio_backend: str) -> None:
-    """What another directory's supervisor runs, or nobody's, is not touched by a start."""
+async def test_a_start_sweeps_only_its_own_directory(tmp_path: Path, anyio_backend: str) -> None:
+    """Processes of another directory's supervisor, and of no supervisor, are not ended by a start."""
     stranger = {"SUPERVISOR_STATE": "another", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(["sleep", "1000"], env=stranger) as other:  # noqa: ASYNC220 - it is started and left alone
         async with open_supervisor(tmp_path / "sd"):

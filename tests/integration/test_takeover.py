@@ -1,41 +1,48 @@
-"""A take-over that fails or is cut short: no end of it is on record, and the next one goes on with it all."""
+"""Takeovers that fail or are cut short: no session is ended on record, and the next takeover continues them all."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
 
 import anyio
 import msgspec
 import pytest
 
-from supervisor.embedding import runtime
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.work.plan_runner import run_plan
-from tests.support import DEADLINE_S, FrozenJournal, ask, check_records, path_of, quick, supervising, until
+from tests.support import (
+    FrozenJournal,
+    check_records,
+    quick_settings,
+    send_prompt,
+    states_of,
+    supervising,
+    taking_over,
+    wait_for_record,
+)
 
 pytestmark = pytest.mark.anyio
 
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done; echo done"))
 }
-SETTINGS = quick().model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+SETTINGS = quick_settings().model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
 
 
 async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
-    """What a supervisor would leave if it died now: two sessions that work on a prompt."""
+    """Return the journal of a supervisor that died while two sessions worked on a prompt."""
     (workdir / "gate").unlink(missing_ok=True)
     async with supervising(workdir, agents=AGENTS) as run, anyio.create_task_group() as group:
         sessions = [await run.sup.start_session(name, agent="sh") for name in ("a", "b")]
         for session in sessions:
-            ask(group, session, "work")
-            await until(run.sup, "SessionStarted", session.id)
+            send_prompt(group, session, "work")
+            await wait_for_record(run.sup, "SessionStarted", session.id)
         left = copy.deepcopy(run.store)
         for session in sessions:
             await session.abort(reason="it has died")
@@ -43,22 +50,21 @@ async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
 
 
 async def taken_over(workdir: Path, journal: MemoryJournal) -> dict[str, bool]:
-    """Take over, and wait for the answers to what was asked of the dead one: by session, whether it is well."""
-    with patch.object(runtime, "MemoryJournal", lambda: journal), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=SETTINGS, workdir=workdir) as sup:
-            results = {one.id: await one.result() for one in sup.sessions()}
+    """Take over, wait for the results of the interrupted prompts, and return by session whether each succeeded."""
+    async with taking_over(journal, workdir, agents=AGENTS, settings=SETTINGS) as sup:
+        results = {one.id: await one.result() for one in sup.sessions()}
     return {name: result is not None and result.ok for name, result in results.items()}
 
 
 async def goes_on(workdir: Path, store: MemoryStore) -> None:
-    """The next take-over finds both sessions, and completes what they were asked."""
+    """Assert that the next takeover finds both sessions and completes their prompts."""
     (workdir / "gate").write_text("go\n")
     assert await taken_over(workdir, MemoryJournal(store)) == {"a": True, "b": True}
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values())
 
 
 class Unread(MemoryJournal):
-    """A disk that cannot read the log of one session."""
+    """Journal that cannot read the log of one session."""
 
     async def events(
         self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
@@ -69,17 +75,17 @@ class Unread(MemoryJournal):
 
 
 class Unowed(MemoryJournal):
-    """A disk that cannot read what is owed."""
+    """Journal that cannot read the pending effects."""
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
         raise JournalError("a bad sector")
 
 
 @pytest.mark.parametrize("journal", [Unread, Unowed])
-async def test_what_cannot_be_read_stops_nobody(
+async def test_an_unreadable_journal_ends_no_session(
     tmp_path: Path, journal: Callable[[MemoryStore], MemoryJournal]
 ) -> None:
-    """All is read before anybody is revived: where that fails, no record is made, and the next start goes on."""
+    """Everything is read before a session is restored: a failure makes no record, and the next start succeeds."""
     store = await left_by_a_dead_one(tmp_path)
     before = store.last_seq
     with pytest.raises(JournalError, match="a bad sector"):
@@ -88,8 +94,8 @@ async def test_what_cannot_be_read_stops_nobody(
     await goes_on(tmp_path, store)
 
 
-async def test_a_damaged_entity_stops_nobody(tmp_path: Path) -> None:
-    """One row that no entity can be like is named; the others are not ended for it."""
+async def test_a_damaged_entity_ends_no_session(tmp_path: Path) -> None:
+    """The error names the damaged row, and the other sessions are not ended."""
     store = await left_by_a_dead_one(tmp_path)
     before, row = store.last_seq, store.entities["b"]
     store.entities["b"] = msgspec.structs.replace(row, state="NoState")
@@ -100,8 +106,8 @@ async def test_a_damaged_entity_stops_nobody(tmp_path: Path) -> None:
     await goes_on(tmp_path, store)
 
 
-async def test_a_take_over_that_is_cut_short_ends_nobody(tmp_path: Path) -> None:
-    """Ctrl-C while a supervisor starts: what it has begun goes on with the next one, and no end is on record."""
+async def test_an_interrupted_takeover_ends_no_session(tmp_path: Path) -> None:
+    """A takeover that is cancelled records no end, and the next takeover continues the sessions."""
     store = await left_by_a_dead_one(tmp_path)
     journal = FrozenJournal(store, freeze_at="Resumed")
     async with anyio.create_task_group() as group:
@@ -114,23 +120,30 @@ async def test_a_take_over_that_is_cut_short_ends_nobody(tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------------------------------------------- a task's answer
-async def test_a_prompt_that_was_completed_is_not_done_again(tmp_path: Path) -> None:
-    """A supervisor dies while acceptance tests run: they are run again where the session worked, the prompt is not,
-    also of an agent whose conversation cannot be loaded."""
+async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
+    """After a crash during acceptance tests the tests run again and the prompt does not, though the agent cannot
+    load its conversation."""
     test = AcceptanceConfig(command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done"))
     tasks = (TaskConfig(id="t", agent="scripted", prompt="@run echo once >> effects", acceptance=(test,)),)
     plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with supervising(tmp_path, agents=plan.agents) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan, run.sup, plan)
-        await until(run.sup, "TurnReaped", "t")
+        await wait_for_record(run.sup, "TurnReaped", "t")
         store = copy.deepcopy(run.store)
         group.cancel_scope.cancel()
     (tmp_path / "gate").touch()
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(store)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=plan.agents, settings=quick(), workdir=tmp_path) as sup:
-            result = await run_plan(sup, plan)
+    async with taking_over(store, tmp_path, agents=plan.agents) as sup:
+        result = await run_plan(sup, plan)
     assert [(one.session_id, one.outcome) for one in result.tasks.values()] == [("t", "completed")]
     assert (tmp_path / "effects").read_text().split() == ["once"]
     records = store.log.after(0, 1_000_000)
-    assert path_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     check_records(records, store.entities.values(), store.owed.values())
+
+
+async def test_a_state_directory_has_its_own_journal(tmp_path: Path) -> None:
+    """A journal beside a state directory is refused, and the directory is not created."""
+    with pytest.raises(ValueError, match="give state_dir or journal, not both"):
+        async with open_supervisor(tmp_path / "state", journal=MemoryJournal(MemoryStore())):
+            pass
+    assert not (tmp_path / "state").exists()

@@ -1,4 +1,4 @@
-"""Commands about work that is under way, on the real engine with real programs: what each does, and what it may not."""
+"""Operator commands on tasks of a running plan, with real programs: the effect of each, and when it is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
 from supervisor.work.task_execution import TaskExecution
-from tests.support import Run, nothing_left, path_of, quick, supervising, until
+from tests.support import Run, no_leaks, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -44,7 +44,7 @@ AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
     "other": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
 }
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 ME = "operator:me"
 QUICK: dict[str, Any] = {"base_retry_delay": 0, "max_retry_delay": 0, "jitter_percentage": 0}
 ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled": False}}
@@ -52,7 +52,7 @@ ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -65,8 +65,8 @@ def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -
     return Plan.model_validate({"agents": AGENTS, "tasks": tasks, "task_lifecycle": lifecycle, **settings, **more})
 
 
-class Going:
-    """A plan that runs, and what came of it in the end."""
+class RunningPlan:
+    """Plan that runs, with its commands, and its result in the end."""
 
     def __init__(self, run: Run, commands: TaskCommands) -> None:
         self.run, self.commands = run, commands
@@ -81,18 +81,18 @@ class Going:
         return {name: one.outcome for name, one in self.result.tasks.items()}
 
     def path(self, name: str) -> list[str]:
-        return path_of(self.run.events(), f"task:{name}")
+        return states_of(self.run.events(), f"task:{name}")
 
     async def until(self, event: str, entity_id: str, **how: Any) -> None:
-        await until(self.run.sup, event, entity_id, **how)
+        await wait_for_record(self.run.sup, event, entity_id, **how)
 
 
 @asynccontextmanager
-async def going(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIterator[Going]:
-    """Run *plan*; in the block it is under way, and after it it has ended."""
+async def running_plan(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIterator[RunningPlan]:
+    """Run *plan* during the block, and wait for its end after the block."""
     async with supervising(workdir, settings=plan.settings, agents=plan.agents, refused=refused) as run:
         runner = PlanRunner(run.sup)
-        under_way = Going(run, runner.commands)
+        under_way = RunningPlan(run, runner.commands)
 
         async def carry_out() -> None:
             under_way.results.append(await runner.run(plan))
@@ -104,7 +104,7 @@ async def going(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIte
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Callable[[str], Awaitable[None]]:
-    """Let go whoever waits at the gate of that name with ``HELD``."""
+    """Return a function that releases the program that waits, by ``HELD``, at the gate of that name."""
     for name in ("one", "two"):
         os.mkfifo(tmp_path / name)
 
@@ -120,8 +120,9 @@ HELD = "read _ < one"
 
 # -------------------------------------------------------------------------------------------------------- approvals
 async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
-    """It is born PLANNED and begun when it is approved, and the operator is the root of what follows."""
-    async with going(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
+    """A task with an approval before it is PLANNED until it is approved, and the operator is the root of its
+    records."""
+    async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
         assert await plan.commands.planned() == ("a",)
         answer = await plan.commands.approve("a", by=ME, reason="go")
@@ -135,9 +136,9 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     assert (root.event, root.actor, root.reason) == ("Commanded", ME, "go")
 
 
-async def test_who_commands_may_have_any_name(tmp_path: Path) -> None:
-    """What UTF-8 cannot hold of it is escaped on record."""
-    async with going(tmp_path, plan_of(task("a", approval="before"), task("b", approval="after"))) as plan:
+async def test_an_operators_name_is_escaped(tmp_path: Path) -> None:
+    """Bytes of an operator's name that are not UTF-8 are escaped on record."""
+    async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", approval="after"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
         await plan.commands.approve("a", by="caf\udce9")
         await plan.until("approval_requested", "task:b")
@@ -148,9 +149,9 @@ async def test_who_commands_may_have_any_name(tmp_path: Path) -> None:
 
 
 async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
-    """With ``approve_plan`` every task waits; one that is rejected is cancelled, and what depends on it not begun."""
+    """With ``approve_plan`` every task waits; a rejected task is cancelled, and its dependents are not begun."""
     tasks = (task("a"), task("b"), task("c", "true", "b"))
-    async with going(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
         assert await plan.commands.planned() == ("a", "b", "c")
         assert (await plan.commands.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
@@ -161,8 +162,8 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
 
 
 async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
-    """What is done is closed when it was approved, and others go on meanwhile."""
-    async with going(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
+    """A task with an approval after it is closed when it is approved; other tasks go on meanwhile."""
+    async with running_plan(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
         await plan.until("approval_requested", "task:a")
         await plan.until("closed", "task:b")
         answer = await plan.commands.approve("a", by=ME)
@@ -172,9 +173,9 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
     assert (granted.metadata["by"], granted.cause_id) == (ME, answer.seq)
 
 
-async def test_a_result_that_is_rejected_is_tried_again(tmp_path: Path) -> None:
-    """The task has failed with the reason, and is claimed anew within its retries."""
-    async with going(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
+async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
+    """A rejected result fails the task with the reason, and the task is claimed again within its retries."""
+    async with running_plan(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
         await plan.until("approval_requested", "task:a")
         assert (await plan.commands.reject("a", by=ME, reason="no tests")).state == "FAILED"
         await plan.until("approval_requested", "task:a", number=2)
@@ -185,8 +186,8 @@ async def test_a_result_that_is_rejected_is_tried_again(tmp_path: Path) -> None:
 
 
 async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate) -> None:
-    """Given again it has the same answer; without the id, the table refuses it."""
-    async with going(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
+    """A command repeated with its id gets the first answer; without an id the state machine refuses it."""
+    async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
         first = await plan.commands.approve("a", by=ME, command_id="c")
         await plan.until("closed", "task:a")
         again = await plan.commands.approve("a", by=ME, command_id="c")
@@ -198,8 +199,8 @@ async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate
 
 
 async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
-    """Neither by its name nor by its id is it there."""
-    async with going(tmp_path, plan_of(task("a", HELD))) as plan:
+    """A command to an unknown task is refused with its name, and so is a command after the end."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         with pytest.raises(NoSuchEntity, match="'z'"):
             await plan.commands.approve("z", by=ME)
         await gate("one")
@@ -208,20 +209,21 @@ async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ cancel
-async def test_a_task_that_is_worked_on_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """Its session is ended, its run and job are cancelled, and what depends on it is not begun."""
-    async with going(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
+async def test_a_started_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """A cancelled task's session ends, its task run and job are cancelled, and its dependents are not begun."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
         await plan.until("started", "task:a")
         assert (await plan.commands.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
     assert plan.outcomes() == {"a": "aborted", "b": "blocked", "c": "completed"}
-    assert path_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
-    assert path_of(plan.run.events(), "job:a")[-1] == "cancelled"
+    assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
+    assert states_of(plan.run.events(), "job:a")[-1] == "cancelled"
 
 
-async def test_a_task_that_waits_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """One that nobody has begun, and one whose result waits for an approval."""
+async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """A task that is not begun, and a task whose result waits for an approval, can be cancelled; a planned task
+    cannot."""
     tasks = (task("a", HELD), task("b", "true", "a"), task("c", approval="after"), task("d", approval="before"))
-    async with going(tmp_path, plan_of(*tasks), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("approval_requested", "task:c")
         await plan.commands.cancel("b", by=ME)
         await plan.commands.cancel("c", by=ME)
@@ -235,9 +237,9 @@ async def test_a_task_that_waits_is_cancelled(tmp_path: Path, gate: Gate) -> Non
 
 
 # --------------------------------------------------------------------------------------------------- requeue, unclaim
-async def test_a_task_is_taken_from_its_session(tmp_path: Path, gate: Gate) -> None:
-    """Its session is ended, it is open again, charged with nothing, and another session has it."""
-    async with going(tmp_path, plan_of(task("a", f"echo x >> log; test -e done || {HELD}"))) as plan:
+async def test_a_requeued_task_gets_another_session(tmp_path: Path, gate: Gate) -> None:
+    """A requeued task's session ends, no error is charged, and another session gets the task."""
+    async with running_plan(tmp_path, plan_of(task("a", f"echo x >> log; test -e done || {HELD}"))) as plan:
         await plan.until("started", "task:a")
         (tmp_path / "done").touch()
         assert (await plan.commands.requeue("a", by=ME, reason="too slow")).state == "OPEN"
@@ -249,9 +251,9 @@ async def test_a_task_is_taken_from_its_session(tmp_path: Path, gate: Gate) -> N
     assert failed.metadata["charged"] is False
 
 
-async def test_what_is_not_worked_on_cannot_be_taken_away(tmp_path: Path, gate: Gate) -> None:
-    """A task that is open, or begun, or not, is refused in the words of its table."""
-    async with going(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
+async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -> None:
+    """A requeue of an open task, and an unclaim of a started task, are refused in the words of the state machine."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="task: requeued in OPEN"):
             await plan.commands.requeue("b", by=ME)
@@ -262,9 +264,9 @@ async def test_what_is_not_worked_on_cannot_be_taken_away(tmp_path: Path, gate: 
 
 
 # ------------------------------------------------------------------------------------------------------------- reset
-async def test_a_task_that_was_given_up_is_tried_afresh(tmp_path: Path, gate: Gate) -> None:
-    """Its circuit is closed, its attempts are forgotten, and it is done after all."""
-    async with going(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
+async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None:
+    """A reset closes the circuit of a failed task, forgets its attempts, and the task completes."""
+    async with running_plan(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
         await plan.until("DeadLettered", "task:a", outcome="fact")
         (tmp_path / "done").touch()
         assert (await plan.commands.reset("a", by=ME, reason="mended")).state == "OPEN"
@@ -277,10 +279,10 @@ async def test_a_task_that_was_given_up_is_tried_afresh(tmp_path: Path, gate: Ga
 
 
 async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) -> None:
-    """The task does not wait for the probe: it is tried at once."""
+    """After a reset during the cool-down the task is tried at once, not by a probe."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", "test -e done"), task("b", HELD))
-    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("execution_failed", "job:a")
         (tmp_path / "done").touch()
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
@@ -288,10 +290,12 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
-async def test_a_circuit_that_was_reset_is_not_tried_by_a_supervisor_that_ends(tmp_path: Path) -> None:
-    """Its worker has kept it meanwhile: the task has failed, and nothing of it looks as if it went on."""
+async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
+    """A task whose circuit was reset before a stop has failed, and its task run is cancelled."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    async with going(tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick().limits)) as plan:
+    async with running_plan(
+        tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick_settings().limits)
+    ) as plan:
         await plan.until("retry_decided", "run:a")
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
@@ -304,24 +308,24 @@ OFTEN: dict[str, Any] = {
     "max_attempts": 3,
     "circuit_breaker": {"max_error_repeats": 1, "cooldown_period": 3600},
 }
-"""Its circuit opens at the second failure. A run that was reset then may fail as often again: its job may not."""
+"""Lifecycle whose circuit opens at the second failure. A reset task run may fail as often again, its job may not."""
 
 
-async def test_a_run_that_was_reset_waits_as_it_decides(tmp_path: Path, gate: Gate) -> None:
-    """Its job has no retry left: it waits with its worker for its own delay, not for the circuit that was closed."""
+async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
+    """A task run that was reset waits for its retry delay, not for the circuit, though its job has no retry left."""
     tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
-    async with going(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick().limits)) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
-async def test_a_run_that_was_reset_does_not_wait_for_ever(tmp_path: Path, gate: Gate) -> None:
-    """A supervisor that ends while it waits leaves no run of a task that has failed looking alive."""
+async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
+    """A stop during the retry delay leaves the task failed and its circuit open."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
-    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
         await plan.commands.reset("a", by=ME)
         await plan.until("retry_decided", "run:a", number=3)
@@ -329,12 +333,12 @@ async def test_a_run_that_was_reset_does_not_wait_for_ever(tmp_path: Path, gate:
         await plan.run.sup.stop()
         await gate("one")
     assert plan.outcomes()["a"] == "failed"
-    assert path_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+    assert states_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
 
 
-async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate) -> None:
-    """A run that is under way is refused in the words of its table."""
-    async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
+async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
+    """A reset of a task run in progress is refused in the words of the state machine."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="run: manual_reset in IN_PROGRESS"):
             await plan.commands.reset("a", by=ME)
@@ -343,8 +347,9 @@ async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate)
 
 # ------------------------------------------------------------------------------------------------------------- split
 async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
-    """It is not worked on: its subtasks are, once what it waits for is there, and it is closed when they are."""
-    async with going(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
+    """Subtasks of an open task wait for the task's dependencies; the task itself is not run, and is closed after
+    them."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
         await plan.until("started", "task:a")
         parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
         answer = await plan.commands.split("b", parts, by=ME)
@@ -357,10 +362,10 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
     assert closed.seq < begun.seq
 
 
-async def test_a_part_of_what_is_not_begun_is_not_split(tmp_path: Path, gate: Gate) -> None:
-    """Nobody knows yet whether its whole is wanted: its subtasks would begin before that is approved."""
+async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate: Gate) -> None:
+    """A subtask is not split before its parent is approved, since the new subtasks would begin before that."""
     whole = task("b", approval="before", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
-    async with going(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b1' is a part of 'b', which is not begun; split it after that"):
             await plan.commands.split("b1", (task("b11", "true"),), by=ME)
@@ -369,10 +374,10 @@ async def test_a_part_of_what_is_not_begun_is_not_split(tmp_path: Path, gate: Ga
     assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed"}
 
 
-async def test_what_may_not_be_wanted_is_not_split(tmp_path: Path, gate: Gate) -> None:
-    """Its condition is looked at when its moment has come: before that its subtasks would begin in spite of it."""
+async def test_a_task_with_an_undecided_condition_is_not_split(tmp_path: Path, gate: Gate) -> None:
+    """A task with a condition is not split before it is decided, since its subtasks would begin in spite of it."""
     maybe = task("b", "true", when={"task": "a", "is": "failed"})
-    async with going(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b' has a condition, and its moment is not there yet; split it after that"):
             await plan.commands.split("b", (task("b1", "true"),), by=ME)
@@ -380,10 +385,10 @@ async def test_what_may_not_be_wanted_is_not_split(tmp_path: Path, gate: Gate) -
     assert plan.outcomes() == {"a": "completed", "b": "skipped"}
 
 
-async def test_what_the_plan_splits_is_not_split_before_its_turn(tmp_path: Path, gate: Gate) -> None:
-    """It waits for another task: the subtasks that the plan has for it would begin before that is done."""
+async def test_a_waiting_task_with_subtasks_is_not_split(tmp_path: Path, gate: Gate) -> None:
+    """A task with subtasks in the plan is not split before its dependencies are closed."""
     whole = task("b", "", "a", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
-    async with going(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b' has subtasks, and waits for 'a'; split it after that"):
             await plan.commands.split("b", (task("b2", "true"),), by=ME)
@@ -393,9 +398,9 @@ async def test_what_the_plan_splits_is_not_split_before_its_turn(tmp_path: Path,
 
 @pytest.mark.parametrize("last", ["its turn", "a subtask"])
 @pytest.mark.parametrize("status", [0, 1])
-async def test_a_task_is_split_while_it_is_worked_on(tmp_path: Path, gate: Gate, last: str, status: int) -> None:
-    """The turn under way may end before its subtasks or after them, well or not: the task is closed after both."""
-    async with going(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
+async def test_a_started_task_is_split(tmp_path: Path, gate: Gate, last: str, status: int) -> None:
+    """A task is closed after its running turn, failed or not, and its subtasks, in either order."""
+    async with running_plan(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
         await plan.until("started", "task:a")
         await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
         if last == "its turn":
@@ -411,10 +416,10 @@ async def test_a_task_is_split_while_it_is_worked_on(tmp_path: Path, gate: Gate,
 
 
 async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) -> None:
-    """What it waits for is over first; then its subtasks are waited for, and nobody tries it again."""
+    """A split during the retry delay replaces the next attempt: the task waits for its subtasks."""
     waits = {**ONCE, "max_attempts": 2, "base_retry_delay": 1, "max_retry_delay": 1}
     tries = task("a", "echo a >> log; exit 1")
-    async with going(tmp_path, plan_of(tries, lifecycle=waits, limits=quick().limits)) as plan:
+    async with running_plan(tmp_path, plan_of(tries, lifecycle=waits, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a")
         await plan.until("execution_failed", "job:a")
         await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
@@ -424,11 +429,11 @@ async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) 
     assert (tmp_path / "log").read_text().split() == ["a"]
 
 
-async def test_the_retries_of_a_plan_are_what_it_says(tmp_path: Path) -> None:
-    """A plan without any tries nothing again, whatever its runs may."""
+async def test_a_plan_without_retries_retries_nothing(tmp_path: Path) -> None:
+    """An empty retry budget of the plan overrides the attempts of a task run."""
     tries = {**ONCE, "max_attempts": 3}
-    none = {"retry_budget": {"share": 0.0, "least": 0}, "limits": quick().limits}
-    async with going(tmp_path, plan_of(task("a", "echo a >> log; exit 1"), lifecycle=tries, **none)) as plan:
+    none = {"retry_budget": {"share": 0.0, "least": 0}, "limits": quick_settings().limits}
+    async with running_plan(tmp_path, plan_of(task("a", "echo a >> log; exit 1"), lifecycle=tries, **none)) as plan:
         pass
     assert plan.outcomes() == {"a": "failed"}
     assert (tmp_path / "log").read_text().split() == ["a"]
@@ -436,19 +441,19 @@ async def test_the_retries_of_a_plan_are_what_it_says(tmp_path: Path) -> None:
     assert "retry budget is spent (0 of 0 retries)" in opened.reason
 
 
-async def test_a_dead_letter_says_that_no_retry_was_left_to_spend(tmp_path: Path) -> None:
-    """The task might have been claimed anew; its plan had nothing left for that."""
+async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> None:
+    """The dead letter of a task with retries left says that the plan's retry budget is spent."""
     none = {"retry_budget": {"share": 0.0, "least": 0}}
-    async with going(tmp_path, plan_of(task("a", "exit 1", max_retries=2), **none)) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", "exit 1", max_retries=2), **none)) as plan:
         pass
     (letter,) = [one for one in plan.run.events() if one.event == "DeadLettered"]
     assert "(no further try: the workstream's retry budget is spent (0 of 0 retries))" in letter.reason
 
 
-async def test_a_split_that_comes_too_late_leaves_nothing_to_do(
+async def test_subtasks_of_a_late_split_are_skipped(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task came to its end after its subtasks were born: they are skipped, and the run ends."""
+    """Subtasks that were created before their task refused the split are skipped, and the run ends."""
     post = TaskExecution.post
 
     async def late(execution: TaskExecution, event: Event) -> None:
@@ -457,7 +462,7 @@ async def test_a_split_that_comes_too_late_leaves_nothing_to_do(
         await post(execution, event)
 
     monkeypatch.setattr(TaskExecution, "post", late)
-    async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="it is done"):
             await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
@@ -467,8 +472,8 @@ async def test_a_split_that_comes_too_late_leaves_nothing_to_do(
     assert plan.outcomes() == {"a": "completed", "a1": "skipped"}
 
 
-async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if whoever approved it does not wait for that."""
+async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge of an approved task is completed although the approver's call was cancelled."""
     merging, go_on = anyio.Event(), anyio.Event()
     merge = Janitor.merge
 
@@ -478,7 +483,7 @@ async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch
         return await merge(janitor, session_id, message, commit)
 
     monkeypatch.setattr(Janitor, "merge", slow)
-    async with going(tmp_path, plan_of(task("a", approval="after"))) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", approval="after"))) as plan:
         await plan.until("approval_requested", "task:a")
         async with anyio.create_task_group() as group:
 
@@ -492,10 +497,8 @@ async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch
     assert plan.path("a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
 
 
-async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever carried it out is still about to end its session: it is not merged beside that."""
+async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is approved before its session has ended is merged after that."""
     plan, order = plan_of(task("a", approval="after")), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, janitor = PlanRunner(run.sup), run.sup.janitor
@@ -503,7 +506,7 @@ async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
 
         async def accept_meanwhile(place: WorkspaceSpec) -> None:
             group.start_soon(approve)
-            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
             await accept(place)
@@ -524,8 +527,8 @@ async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
     assert [one.outcome for one in result.tasks.values()] == ["completed"]
 
 
-async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its work is being checked, which is not interrupted: it is closed, by what went before, the cancel refused."""
+async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel during the acceptance tests is refused, and the records of the closed task do not name it as a cause."""
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, check = PlanRunner(run.sup), run.sup.janitor.check
@@ -536,7 +539,7 @@ async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monke
 
         async def check_meanwhile(session_id: str, tests: Sequence[AcceptanceTest]) -> str:
             group.start_soon(cancel)
-            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
             return await check(session_id, tests)
@@ -548,8 +551,8 @@ async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monke
     assert [one.event for one in run.events() if one.cause_id == command.seq] == ["CommandRefused"]
 
 
-async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task is settled, and what is to be said of the run is being said."""
+async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset while the run is being concluded is refused."""
     said: list[str] = []
 
     async def concluding(plan_run: PlanRun) -> None:
@@ -559,29 +562,27 @@ async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, mon
             said.append(str(refusal))
 
     monkeypatch.setattr(runner, "export_workstream", concluding)
-    async with going(tmp_path, plan_of(task("a", "exit 1")), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", "exit 1")), refused=True) as plan:
         pass
     assert plan.outcomes() == {"a": "failed"}
     assert said == ["the run of task 'a' has ended; run the plan again"]
 
 
-async def test_a_plan_that_fails_as_it_is_given_up_is_preserved(tmp_path: Path) -> None:
-    """Its dossier has its last record, also where nobody waited for the validation of the whole."""
+async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) -> None:
+    """The workstream export of a plan that is cancelled during its validation ends with the state ``failed``."""
     plan = plan_of(task("a"), validation=[{"command": ["sleep", "1000"]}])
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
             group.start_soon(PlanRunner(sup).run, plan)
-            await until(sup, "all_tasks_completed", "workstream:plan")
+            await wait_for_record(sup, "all_tasks_completed", "workstream:plan")
             group.cancel_scope.cancel()
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "failed"
 
 
-async def test_a_plan_that_is_done_as_it_is_given_up_is_preserved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever has it run is cancelled just before its dossier is written: it is written all the same."""
+async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workstream export is written although the host is cancelled just before."""
     export_workstream, scope = runner.export_workstream, anyio.CancelScope()
 
     async def given_up_first(plan_run: PlanRun) -> None:
@@ -600,9 +601,9 @@ async def test_a_plan_that_is_done_as_it_is_given_up_is_preserved(
     assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "completed"
 
 
-async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate) -> None:
-    """An id that is taken is refused, and so is a split of what is over; the task goes on."""
-    async with going(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
+async def test_an_invalid_split_changes_nothing(tmp_path: Path, gate: Gate) -> None:
+    """A split with a used id, and a split of a closed task, are refused, and the started task goes on."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
         await plan.until("started", "task:a")
         await plan.until("closed", "task:z")
         with pytest.raises(Refused, match="'a' is not split: a was in this run before; use other ids"):
@@ -614,10 +615,10 @@ async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate
     assert plan.outcomes() == {"a": "completed", "z": "completed", "a1": "completed"}
 
 
-async def test_the_parts_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """Nobody goes on with a part of what nobody wants."""
+async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """Started and waiting subtasks of a cancelled task are cancelled."""
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")))
-    async with going(tmp_path, plan_of(whole, task("b"))) as plan:
+    async with running_plan(tmp_path, plan_of(whole, task("b"))) as plan:
         await plan.until("started", "task:a1")
         await plan.commands.cancel("a", by=ME)
     assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "aborted", "b": "completed"}
@@ -625,9 +626,9 @@ async def test_the_parts_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate:
 
 # ----------------------------------------------------------------------------------------------------------- blocked
 async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) -> None:
-    """Its slot is free meanwhile, nothing is charged, and it goes on by itself when the other one is closed."""
+    """A blocked task releases its slot without a charge, and goes on when the other task is closed."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
-    async with going(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
         assert (await plan.commands.block("a", ["b"], by=ME, reason="needs b")).state == "BLOCKED"
         await plan.until("started", "task:b")
@@ -642,9 +643,9 @@ async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) 
 
 
 async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate: Gate) -> None:
-    """When nothing else can go on that is said, once; it goes on when somebody says so."""
+    """A run waits for a task that is blocked on a person, reports that once, and goes on after ``unblock``."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "true", "a"))
-    async with going(tmp_path, plan_of(*tasks), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'b', which waits for it"):
             await plan.commands.block("a", ["b"], by=ME)
@@ -669,13 +670,13 @@ PROBED: dict[str, Any] = {
 
 
 def patient(*tasks: TaskConfig, **more: Any) -> Plan:
-    """Its sessions do not give up: the runs of its tasks decide about another attempt."""
-    return plan_of(*tasks, limits=quick(max_total_errors=9, max_consecutive_errors=9).limits, **more)
+    """Return a plan whose sessions retry as often as the task runs allow."""
+    return plan_of(*tasks, limits=quick_settings(max_total_errors=9, max_consecutive_errors=9).limits, **more)
 
 
-async def test_who_waits_twice_for_a_cool_down_shortens_no_later_one(tmp_path: Path) -> None:
-    """A task that is blocked and let go on while it cools down is waited for twice; the next cool-down is as long."""
-    async with going(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
+async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -> None:
+    """A task that was blocked and unblocked during a cool-down waits for the whole of the next one."""
+    async with running_plan(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
         await plan.until("execution_failed", "job:a")
         await plan.commands.block("a", ["b"], by=ME)
     opened = [one.monotonic_s for one in plan.run.events() if one.to_status == "CIRCUIT_OPEN" != one.from_status]
@@ -685,11 +686,11 @@ async def test_who_waits_twice_for_a_cool_down_shortens_no_later_one(tmp_path: P
     assert plan.outcomes() == {"a": "failed", "b": "completed"}
 
 
-async def test_a_last_probe_that_is_taken_away_begins_anew(tmp_path: Path) -> None:
-    """It is charged with nothing: the task has another run, and the plan goes on."""
+async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> None:
+    """The last probe of a task run is requeued without a charge: the task gets another task run."""
     lifecycle = {**PROBED, "circuit_breaker": {**PROBED["circuit_breaker"], "cooldown_period": 0.1, "probes_max": 1}}
     tries = f"test -e done && exit 0; test -e tried || {{ touch tried; exit 1; }}; {HELD}"
-    async with going(tmp_path, patient(task("a", tries), lifecycle=lifecycle)) as plan:
+    async with running_plan(tmp_path, patient(task("a", tries), lifecycle=lifecycle)) as plan:
         await plan.until("probe_started", "run:a")
         (tmp_path / "done").touch()
         await plan.commands.requeue("a", by=ME)
@@ -697,10 +698,10 @@ async def test_a_last_probe_that_is_taken_away_begins_anew(tmp_path: Path) -> No
     assert plan.run.transitions("tests_passed", "run:a-2")
 
 
-async def test_what_is_blocked_for_ever_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """Once nothing else can go on, for the task that did not complete; not before: that could be reset."""
+async def test_a_task_blocked_on_a_failed_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """The task is cancelled when nothing else can go on; before that the failed task could be reset."""
     tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
-    async with going(tmp_path, plan_of(*tasks)) as plan:
+    async with running_plan(tmp_path, plan_of(*tasks)) as plan:
         await plan.until("started", "task:a")
         await plan.commands.block("a", ["b"], by=ME)
         await plan.until("started", "task:b")
@@ -710,8 +711,8 @@ async def test_what_is_blocked_for_ever_is_cancelled(tmp_path: Path, gate: Gate)
 
 
 async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """Nobody else could end that."""
-    async with going(tmp_path, plan_of(task("a", HELD), task("b", HELD))) as plan:
+    """Two tasks that are blocked on each other are cancelled."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.until("started", "task:b")
         await plan.commands.block("a", ["b"], by=ME)
@@ -719,9 +720,9 @@ async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path
     assert plan.outcomes() == {"a": "aborted", "b": "aborted"}
 
 
-async def test_a_supervisor_that_ends_does_not_wait_for_what_is_blocked(tmp_path: Path, gate: Gate) -> None:
-    """The blocked task is cancelled."""
-    async with going(tmp_path, plan_of(task("a", HELD))) as plan:
+async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None:
+    """A stop cancels a task that is blocked on a person."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.commands.block("a", ["the key"], by=ME)
         await plan.until("WaitsForPerson", "task:a", outcome="fact")
@@ -729,9 +730,9 @@ async def test_a_supervisor_that_ends_does_not_wait_for_what_is_blocked(tmp_path
     assert plan.outcomes() == {"a": "aborted"}
 
 
-async def test_a_supervisor_that_ends_does_not_wait_for_what_came_meanwhile(tmp_path: Path, gate: Gate) -> None:
-    """What is split while it drains may have parts that wait for a person: they are cancelled, and so is the whole."""
-    async with going(tmp_path, plan_of(task("a", HELD))) as plan:
+async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) -> None:
+    """Subtasks that are split off during the drain and wait for a person are cancelled, and so is their task."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.run.sup.stop()
         parts = (task("a1", approval="before"), task("a2", "true", "a1"))
@@ -740,14 +741,13 @@ async def test_a_supervisor_that_ends_does_not_wait_for_what_came_meanwhile(tmp_
     assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "blocked"}
 
 
-async def test_a_supervisor_that_ends_waits_for_no_provider(tmp_path: Path, gate: Gate) -> None:
-    """One that turns everybody away holds up nobody: who is queued for it is cancelled, and a whole whose parts are
-    closed, which asks it for nothing, is closed."""
+async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -> None:
+    """During a drain tasks queued for a failing provider are cancelled; a task whose subtasks are closed is closed."""
     scripted = {"agents": {**AGENTS, "s": AgentConfig(adapter="scripted")}}
     troubled = TaskConfig(id="a", agent="s", prompt="@trouble overloaded 529 6")
     queued = TaskConfig(id="b", agent="s", prompt="@say hello", depends_on=("a",))
     whole = TaskConfig(id="c", agent="s", prompt="", subtasks=(task("c1", HELD),))
-    async with going(tmp_path, plan_of(troubled, queued, whole, **scripted)) as plan:
+    async with running_plan(tmp_path, plan_of(troubled, queued, whole, **scripted)) as plan:
         await plan.until("ProviderBreaker", "task:a", outcome="fact")
         await plan.until("scheduler_assigned", "job:b")
         await gate("one")
@@ -759,21 +759,21 @@ async def test_a_supervisor_that_ends_waits_for_no_provider(tmp_path: Path, gate
     assert [one.monotonic_s < breaker.metadata["free_at_s"] for one in ends] == [True, True]
 
 
-async def test_a_supervisor_that_ends_keeps_no_queue(tmp_path: Path, gate: Gate) -> None:
-    """Who is queued needs no slot to be cancelled, nor waits for one: the only one is held."""
+async def test_a_stop_cancels_queued_tasks(tmp_path: Path, gate: Gate) -> None:
+    """Queued tasks are cancelled at a stop, without a slot."""
     queued = (task("b"), task("c"), task("d", "true", "c"))
-    async with going(tmp_path, plan_of(task("a", HELD, priority=1), *queued, max_sessions=1)) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", HELD, priority=1), *queued, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
         await plan.run.sup.stop()
         for name in ("b", "c"):
             await plan.until("cancelled", f"task:{name}")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "blocked"}
-    assert path_of(plan.run.events(), "job:c") == ["pending", "queued", "cancelled"]
+    assert states_of(plan.run.events(), "job:c") == ["pending", "queued", "cancelled"]
 
 
-async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> None:
-    """Its turn is over with that; the next session goes on with it when the other task is closed."""
+async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
+    """``turn.block`` ends the turn; the next session continues the task when the other task is closed."""
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -791,10 +791,10 @@ async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> No
     assert blocked.reason == "blocked by agent of a: b first"
 
 
-async def test_a_subtask_that_does_not_answer_blocks_its_parent(tmp_path: Path, gate: Gate) -> None:
-    """After the parent's time-out; when the subtask is closed after all the parent is, too."""
+async def test_a_slow_subtask_blocks_its_parent(tmp_path: Path, gate: Gate) -> None:
+    """After its time-out the parent is BLOCKED; it is closed when its subtasks are."""
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")), timeout_s=0.05)
-    async with going(tmp_path, plan_of(whole)) as plan:
+    async with running_plan(tmp_path, plan_of(whole)) as plan:
         await plan.until("subtask_timed_out", "task:a")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "a1": "completed", "a2": "completed"}
@@ -802,11 +802,11 @@ async def test_a_subtask_that_does_not_answer_blocks_its_parent(tmp_path: Path, 
     assert plan.path("a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
 
 
-async def test_a_task_does_not_wait_for_its_own_subtasks_while_it_is_worked_on(tmp_path: Path, gate: Gate) -> None:
-    """They were settled before: there is nothing to wait for, and its session goes on."""
+async def test_a_task_is_not_blocked_on_its_own_subtask(tmp_path: Path, gate: Gate) -> None:
+    """Blocking a started task on its own closed subtask is refused, and its session goes on."""
     accepted = [{"command": ["test", "-e", "whole"]}]
     whole = task("a", f"{HELD}; touch whole", subtasks=(task("a1"),), acceptance=accepted, max_retries=1)
-    async with going(tmp_path, plan_of(whole), refused=True) as plan:
+    async with running_plan(tmp_path, plan_of(whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'a1', its own subtask"):
             await plan.commands.block("a", ["a1"], by=ME)
@@ -819,7 +819,7 @@ ASKS = f"{sys.executable} -m supervisor task split --json > told 2>&1 <<'END'\n-
 
 
 async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
-    """Run *plan* with its socket, as ``supervisor run`` does."""
+    """Run *plan* with a control socket, as ``supervisor run`` does."""
     state, closing = StateDir(workdir / "state"), anyio.Event()
     with anyio.fail_after(60):
         async with (
@@ -839,7 +839,7 @@ async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
 
 
 async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
-    """Where the plan lets it, its process knows where to ask and for which task; the record names it."""
+    """With ``may_split`` an agent's process knows address and task for a split; the record names the agent."""
     result = await _with_socket(tmp_path, plan_of(task("a", ASKS, may_split=True)))
     told = (tmp_path / "told").read_text()
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "a1": "completed"}, told
@@ -849,8 +849,8 @@ async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
     assert (fact.actor, fact.metadata["command"]) == ("agent of a", "split")
 
 
-async def test_other_agents_are_told_nothing_of_us(tmp_path: Path) -> None:
-    """Without ``may_split`` no variable says where the supervisor is, and there is nothing to split."""
+async def test_an_agent_without_may_split_gets_no_address(tmp_path: Path) -> None:
+    """Without ``may_split`` no variable names the supervisor, and a split is refused."""
     result = await _with_socket(tmp_path, plan_of(task("a", f"env > variables; {ASKS} true")))
     assert result.ok
     assert "SUPERVISOR_TASK" not in (tmp_path / "variables").read_text()
@@ -858,8 +858,8 @@ async def test_other_agents_are_told_nothing_of_us(tmp_path: Path) -> None:
     assert "TASK: none is named" in (tmp_path / "told").read_text()
 
 
-async def test_an_agent_in_the_process_splits_its_own_task(tmp_path: Path) -> None:
-    """By its turn; one whose plan does not let it is refused."""
+async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
+    """``turn.split`` splits the agent's task, and is refused without ``may_split``."""
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:

@@ -1,4 +1,4 @@
-"""Graduated access at work: who is given what, what is merged, what is refused, and that the journal knows it."""
+"""Graduated access in runs of plans: trust levels, merged and refused work, and their records."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import nothing_left, path_of, quick
+from tests.support import no_leaks, quick_settings, states_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -65,7 +65,7 @@ def plan_of(*tasks: dict[str, Any], access: dict[str, Any] | None = None, **agen
 
 
 async def carried_out(plan: Plan, where: Path) -> tuple[PlanResult, dict[str, str]]:
-    """How it went, and the level of everybody who has a standing afterwards."""
+    """Run the plan; return its result, and the trust level of every agent that has one."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         result = await run_plan(sup, plan)
         return result, {name: one.level.value for name, one in sup.trust.standings.items()}
@@ -78,11 +78,11 @@ def facts(where: Path, name: str) -> list[LifecycleEvent]:
 
 def states(where: Path, task_id: str) -> list[str]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
-        return path_of(list(reader.events()), f"task:{task_id}")
+        return states_of(list(reader.events()), f"task:{task_id}")
 
 
 async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:
-    """What it writes before that is not merged, and counts against it; after it, a little is."""
+    """An untrusted agent whose task only read is probationary after it, and its next small change is merged."""
     chain = [{"id": "look", "prompt": "cat a.txt"}, {"id": "write", "prompt": "echo b > b.txt", "depends_on": ["look"]}]
     result, levels = await carried_out(plan_of(*chain), repository)
     assert result.ok
@@ -93,7 +93,7 @@ async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) 
 
 
 async def test_work_beyond_the_rights_is_not_merged(repository: Path) -> None:
-    """It is a violation, on record with what was changed; the work is kept on its branch."""
+    """Changes beyond an agent's rights are a violation on record; they are kept on their branch."""
     result, levels = await carried_out(plan_of({"id": "bold", "prompt": "echo b > b.txt"}), repository)
     why = "it changed b.txt, and an agent that is untrusted may not write"
     assert result.tasks["bold"].error == f"not merged: {why}; its work is on the branch supervisor/bold"
@@ -105,8 +105,8 @@ async def test_work_beyond_the_rights_is_not_merged(repository: Path) -> None:
     assert not (repository / "b.txt").exists()
 
 
-async def test_the_next_supervisor_knows(repository: Path) -> None:
-    """Levels and open violations are taken up from the journal; another agent's record is its own."""
+async def test_trust_is_restored_from_the_journal(repository: Path) -> None:
+    """Trust levels and open violations are restored from the journal, for each agent apart."""
     first = plan_of({"id": "one", "prompt": "true"}, {"id": "two", "prompt": "true"}, {"id": "three", "prompt": "true"})
     assert (await carried_out(first, repository))[1] == {"sh": "trusted"}
     many = {"id": "many", "prompt": "for n in $(seq 21); do echo $n > $n.txt; done"}
@@ -122,11 +122,11 @@ async def test_the_next_supervisor_knows(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("prompt", "level", "what"), [("true", "probationary", "success"), ("echo b > b.txt", "untrusted", "violation")]
 )
-async def test_what_is_merged_late_is_judged(
+async def test_a_late_merge_changes_trust(
     repository: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, level: str, what: str
 ) -> None:
-    """Its run broke when it was done: whoever resumes that looks at it as ever, says so of the workstream, and the next
-    supervisor knows. What may not be merged is done again."""
+    """Work merged by a resumed run is judged, on record of the workstream and for later supervisors; work that may
+    not be merged is done again."""
 
     async def breaks(*_: object) -> None:
         raise RuntimeError
@@ -153,8 +153,8 @@ async def test_what_is_merged_late_is_judged(
         assert ("task:t" in sup.trust._counted) is (what == "success")
 
 
-async def test_who_declares_the_network_must_be_trusted_with_it(repository: Path) -> None:
-    """By the task or by the agent; nothing is begun, and the refusal is on record. Who is known begins higher."""
+async def test_the_network_needs_trust(repository: Path) -> None:
+    """A task or agent that declares the network is refused, on record, below the level; initial levels count."""
     net = {"id": "net", "prompt": "true", "network": True}
     result, _ = await carried_out(plan_of(net), repository)
     assert result.tasks["net"].error.endswith("the network is declared, and an agent that is untrusted may not use it")
@@ -169,7 +169,7 @@ async def test_who_declares_the_network_must_be_trusted_with_it(repository: Path
 
 
 async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
-    """Who may not have a task is passed over."""
+    """A fallback agent with the needed level gets the task that the first agent may not have."""
     senior = AgentConfig(adapter="command", command=("sh", "-c", "echo done > b.txt"))
     task = {"id": "t", "prompt": "true", "files": ["b.txt"], "fallback_agents": ["senior"]}
     result, levels = await carried_out(
@@ -180,8 +180,8 @@ async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
     assert levels == {"senior": "elevated"}
 
 
-async def test_what_an_agent_asks_for_is_refused_by_its_level(repository: Path) -> None:
-    """To write with permission, by a command of ours, and by our hand: refused, on record, and no violation."""
+async def test_requests_beyond_the_level_are_refused(repository: Path) -> None:
+    """Permissions, terminal commands and file writes beyond the level are refused, on record, and are no violation."""
     scripted = AgentConfig(adapter="scripted")
     task = {
         "id": "t",
@@ -202,8 +202,8 @@ async def test_what_an_agent_asks_for_is_refused_by_its_level(repository: Path) 
     assert levels == {"scripted": "probationary"}
 
 
-async def test_without_access_nobody_is_judged(repository: Path) -> None:
-    """Nothing is recorded, and nothing is refused."""
+async def test_without_access_nothing_is_recorded(repository: Path) -> None:
+    """Without ``access`` nothing is refused and no trust level recorded."""
     plan = plan_of({"id": "bold", "prompt": "echo b > b.txt", "network": True}).model_copy(update={"access": None})
     result, levels = await carried_out(plan, repository)
     assert result.ok
@@ -213,7 +213,7 @@ async def test_without_access_nobody_is_judged(repository: Path) -> None:
 
 # -------------------------------------------------------------------------------------------------- what is wrong
 async def test_access_needs_worktrees(tmp_path: Path) -> None:
-    """Elsewhere nobody could say what a task has changed."""
+    """``access`` without worktrees is refused, since changes of a task could not be told apart."""
     plan = plan_of({"id": "t"})
     with pytest.raises(ValidationError, match="what a task changes is judged in worktrees only"):
         Plan.model_validate({**dict(plan), "workspace": "directory"})
@@ -223,7 +223,7 @@ async def test_access_needs_worktrees(tmp_path: Path) -> None:
 
 
 def test_levels_are_for_agents_of_the_plan() -> None:
-    """A name that is none is told of, with the nearest."""
+    """An initial level for an unknown agent is refused, with the nearest name."""
     with pytest.raises(ValidationError, match="'shh' is not an agent of this plan; did you mean 'sh'"):
         plan_of({"id": "t"}, access={"initial": {"shh": "trusted"}})
     with pytest.raises(ValidationError, match="untrusted"):
@@ -232,8 +232,8 @@ def test_levels_are_for_agents_of_the_plan() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ splits
 @pytest.mark.parametrize(("level", "told"), [("probationary", "no"), ("trusted", "yes")])
-async def test_who_may_split_a_task_is_trusted(repository: Path, level: str, told: str) -> None:
-    """A program learns where it can ask for that if its plan lets it and its level may; else it is a fact why not."""
+async def test_a_split_needs_trust(repository: Path, level: str, told: str) -> None:
+    """A program gets the address for splits if the plan and its level allow it; otherwise the refusal is recorded."""
     script = 'test -n "$SUPERVISOR_TASK" && echo yes > a.txt || echo no > a.txt'
     plan = plan_of({"id": "t", "prompt": script, "may_split": True}, access={"initial": {"sh": level}})
     result, _ = await carried_out(plan, repository)

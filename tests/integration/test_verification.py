@@ -1,4 +1,4 @@
-"""What a plan's work must pass before it is closed: its acceptance tests, and the merge of its worktree."""
+"""Verification of a task's work before it is closed: acceptance tests, and the merge of its worktree."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, TaskConfig
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.workspaces.git_command import WorkspaceError
-from tests.support import nothing_left, path_of, quick, supervising
+from tests.support import no_leaks, quick_settings, states_of, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -63,19 +63,19 @@ def repository(tmp_path: Path) -> Path:
 
 
 async def carried_out(plan: Plan, where: Path) -> PlanResult:
-    """On disk, with the state directory inside the repository, as ``supervisor run`` has it."""
+    """Run the plan with its state directory inside the repository, as ``supervisor run`` does."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         return await run_plan(sup, plan)
 
 
 def states(where: Path, task_id: str) -> list[str]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
-        return path_of(list(reader.events()), f"task:{task_id}")
+        return states_of(list(reader.events()), f"task:{task_id}")
 
 
 # -------------------------------------------------------------------------------------------------- acceptance
 async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
-    """What the tests say is heard where the agent is."""
+    """A task that passes is closed, and the session's transcript holds the output of its acceptance tests."""
     plan = plan_of(task("write", "echo 1 > report.txt", command=["cat", "report.txt"]))
     result = await carried_out(plan, tmp_path)
     assert result.ok
@@ -85,7 +85,7 @@ async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
 
 
 async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
-    """An agent's word is not enough; what depends on the task is not started."""
+    """A task that fails its acceptance tests has failed, though its agent succeeded; dependents are not started."""
     plan = plan_of(task("write", "echo all is well", file_exists="report.txt"), task("next", "true", "write"))
     result = await carried_out(plan, tmp_path)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"write": "failed", "next": "blocked"}
@@ -95,7 +95,7 @@ async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
 
 
 async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
-    """They run in the scope of the session: nothing of them is left, and the task is cancelled."""
+    """An abort of the session ends its acceptance tests and cancels the task."""
     held = tmp_path / "held"
     os.mkfifo(held)
     plan = plan_of(task("write", "true", command=["sh", "-c", "exec 3>held; sleep 1000 & wait"], timeout_s=1000.0))
@@ -111,12 +111,12 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
                 await run.sup.abort("write", AbortScope.SESSION, reason="enough")
                 assert await pipe.read() == b""  # ends when nobody holds that any more
     assert results[0].tasks["write"].outcome == "aborted"
-    assert path_of(run.events(), "task:write")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:write")[-1] == "CANCELLED"
 
 
 # ------------------------------------------------------------------------------------------------------ merges
 async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> None:
-    """A task sees the work of those it depends on, and the repository has it all in the end, and nothing else."""
+    """A task sees the work of its dependencies, and the repository has all of it, and nothing else, in the end."""
     plan = plan_of(
         task("one", "echo one > one.txt"),
         task("two", "echo two > two.txt"),
@@ -132,7 +132,7 @@ async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> No
 
 
 async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> None:
-    """DONE, then FAILED with the conflict recorded; the work is on a branch whose name is told."""
+    """A task in conflict goes from DONE to FAILED, on record; the error names the branch with the work."""
     go = f"while [ ! -e {repository}/go ]; do sleep 0.01; done"
     plan = plan_of(
         task("one", f"echo one > a.txt; touch {repository}/go"),
@@ -151,8 +151,8 @@ async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> 
     assert git(repository, "status", "--porcelain") == ""
 
 
-async def test_what_a_failed_task_had_begun_is_kept(repository: Path) -> None:
-    """It is committed before its worktree goes, and never merged."""
+async def test_the_work_of_a_failed_task_is_kept(repository: Path) -> None:
+    """The work of a failed task is committed to its branch before the worktree is removed, and never merged."""
     plan = plan_of(task("half", "echo begun > half.txt; exit 3"), workspace="worktree")
     result = await carried_out(plan, repository)
     assert result.tasks["half"].error.endswith("; its work is on the branch supervisor/half")
@@ -160,8 +160,8 @@ async def test_what_a_failed_task_had_begun_is_kept(repository: Path) -> None:
     assert not (repository / "half.txt").exists()
 
 
-async def test_an_embedded_session_is_put_away_too(repository: Path) -> None:
-    """Without a plan nobody merges: the work of the session is on its branch when the supervisor has ended."""
+async def test_the_work_of_an_embedded_session_is_kept(repository: Path) -> None:
+    """The work of a session without a plan is on its branch when the supervisor has ended."""
     plan = plan_of(task("unused", "true"), workspace="worktree")
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
@@ -173,7 +173,7 @@ async def test_an_embedded_session_is_put_away_too(repository: Path) -> None:
 
 
 async def test_worktrees_need_a_repository_and_a_state_directory(tmp_path: Path) -> None:
-    """Nothing is started without, and the error says what to do."""
+    """Without either nothing is started, and the error says what to do."""
     plan = plan_of(task("unused", "true"), workspace="worktree")
     with pytest.raises(WorkspaceError, match=r"is not in a git repository .* use workspace: directory"):
         await carried_out(plan, tmp_path)

@@ -1,7 +1,7 @@
-"""Whatever happens, every end is explained: its causes go back to exactly one root, and somebody is named there.
+"""Causes of every end in seeded runs: each chain of causes leads to exactly one root, which names an actor.
 
-Seeded runs, 200 by default and 1,000 with ``make scale`` (``--runs``), four in five of them on trio's virtual clock and
-the others on asyncio's; a failure names its seed.
+200 runs by default and 1,000 with ``make scale`` (``--runs``), four in five on trio's virtual clock and the others on
+asyncio's; a failure names its seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = 40
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """As many seeds as are asked for, some to a test."""
+    """Make the requested number of seeds, several to a test."""
     if "seeds" in metafunc.fixturenames:
         runs = int(metafunc.config.getoption("--runs"))
         chunks = [
@@ -37,14 +37,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Sessions give up by the thousand here: that is no news."""
+    """Silence the log of the many sessions that stop."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 def test_every_end_has_one_root(backend: str, seeds: range) -> None:
-    """Sessions, turns, agents, tool calls and tasks, however they ended; and no record's cause is missing."""
+    """The end of every session, turn, agent, call and task has one root, and every cause is in the journal."""
     for seed in seeds:
         try:
             ran = simulate(seed, backend)
@@ -56,8 +56,8 @@ def test_every_end_has_one_root(backend: str, seeds: range) -> None:
             raise
 
 
-def test_the_runs_have_everything_in_them() -> None:
-    """The seeds are no monoculture: each way to end, each urgent point and each policy edge is among them."""
+def test_the_seeds_cover_every_kind_of_end() -> None:
+    """Each way to end, each delivery point and each policy edge occurs among the seeds."""
     seen: Counter[str] = Counter()
     for seed in range(120):
         ran = simulate(seed, "trio")
@@ -88,7 +88,7 @@ def records(store: MemoryStore) -> list[LifecycleEvent]:
 
 
 def check_journal(store: MemoryStore) -> None:
-    """The laws of every journal; then, of everything that ended, the tree of causes."""
+    """Check the invariants of a journal, and the causal trace of everything that ended."""
     events = records(store)
     check_records(events, store.entities.values(), store.owed.values(), refused=True)
     by_seq = {one.seq: one for one in events}

@@ -1,4 +1,4 @@
-"""Hosts that are cancelled while they ask for something, or ask for what is not there any more."""
+"""Hosts that are cancelled during a request, or that request something that is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.journal.memory import MemoryStore
 from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from tests.integration.test_task_commands import plan_of, task
-from tests.support import FrozenJournal, supervising, until
+from tests.support import FrozenJournal, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ async def answers(turn: AgentTurn) -> str:
 
 
 async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> None:
-    """Its first record waits for the disk, and whoever started it is gone by then: nobody would ever close it."""
+    """A session whose first record is not yet durable when its starter is cancelled is ended."""
     disks: list[FrozenJournal] = []
 
     def frozen(store: MemoryStore) -> FrozenJournal:
@@ -39,14 +39,14 @@ async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> No
             await disks[0].frozen.wait()
             group.cancel_scope.cancel()
         disks[0].thaw.set()
-        await until(run.sup, "Ended", "s")
+        await wait_for_record(run.sup, "Ended", "s")
         assert run.sup.sessions() == []
     stopped = next(one for one in run.events("s") if one.to_status == "Stopped")
     assert stopped.reason == "whoever started it was cancelled"
 
 
 async def test_a_plan_that_is_done_has_nothing_to_resume(tmp_path: Path) -> None:
-    """Whoever wants it resumed hears so, in words, and nothing more is on record of it."""
+    """A resume of a completed plan is refused with a message, and records nothing."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         assert (await PlanRunner(run.sup).run(plan)).ok

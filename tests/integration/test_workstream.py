@@ -1,7 +1,7 @@
 """The workstream of the examples: six tasks on a real repository, by real processes, and a person.
 
-One is not accepted and tried again, one trips its circuit and recovers, one is split, one waits for an approval, one is
-in conflict at its merge. The command is killed at any point of it, and run again. Every wait is for a line of output.
+One task is not accepted and retried, one opens its circuit and recovers, one is split, one waits for an approval, one
+has a merge conflict. The command is killed at several points and run again. Every wait is for a line of output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.support import check_records, path_of
+from tests.support import check_records, states_of
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "examples" / "workstream.yaml"
@@ -43,7 +43,7 @@ def command(*words: str) -> list[str]:
 
 @contextmanager
 def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
-    """The run, and whatever happens, its end."""
+    """Start the run; kill it at the end of the block."""
     run = command("run", str(PLAN), "--json")
     with subprocess.Popen(run, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -53,12 +53,12 @@ def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def approved(repository: Path) -> None:
-    """What a person types at a second terminal."""
+    """Approve a task from a second terminal."""
     subprocess.run(command("approve", "manual"), cwd=repository, check=True, capture_output=True)
 
 
 def seen_through(process: subprocess.Popen[str], repository: Path) -> dict[str, str]:
-    """Read to the end, and approve what waits for it: how each task ended."""
+    """Read the output to its end, approve the waiting tasks, and return how each task ended."""
     assert process.stdout is not None
     last: dict[str, object] = {}
     asked = False
@@ -74,8 +74,8 @@ def seen_through(process: subprocess.Popen[str], repository: Path) -> dict[str, 
     return {task["id"]: task["outcome"] for task in tasks}
 
 
-def books(repository: Path) -> list[LifecycleEvent]:
-    """The journal, which is as every journal must be; so is the log."""
+def read_records(repository: Path) -> list[LifecycleEvent]:
+    """Return the records of the journal, after journal and log have been checked."""
     state = StateDir(repository / ".sdd")
     with JournalReader(state.journal) as journal:
         events = list(journal.events())
@@ -86,7 +86,7 @@ def books(repository: Path) -> list[LifecycleEvent]:
 
 
 def check_result(repository: Path) -> None:
-    """What was merged passes its tests, and the repository is clean."""
+    """Assert that the merged work passes its tests, and that the repository is clean."""
     tests = [sys.executable, "-m", "unittest", "discover", "-q"]
     assert subprocess.run(tests, cwd=repository, capture_output=True, check=False).returncode == 0
     status = subprocess.run(
@@ -96,21 +96,21 @@ def check_result(repository: Path) -> None:
 
 
 def test_the_example(repository: Path) -> None:
-    """Everything happens that the example promises, and in the end the tests of the repository pass."""
+    """Everything that the example promises happens, and the tests of the repository pass in the end."""
     with started(repository) as process:
         assert seen_through(process, repository) == dict.fromkeys(WHOLE, "completed")
-    events = books(repository)
+    events = read_records(repository)
     check_result(repository)
     again = ["FAILED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
-    assert path_of(events, "task:add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
-    run = path_of(events, "run:subtract")
+    assert states_of(events, "task:add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
+    run = states_of(events, "run:subtract")
     assert run.count("RETRYING") == 2
     assert run[run.index("CIRCUIT_OPEN") :] == ["CIRCUIT_OPEN", "HALF_OPEN", "IN_PROGRESS", "VALIDATING", "COMPLETED"]
-    assert path_of(events, "task:scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
-    assert path_of(events, "task:manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
+    assert states_of(events, "task:scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert states_of(events, "task:manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
     rejected = next(one for one in events if one.entity_id == "task:news" and one.event == "verification_rejected")
     assert "calculator/multiply.py" in rejected.reason
-    assert path_of(events, "workstream:calculator") == ["planned", "ready", "executing", "validating", "completed"]
+    assert states_of(events, "workstream:calculator") == ["planned", "ready", "executing", "validating", "completed"]
     dossier = repository / ".sdd" / "archive" / "workstream-calculator.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert {one["entity_id"] for one in kept if one["entity_type"] == "task"} == {f"task:{name}" for name in WHOLE}
@@ -125,12 +125,12 @@ KILLED_AT = (
     ("approval_requested", "task:manual"),
     ("completed", "task:release"),
 )
-"""Others are drawn by ``tests.crash.workstream``."""
+"""Records at which the command is killed; ``tests.crash.workstream`` draws others."""
 
 
 @pytest.mark.parametrize(("event", "who"), KILLED_AT, ids=lambda one: one.replace(":", "-"))
-def test_it_is_killed_and_run_again(repository: Path, event: str, who: str) -> None:
-    """kill -9 of the command at that record, and once more: the third one completes it, with the same result."""
+def test_the_example_survives_kills(repository: Path, event: str, who: str) -> None:
+    """After two kills at that record the third command completes the run with the same result."""
     for _ in range(2):
         waits = waited_for(repository)
         with started(repository) as process:
@@ -144,12 +144,12 @@ def test_it_is_killed_and_run_again(repository: Path, event: str, who: str) -> N
         if waits:
             approved_by_and_by(process, repository)
         assert set(seen_through(process, repository).values()) == {"completed"}
-    books(repository)
+    read_records(repository)
     check_result(repository)
 
 
 def seen_until(process: subprocess.Popen[str], repository: Path, event: str, who: str) -> None:
-    """Read up to that record, or to the end, and approve what waits for it on the way."""
+    """Read the output up to that record, or to its end, and approve the waiting tasks on the way."""
     assert process.stdout is not None
     for line in process.stdout:
         told = json.loads(line)
@@ -160,13 +160,13 @@ def seen_until(process: subprocess.Popen[str], repository: Path, event: str, who
 
 
 def waited_for(repository: Path) -> bool:
-    """An approval was waited for when the run was killed: the next one does not say so again."""
+    """Tell whether a task waited for its approval when the run was killed; the next run does not report it again."""
     tree = subprocess.run(command("tree", "--json"), cwd=repository, capture_output=True, text=True, check=False)
     return "PENDING_APPROVAL" in tree.stdout
 
 
 def approved_by_and_by(process: subprocess.Popen[str], repository: Path) -> None:
-    """As soon as the run hears it."""
+    """Approve a task as soon as the run accepts it."""
     until = time.monotonic() + DEADLINE_S
     while subprocess.run(command("approve", "manual"), cwd=repository, capture_output=True, check=False).returncode:
         assert time.monotonic() < until, "it does not take the approval"

@@ -208,7 +208,7 @@ def _inside(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _instead(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """What a node is replaced by."""
+    """Return the replacements of a node."""
     match node:
         case ast.UnaryOp(op=ast.Not()):
             yield "negate", node.operand

@@ -62,7 +62,7 @@ def package_of(key: Key) -> str:
 
 
 def rates(verdicts: Mapping[Key, Verdict]) -> str:
-    """How many were killed of how many, by package and in all."""
+    """Return the numbers of killed and of all mutants, by package and in all."""
     told: dict[str, Counter[str]] = defaultdict(Counter)
     for key, one in verdicts.items():
         told[package_of(key)][one.word or "not tried"] += 1

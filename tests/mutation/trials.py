@@ -16,10 +16,10 @@ from .scratch import Scratch, share
 __all__ = ["try_all"]
 
 BUDGET_S = 40.0
-"""What the tests may take by which a mutant is tried: so long for plain ones, and as long again for the simulator's."""
+"""Seconds for the tests that try a mutant: once for plain tests, once more for those of the simulator."""
 TESTS_MAX = 400
 FIRST = 12
-"""So many tests are run before the files of the others are even collected."""
+"""Number of tests that are run before the files of the others are collected."""
 STEADY_S = 0.3
 """A test that takes less starts no process and waits for nothing: once it fails, it is not run again to see whether it
 does so now and then."""
@@ -65,7 +65,7 @@ def try_all(
 
 
 def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
-    """What notices the change: a test, or the simulation; ``""``: nothing does."""
+    """Return the test that fails, or the fault of a simulation; ``""``: the mutant survives."""
     plain, simulated = (_chosen([one for one in tests if one.is_simulated == simulated]) for simulated in (False, True))
     for batch in (plain[:FIRST], plain[FIRST:], simulated):
         while batch:
@@ -86,7 +86,7 @@ def _run(scratch: Scratch, tests: Sequence[Test]) -> str:
 
 
 def _chosen(tests: Sequence[Test]) -> list[Test]:
-    """The first of them that fit into the budget, the first of them in any case."""
+    """Return the first tests that fit into the budget, at least one."""
     spent_s, chosen = 0.0, []
     for one in tests:
         if len(chosen) < TESTS_MAX and (spent_s + one.seconds <= BUDGET_S or not chosen):

@@ -11,7 +11,7 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from supervisor.agent_catalogue import UnknownAgent, known
+from supervisor.agent_catalogue import UnknownAgent, known_agent
 from supervisor.mock_model.server import open_stub_model
 from tests.real_agents.cells import CELLS, Cell
 from tests.real_agents.installing import NotInstalled, program_of
@@ -96,7 +96,7 @@ def install(names: list[str], cache: Path) -> dict[str, Path]:
     programs: dict[str, Path] = {}
     for name in names:
         try:
-            programs[name] = program_of(known(name), cache)
+            programs[name] = program_of(known_agent(name), cache)
         except (UnknownAgent, NotInstalled) as error:
             print(f"{name}: not installed: {error}", flush=True)
     return programs

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervisor.agent_catalogue.catalogue import Install, Known
+from supervisor.agent_catalogue.catalogue import Install, KnownAgent
 
 __all__ = ["NotInstalled", "program_of"]
 
@@ -19,7 +19,7 @@ class NotInstalled(Exception):
     """It could not be had; the message says what its client said."""
 
 
-def program_of(agent: Known, cache: Path) -> Path:
+def program_of(agent: KnownAgent, cache: Path) -> Path:
     """The agent's program, installed below *cache* unless that version of it is there already.
 
     Raises:

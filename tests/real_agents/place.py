@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 import anyio
 import msgspec
 
-from supervisor.agent_catalogue import known
+from supervisor.agent_catalogue import known_agent
 from supervisor.mock_model.environment import KEY
 from supervisor.plans import AgentConfig
 
@@ -69,13 +69,13 @@ class Place(msgspec.Struct, frozen=True):
 
     def config(self) -> AgentConfig:
         """The agent, pointed at the stub, as a plan would have it."""
-        agent = known(self.agent)
-        way, model = agent.way(), agent.model
+        agent = known_agent(self.agent)
+        variant, model = agent.variant(), agent.model
         arguments = (*NO_SANDBOX.get(self.agent, ()), *(self._filled(one) for one in model.arguments))
         env = {name: self._filled(value) for name, value in model.env.items()}
         return AgentConfig(
             known=self.agent,
-            command=(self.program, *way.command[1:]),
+            command=(self.program, *variant.command[1:]),
             arguments=arguments,
             env={**self._base_env(), **env},
         )
@@ -84,7 +84,7 @@ class Place(msgspec.Struct, frozen=True):
         """The directories, and the agent's own files that point it at the stub."""
         for folder in (self.work, self.home):
             folder.mkdir(parents=True)
-        for file in known(self.agent).model.files:
+        for file in known_agent(self.agent).model.files:
             path = self.home / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self._filled(file.text))

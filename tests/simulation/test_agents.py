@@ -15,8 +15,8 @@ from trio.testing import MockClock
 from supervisor.agents.codecs import codec_for
 from supervisor.ports import (
     ChildAsked,
+    ConversationNamed,
     Launch,
-    Named,
     PermissionAsked,
     TerminalOpened,
     Text,
@@ -125,7 +125,7 @@ async def test_lines_of_json_without_faults(autojump_clock: MockClock, resumed: 
     for seed in range(10):
         async with with_jsonl(seed, resumed=resumed) as talk:
             assert (await talk.turn(), talk.machine.status) == ("end_turn", 0)
-            assert [one.resume_id for one in talk.heard(Named)] == [resumed or talk.machine.name]
+            assert [one.resume_id for one in talk.heard(ConversationNamed)] == [resumed or talk.machine.name]
             opened, closed = talk.heard(ToolOpened), talk.heard(ToolClosed)
             assert sorted(one.call_id for one in opened) == sorted(one.call_id for one in closed)
             calls += len(opened)

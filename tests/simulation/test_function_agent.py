@@ -19,13 +19,13 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.workspaces.directory import DirectoryWorkspace
-from tests.support import Run, ask, quick, supervising
+from tests.support import Run, quick_settings, send_prompt, supervising
 
 virtual = pytest.mark.trio
 
 SHAPE = AgentShape(steps=(2, 3), tools=(3, 5), delegation=0.0)
 FAMILY = AgentShape(steps=(2, 3), tools=(0, 2), delegation=0.5, depth_max=2)
-BOUNDS = quick(turn_timeout_s=500.0, max_consecutive_errors=1, max_total_errors=1)
+BOUNDS = quick_settings(turn_timeout_s=500.0, max_consecutive_errors=1, max_total_errors=1)
 SETTINGS = BOUNDS.model_copy(update={"liveness": LivenessConfig(snapshot_s=0)})
 
 
@@ -114,7 +114,7 @@ async def test_a_stubborn_function(autojump_clock: MockClock, tmp_path: Path) ->
     async with supervising(tmp_path, settings=SETTINGS, within_s=100_000.0) as run:
         session = await run.sup.start_session("s", agent=function_agent(shape, KeyedRandom(1), faults))
         async with anyio.create_task_group() as group:
-            asked = ask(group, session, "work")
+            asked = send_prompt(group, session, "work")
             await anyio.sleep(1.1)
             await run.sup.abort("s", AbortScope.SESSION, reason="enough", actor="ann")
             result = await asked.result()

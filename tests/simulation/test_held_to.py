@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
@@ -16,7 +16,7 @@ from supervisor.simulation.trace import Trace
 from tests.verification.records import append_of, record_of
 
 LADDER_S = 1.0
-LADDER = Ladder(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
+LADDER = StageBudgets(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
 
 
 class _World:

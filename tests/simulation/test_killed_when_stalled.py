@@ -17,7 +17,7 @@ from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
 from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.tasks import TaskConfig
-from supervisor.policies.abort_request import Joined
+from supervisor.policies.abort_request import MergeOutcome
 from supervisor.policies.error_classification import Failure
 from supervisor.ports import Append
 from supervisor.recovery import takeover
@@ -166,9 +166,9 @@ def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> N
     """The next supervisor ends the session for the same reason, although it is killed as well."""
     end, heard = EntityRegistry.request_stop, list[str]()
 
-    def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> Joined:
+    def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:
         heard.append(str(stop.abort_reason))
-        return Joined.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
+        return MergeOutcome.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
 
     monkeypatch.setattr(EntityRegistry, "request_stop", unheard)
     found, tries = killed(monkeypatch, "AbortRecord", "Ended")

@@ -13,13 +13,13 @@ from actors.timers import TimerService
 from actors.waiter import current_backend
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
-from supervisor.lifecycles.types import Exit, Ladder, LifecycleEvent, Verdict
+from supervisor.lifecycles.types import Exit, LifecycleEvent, StageBudgets, Verdict
 from supervisor.simulation.engine import Schedule, leap, run
 from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.trace import Trace
 from tests.verification.checkers.timers import TimerChecker
 
-LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
+LADDER = StageBudgets(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 
 
 class _Checked:

@@ -1,6 +1,3 @@
-"""What a known agent really does, tried on this machine: `supervisor agents`, and its conformance probe.
-
-Everything runs under wardens, in scratch directories, against a model server on loopback unless another one is named.
-"""
+"""Conformance probe: try an agent of the catalogue on this machine and report what it does (``supervisor agents``)."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""The conformance probe: what one agent does in the cases that a supervisor has to know about, each tried once.
+"""Conformance probe: the behaviour of one agent in the cases that matter to a supervisor, each tried once.
 
-A case is a process of its own. One that cannot be tried says why, and the next one is tried.
+Each case uses a process of its own. A case that cannot be tried reports the reason, and the next case is tried.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.agents.probe.driver import LOOK_S, SETTLE_S, Driven, Mute, driven, runs
+from supervisor.agents.probe.driver import LOOK_S, SETTLE_S, NoResponse, ProbedAgent, is_running, start_agent
 from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import Out, ProcessHost, SpawnError, ToolClosed, TurnEnded, Usage
 
-__all__ = ["CASES", "Case", "probe"]
+__all__ = ["CASES", "ProbeResult", "probe"]
 
 TURN_S: Final = 60.0
 TOOL_S: Final = 60.0
 CANCEL_S: Final = 20.0
 WORKED_S: Final = 1.0
-"""How long a tool runs before something is done: codex ends a command that has only just begun, and no other."""
+"""Seconds that a tool runs before the probe acts: codex ends a command only just begun, and no other."""
 IGNORES_S: Final = 12.0
-"""After how long an agent that is still there counts as one that ignores what was done."""
+"""Seconds after which an agent that still runs counts as ignoring a signal or the end of its input."""
 
 
-class Case(msgspec.Struct, frozen=True):
-    """What came of one case. ``good``: it is as a supervisor would wish; ``None``: there is nothing to wish for."""
+class ProbeResult(msgspec.Struct, frozen=True):
+    """Result of one case. ``good`` is true if the agent behaves as a supervisor needs; ``None`` if there is nothing to
+    judge."""
 
     case: str
     found: str
@@ -38,22 +39,22 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Probe:
-    """One agent under trial."""
+    """Probe of one agent."""
 
-    def __init__(self, host: ProcessHost, place: Sandbox) -> None:
+    def __init__(self, host: ProcessHost, sandbox: Sandbox) -> None:
         self.host = host
-        self.place = place
-        self.found: list[Case] = []
+        self.sandbox = sandbox
+        self.found: list[ProbeResult] = []
         self.resume_id: str | None = None
 
     def _tell(self, case: str, found: str, good: bool | None = None) -> None:
-        self.found.append(Case(case, found, good))
+        self.found.append(ProbeResult(case, found, good))
 
     # ------------------------------------------------------------------ a turn
     async def turn(self) -> None:
-        """A turn with a real tool call, and what is told of it; then the end of its input."""
+        """Run a turn with a real tool call and check the reports about it, then end the input."""
         began = time.monotonic()
-        async with driven(self.host, self.place, prompt := "RUN[[echo probed]]") as agent:
+        async with start_agent(self.host, self.sandbox, prompt := "RUN[[echo probed]]") as agent:
             await agent.prompt(prompt)
             ended = await agent.ended(TURN_S)
             took_s = time.monotonic() - began
@@ -65,9 +66,9 @@ class Probe:
             self.found.append(_used([one for one in agent.said if isinstance(one, Usage)]))
 
     async def cancel(self) -> None:
-        """An interrupt while a tool runs, and the prompt after it."""
+        """Interrupt a turn while a tool runs, then send another prompt."""
         marker = _marker()
-        async with driven(self.host, self.place, prompt := _sleeping(marker)) as agent:
+        async with start_agent(self.host, self.sandbox, prompt := _sleeping(marker)) as agent:
             await agent.prompt(prompt)
             await _until_runs(marker, agent)
             began, heard = time.monotonic(), len(agent.said)
@@ -77,23 +78,23 @@ class Probe:
             self._tell("cancel", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
             dead = await _dies(marker)
             self._tell("cancel kills the tool", "yes" if dead else f"NO: alive {SETTLE_S:.0f} s later", dead)
-            if self.place.way.mapping is None:
+            if self.sandbox.variant.mapping is None:
                 self.found.append(await self._again(agent))
             else:
                 self.resume_id = agent.resume_id or self.resume_id
-        if self.place.way.mapping is not None:
+        if self.sandbox.variant.mapping is not None:
             self.found.append(await self._resumed("second prompt after a cancel"))
 
-    async def _again(self, agent: Driven) -> Case:
+    async def _again(self, agent: ProbedAgent) -> ProbeResult:
         heard = len(agent.said)
         await agent.prompt("SAY[[again]]")
         ended = await agent.ended(TURN_S, heard)
         self.resume_id = agent.resume_id or self.resume_id
-        return Case("second prompt after a cancel", ended.stop, ended.stop == "end_turn")
+        return ProbeResult("second prompt after a cancel", ended.stop, ended.stop == "end_turn")
 
     async def silent(self) -> None:
-        """An interrupt while the model says nothing."""
-        async with driven(self.host, self.place, "HANG") as agent:
+        """Interrupt a turn while the model is silent."""
+        async with start_agent(self.host, self.sandbox, "HANG") as agent:
             await agent.prompt("HANG")
             await anyio.sleep(SETTLE_S)
             began, heard = time.monotonic(), len(agent.said)
@@ -103,55 +104,56 @@ class Probe:
             self._tell("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
 
     async def resume(self) -> None:
-        """The conversation that was killed, in a new process."""
+        """Resume, in a new process, the conversation of a killed process."""
         self.found.append(await self._resumed("resumes"))
 
-    async def _resumed(self, case: str) -> Case:
+    async def _resumed(self, case: str) -> ProbeResult:
         if self.resume_id is None:
-            return Case(case, "no: it has no name for its conversations", None if case == "resumes" else False)
-        async with driven(self.host, self.place, prompt := "SAY[[again]]", resume_id=self.resume_id) as agent:
+            return ProbeResult(case, "no: it has no name for its conversations", None if case == "resumes" else False)
+        async with start_agent(self.host, self.sandbox, prompt := "SAY[[again]]", resume_id=self.resume_id) as agent:
             await agent.prompt(prompt)
             ended = await agent.ended(TURN_S)
             if agent.resume_id != self.resume_id:
-                return Case(case, "NO: it began another conversation", False)
-            return Case(case, ended.stop, ended.stop == "end_turn")
+                return ProbeResult(case, "NO: it began another conversation", False)
+            return ProbeResult(case, ended.stop, ended.stop == "end_turn")
 
     # ------------------------------------------------------------------ what it leaves
     async def eof(self) -> None:
-        """The end of its input while a tool runs."""
-        if self.place.way.mapping is not None or self.place.way.adapter == "command":
+        """End the input while a tool runs."""
+        if self.sandbox.variant.mapping is not None or self.sandbox.variant.adapter == "command":
             self._tell("EOF, a tool running", "- (its input ends with the prompt)")
             return
-        await self._ending("EOF", Driven.close_input)
+        await self._ending("EOF", ProbedAgent.close_input)
 
     def by(self, name: str) -> Callable[[], Awaitable[None]]:
-        """A signal to its process while a tool runs."""
+        """Return the case in which the agent's process gets the signal *name*, for example ``TERM``, while a tool
+        runs."""
 
-        async def send(agent: Driven) -> None:
+        async def send(agent: ProbedAgent) -> None:
             agent.signal(signal.Signals[f"SIG{name}"])
 
         return lambda: self._ending(name, send)
 
-    async def _ending(self, name: str, act: Callable[[Driven], Awaitable[None]]) -> None:
+    async def _ending(self, name: str, act: Callable[[ProbedAgent], Awaitable[None]]) -> None:
         marker, case = _marker(), f"{name}, a tool running"
-        async with driven(self.host, self.place, prompt := _sleeping(marker), watched=True) as agent:
+        async with start_agent(self.host, self.sandbox, prompt := _sleeping(marker), watched=True) as agent:
             await agent.prompt(prompt)
             await _until_runs(marker, agent)
             await act(agent)
             left = await agent.left(IGNORES_S)
             if left is None:
-                alive = ", the tool goes on" if runs(marker) else ""
+                alive = ", the tool goes on" if is_running(marker) else ""
                 self._tell(case, f"IGNORED for {IGNORES_S:.0f} s{alive}", False)
                 return
             self._tell(case, _told(left.status, left.commands, marker), not left.commands)
 
     async def daemon(self) -> None:
-        """A turn whose tool leaves a daemon, and the agent's orderly end."""
+        """Run a turn whose tool leaves a daemon, and close the agent in order."""
         marker = _marker()
         prompt = f"RUN[[setsid sh -c 'setsid {marker} >/dev/null 2>&1 </dev/null &' && echo left]]"
-        async with driven(self.host, self.place, prompt, watched=True) as agent:
+        async with start_agent(self.host, self.sandbox, prompt, watched=True) as agent:
             await agent.prompt(prompt)
-            if self.place.way.mapping is None:
+            if self.sandbox.variant.mapping is None:
                 await agent.ended(TURN_S)
                 await agent.close()
             left = await agent.left(TURN_S)
@@ -162,12 +164,12 @@ class Probe:
 
 
 CASES: Final = ("turn", "cancel", "silent", "resume", "eof", "term", "int", "kill", "daemon")
-"""The cases by name, in the order in which they are tried."""
+"""Names of the cases, in the order in which they are tried."""
 
 
-async def probe(host: ProcessHost, place: Sandbox, cases: tuple[str, ...] = CASES) -> AsyncIterator[Case]:
-    """Try the agent in *cases*; what each finds, as it is found."""
-    trial = Probe(host, place)
+async def probe(host: ProcessHost, sandbox: Sandbox, cases: tuple[str, ...] = CASES) -> AsyncIterator[ProbeResult]:
+    """Try the agent in *cases*; yield each result as soon as it is known."""
+    trial = Probe(host, sandbox)
     ways: dict[str, Callable[[], Awaitable[None]]] = {
         "turn": trial.turn,
         "cancel": trial.cancel,
@@ -181,18 +183,18 @@ async def probe(host: ProcessHost, place: Sandbox, cases: tuple[str, ...] = CASE
     }
     for name in cases:
         if failure := await _failure(ways[name]):
-            trial.found.append(Case(name, f"could not be tried: {failure}", False))
+            trial.found.append(ProbeResult(name, f"could not be tried: {failure}", False))
         for one in trial.found:
             yield one
         trial.found.clear()
 
 
 async def _failure(case: Callable[[], Awaitable[None]]) -> str:
-    """Why a case was not tried to its end; nothing, where it was."""
+    """Run a case; return the reason why it could not be completed, or ``""``."""
     why = ""
     try:
         await case()
-    except* (Mute, SpawnError) as failed:
+    except* (NoResponse, SpawnError) as failed:
         why = str(_first(failed))
     return why
 
@@ -203,30 +205,30 @@ def _first(error: BaseException) -> BaseException:
 
 # ------------------------------------------------------------------------------------------------------ the tool
 def _marker() -> str:
-    """A command line that no other process has."""
+    """Return a command line that no other process has."""
     return f"sleep 300.{random.randrange(10_000, 99_999)}"
 
 
 def _sleeping(marker: str) -> str:
-    """A prompt whose tool runs that; some agents refuse to be told to sleep in so many words."""
+    """Return a prompt whose tool runs *marker*; some agents refuse a plain sleep."""
     return f"RUN[[bash -c 'true; {marker}; true']]"
 
 
-async def _until_runs(marker: str, agent: Driven) -> None:
+async def _until_runs(marker: str, agent: ProbedAgent) -> None:
     with anyio.move_on_after(TOOL_S):
-        while not runs(marker):
+        while not is_running(marker):
             over = next((one for one in agent.said if isinstance(one, TurnEnded)), None)
             if over is not None:
-                raise Mute(f"its turn ended before a tool ran: {over.stop} {over.error[:200]}")
+                raise NoResponse(f"its turn ended before a tool ran: {over.stop} {over.error[:200]}")
             await anyio.sleep(LOOK_S)
         await anyio.sleep(WORKED_S)
         return
-    raise Mute(f"no tool ran within {TOOL_S:.0f} s; it told {_kinds(agent.said)}")
+    raise NoResponse(f"no tool ran within {TOOL_S:.0f} s; it told {_kinds(agent.said)}")
 
 
 async def _dies(marker: str) -> bool:
     with anyio.move_on_after(SETTLE_S):
-        while runs(marker):  # noqa: ASYNC110 - it is no child of ours: nobody says when it ends
+        while is_running(marker):  # noqa: ASYNC110 - it is no child of ours: nobody says when it ends
             await anyio.sleep(LOOK_S)
         return True
     return False
@@ -244,9 +246,9 @@ def _told(status: int, commands: list[str], marker: str) -> str:
     return f"{words}{len(commands)} LEFT, {tool}"
 
 
-def _used(told: list[Usage]) -> Case:
+def _used(told: list[Usage]) -> ProbeResult:
     tokens = sum(one.input_tokens + one.output_tokens for one in told)
     cost_usd = sum(one.cost_usd for one in told)
     words = [f"{tokens} tokens"] if tokens else []
     words += [f"{cost_usd:.4f} US dollars"] if cost_usd else []
-    return Case("reports its use", ", ".join(words) or "no", bool(words))
+    return ProbeResult("reports its use", ", ".join(words) or "no", bool(words))

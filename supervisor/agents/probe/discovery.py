@@ -1,7 +1,7 @@
-"""Which of the known agents are on this machine: where, and which version.
+"""Find the agents of the catalogue that are installed on this machine: path and version.
 
-What a package says of itself beside the program is believed, and quick; else the program is asked: it has a few
-seconds, no input, and a clean environment.
+The version in the package's own ``package.json`` is quick to read and believed; otherwise the program is asked for its
+version, with a few seconds' time, no input and a clean environment.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from supervisor.agent_catalogue import Known, Way
+from supervisor.agent_catalogue import AgentVariant, KnownAgent
 
-__all__ = ["Found", "at_least", "find", "find_all", "searched"]
+__all__ = ["InstalledAgent", "at_least", "find", "find_all", "search_path"]
 
 ANSWER_S: Final = 20.0
-"""How long a program may take to say its version: the slowest of the known ones took 3 s."""
+"""Seconds that a program has to print its version: the slowest of the known ones took 3 s."""
 _VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
 
 
-class Found(NamedTuple):
-    """A known agent as this machine has it: ``path`` is empty where it is not installed, ``version`` where it does not
-    say one, and ``ways`` names the adapters whose programs are there."""
+class InstalledAgent(NamedTuple):
+    """Agent of the catalogue as found on this machine. ``path`` is empty if the agent is not installed, ``version`` if
+    the program reports none; ``ways`` are the adapters whose programs are installed."""
 
-    agent: Known
+    agent: KnownAgent
     path: str = ""
     version: str = ""
     ways: tuple[str, ...] = ()
 
     @property
     def is_old(self) -> bool:
-        """Whether it is older than what was tried."""
+        """True if the version is older than the oldest version that was tried."""
         least = self.agent.install.least if self.agent.install is not None else ""
         return bool(least and self.version) and not at_least(self.version, least)
 
 
-def searched(agent: Known) -> str:
-    """Where its programs are looked for: PATH, as the agent itself will have it."""
+def search_path(agent: KnownAgent) -> str:
+    """Return the PATH on which the agent's programs are searched: the PATH that the agent itself will have."""
     return agent.env.get("PATH", os.environ.get("PATH", os.defpath))
 
 
-def find(agent: Known) -> Found:
-    """Look for one agent, and ask it for its version."""
-    path = shutil.which(agent.program, path=searched(agent))
+def find(agent: KnownAgent) -> InstalledAgent:
+    """Search for one agent and ask for its version."""
+    path = shutil.which(agent.program, path=search_path(agent))
     ways = tuple(one.adapter for one in agent.ways if _is_there(agent, one))
     version = (_packaged(path, agent) or _version(path, agent)) if path else ""
-    return Found(agent, path or "", version, ways)
+    return InstalledAgent(agent, path or "", version, ways)
 
 
-def find_all(agents: Iterable[Known]) -> Iterator[Found]:
-    """Look for all of them, some at a time; in their order."""
+def find_all(agents: Iterable[KnownAgent]) -> Iterator[InstalledAgent]:
+    """Search for all *agents*, four at a time; yield the results in the order of *agents*."""
     with ThreadPoolExecutor(4) as pool:
         yield from pool.map(find, agents)
 
 
-def _is_there(agent: Known, way: Way) -> bool:
-    return shutil.which(way.command[0], path=searched(agent)) is not None
+def _is_there(agent: KnownAgent, variant: AgentVariant) -> bool:
+    return shutil.which(variant.command[0], path=search_path(agent)) is not None
 
 
-def _packaged(path: str, agent: Known) -> str:
-    """The version in the ``package.json`` that the program belongs to."""
+def _packaged(path: str, agent: KnownAgent) -> str:
+    """Return the version in the ``package.json`` of the package that the program belongs to."""
     for folder in Path(path).resolve().parents:
         try:
             told = json.loads((folder / "package.json").read_bytes())
@@ -77,8 +77,8 @@ def _packaged(path: str, agent: Known) -> str:
     return ""
 
 
-def _version(path: str, agent: Known) -> str:
-    env = {"PATH": searched(agent), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **agent.env}
+def _version(path: str, agent: KnownAgent) -> str:
+    env = {"PATH": search_path(agent), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **agent.env}
     try:
         said = subprocess.run(
             [path, *agent.version_arguments],
@@ -95,7 +95,7 @@ def _version(path: str, agent: Known) -> str:
 
 
 def at_least(version: str, least: str) -> bool:
-    """Whether *version* is *least*, or newer: number by number, a missing one is 0."""
+    """Return whether *version* is *least* or newer: compared number by number, a missing number is 0."""
     pairs = zip_longest(_numbers(version), _numbers(least), fillvalue=0)
     return next((ours > theirs for ours, theirs in pairs if ours != theirs), True)
 

@@ -1,7 +1,7 @@
-"""One process of an agent, driven by its codec under a warden, as the runtime drives it; what it says is kept.
+"""Run one process of an agent with its codec, under a shim as in the runtime, and keep everything that it reports.
 
-Permissions are granted, files of its directory are read and written, commands that it asks us to run are run, each
-under a warden too. Every wait has an end.
+Permissions are granted, files of the agent's directory are read and written, and commands that the agent asks us to run
+are run, each under a shim too. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import (
     CloseInput,
     Codec,
+    ConversationNamed,
     FileAsked,
     Launch,
     Malformed,
-    Named,
     Out,
     PermissionAsked,
     Process,
@@ -41,35 +41,37 @@ from supervisor.ports import (
 )
 from supervisor.workspaces.files import DiskFiles
 
-__all__ = ["Driven", "Left", "Mute", "driven", "runs"]
+__all__ = ["ExitReport", "NoResponse", "ProbedAgent", "is_running", "start_agent"]
 
 READY_S: Final = 60.0
 SETTLE_S: Final = 3.0
-"""How long what an agent leaves has to end by itself."""
+"""Seconds that processes left by an agent have to end by themselves."""
 LOOK_S: Final = 0.05
 
 
-class Mute(Exception):
-    """The agent did not say what was waited for; the message says what it said instead."""
+class NoResponse(Exception):
+    """The agent did not report what was waited for; the message says what it reported instead."""
 
 
-class Left(NamedTuple):
-    """Exit status of an agent's program that ended by itself, and the commands of the processes left."""
+class ExitReport(NamedTuple):
+    """Exit status of an agent's program, and the commands of the processes that it left behind."""
 
     status: int
     commands: list[str]
 
 
-class Driven:
-    """An agent at work."""
+class ProbedAgent:
+    """Running agent."""
 
-    def __init__(self, process: Process, codec: Codec, host: ProcessHost, place: Sandbox, report: Path | None) -> None:
+    def __init__(
+        self, process: Process, codec: Codec, host: ProcessHost, sandbox: Sandbox, report: Path | None
+    ) -> None:
         self.said: list[Out] = []
         self.resume_id: str | None = None
         self._process = process
         self._codec = codec
         self._host = host
-        self._place = place
+        self._sandbox = sandbox
         self._report = report
         self._news = anyio.Event()
         self._terminals: dict[str, Process] = {}
@@ -86,50 +88,50 @@ class Driven:
         await self._take([*self._codec.close(), CloseInput()])
 
     async def close_input(self) -> None:
-        """The end of its input, and nothing said before."""
+        """End the agent's input without any message before."""
         self._process.close_input()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the agent's own process, and to nobody else."""
+        """Send a signal to the agent's own process only."""
         assert self._report is not None, "it runs where what it leaves is watched"
         os.kill(int(self._report.with_suffix(".pid").read_text()), number)
 
     # ------------------------------------------------------------------ what it says
     async def until(self, reached: Callable[[Out], bool], limit_s: float, heard: int = 0) -> Out:
-        """The first word after *heard* for which *reached*.
+        """Return the first report after number *heard* for which *reached* is true.
 
         Raises:
-            Mute: it did not come in time.
+            NoResponse: no such report came within *limit_s*, or the agent broke its protocol.
         """
         with anyio.move_on_after(limit_s):
             while True:
                 found = next((one for one in self.said[heard:] if reached(one) or isinstance(one, Malformed)), None)
                 if isinstance(found, Malformed) and not reached(found):
-                    raise Mute(found.why)
+                    raise NoResponse(found.why)
                 if found is not None:
                     return found
                 await self._news.wait()
-        raise Mute(f"nothing came within {limit_s:.0f} s")
+        raise NoResponse(f"nothing came within {limit_s:.0f} s")
 
     async def ended(self, limit_s: float, heard: int = 0) -> TurnEnded:
-        """How its turn ended, if it did in time."""
+        """Return the end of the turn."""
         found = await self.until(lambda one: isinstance(one, TurnEnded), limit_s, heard)
         assert isinstance(found, TurnEnded)
         return found
 
-    async def left(self, limit_s: float) -> Left | None:
-        """What its program left behind; ``None``: it has not ended in time."""
+    async def left(self, limit_s: float) -> ExitReport | None:
+        """Return what the program left behind; ``None`` if the program has not ended in time."""
         assert self._report is not None, "it runs where what it leaves is watched"
         with anyio.move_on_after(limit_s + SETTLE_S):
             while not self._report.exists():  # noqa: ASYNC110 - a file that another process writes
                 await anyio.sleep(LOOK_S)
             told = json.loads(self._report.read_text())
-            return Left(told["status"], told["left"])
+            return ExitReport(told["status"], told["left"])
         return None
 
     # ------------------------------------------------------------------ the process
     async def listen(self, group: anyio.abc.TaskGroup) -> None:
-        """Hear it to its end."""
+        """Read the agent's output until its process has exited."""
         self._group = group
         group.start_soon(self._errors)
         while data := await self._process.receive():
@@ -163,7 +165,7 @@ class Driven:
                     self._group.start_soon(self._terminal, out)
                 case TerminalKilled(terminal_id) if terminal_id in self._terminals:
                     self._terminals[terminal_id].kill()
-                case Ready(resume_id) | Named(resume_id):
+                case Ready(resume_id) | ConversationNamed(resume_id):
                     self.resume_id = resume_id or self.resume_id
             self._heard(out)
 
@@ -174,8 +176,8 @@ class Driven:
             self._news = anyio.Event()
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
-        """What is in the file of its directory, once *text* is written where there is one; and why it could not be."""
-        workspace = str(self._place.directory)
+        """Read a file of the agent's directory, or write *text* to it; return the content and the error text."""
+        workspace = str(self._sandbox.directory)
         try:
             if text is None:
                 return await DiskFiles().read(path, workspace), ""
@@ -187,7 +189,7 @@ class Driven:
     async def _terminal(self, asked: TerminalOpened) -> None:
         status: int | None = 127
         launch = Launch(
-            argv=asked.argv, cwd=asked.cwd or str(self._place.directory), env={**self._place.env, **asked.env}
+            argv=asked.argv, cwd=asked.cwd or str(self._sandbox.directory), env={**self._sandbox.env, **asked.env}
         )
         try:
             async with self._host.spawn(launch) as process:
@@ -201,28 +203,28 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(
-    host: ProcessHost, place: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
-) -> AsyncIterator[Driven]:
-    """An agent that is ready for *prompt*; leaving the block ends it and everything it started.
+async def start_agent(
+    host: ProcessHost, sandbox: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
+) -> AsyncIterator[ProbedAgent]:
+    """Start an agent that is ready for *prompt*; leaving the block ends it and everything that it started.
 
     Args:
-        watched: whether what its program leaves behind is to be seen.
+        watched: record what the agent's program leaves behind.
 
     Raises:
-        Mute: it does not become ready.
-        SpawnError: it is not there.
+        NoResponse: the agent does not become ready.
+        SpawnError: the program cannot be started.
     """
-    cwd = str(place.directory)
-    report = place.report() if watched else None
-    codec = codec_for(place.way.adapter, mapping=place.way.mapping)()
-    argv = codec.argv(place.command, prompt, str(uuid.uuid4()), resume_id)
+    cwd = str(sandbox.directory)
+    report = sandbox.report() if watched else None
+    codec = codec_for(sandbox.variant.adapter, mapping=sandbox.variant.mapping)()
+    argv = codec.argv(sandbox.command, prompt, str(uuid.uuid4()), resume_id)
     if report is not None:
         watcher = Path(__file__).with_name("orphan_watch.py")
         argv = (sys.executable, "-I", "-S", str(watcher), str(report), str(SETTLE_S), *argv)
-    launch = Launch(argv=argv, cwd=cwd, env=place.env)
+    launch = Launch(argv=argv, cwd=cwd, env=sandbox.env)
     async with host.spawn(launch, terminate_s=0.0) as process, anyio.create_task_group() as group:
-        agent = Driven(process, codec, host, place, report)
+        agent = ProbedAgent(process, codec, host, sandbox, report)
         group.start_soon(agent.listen, group)
         await agent.begin(cwd, resume_id)
         yield agent
@@ -230,8 +232,8 @@ async def driven(
         group.cancel_scope.cancel()
 
 
-def runs(marker: str) -> bool:
-    """Whether a process of that command line is alive, whoever started it."""
+def is_running(marker: str) -> bool:
+    """Return whether any process of this machine has the command line *marker*."""
     wanted = marker.encode().split(b" ")
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,8 +1,9 @@
-"""A program that watches what another one leaves behind: ``orphan_watch.py REPORT SETTLE_S ARGV...``.
+"""Program that reports the processes which another program leaves behind: ``orphan_watch.py REPORT SETTLE_S ARGV...``.
 
-It runs alone, isolated from its package. Its own input and output are the program's. Whatever the program started, and
-left, becomes its child: once the program has ended, it waits *SETTLE_S* for that to end too, and writes down who is
-left. It ends nobody: a warden above it does.
+The program runs alone, isolated from its package, and gives its own input and output to the watched program. It is a
+subreaper, so that every process that the watched program started and left becomes its child. When the watched program
+has ended, it waits *SETTLE_S* seconds for those children and writes the commands of the remaining ones to REPORT. It
+ends no process: the shim above it does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LOOK_S = 0.05
 
 
 def children(pid: int) -> list[int]:
-    """Everyone below *pid* that is alive."""
+    """Return the ids of all living processes below *pid*."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -37,7 +38,7 @@ def command_of(pid: int) -> str:
 
 
 def reap() -> None:
-    """Take in whoever has ended."""
+    """Reap the children that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,4 +1,4 @@
-"""Where an agent is tried: a scratch directory with a home of its own, in which files point it at a model server."""
+"""Scratch directory for a probed agent, with a home of its own whose files point the agent at a model server."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from supervisor.agent_catalogue import Known, Way
-from supervisor.agents.probe.discovery import searched
+from supervisor.agent_catalogue import AgentVariant, KnownAgent
+from supervisor.agents.probe.discovery import search_path
 
-__all__ = ["KEY", "Sandbox", "place_for"]
+__all__ = ["KEY", "Sandbox", "make_sandbox"]
 
 KEY: Final = "stub-key"
-"""No key at all: agents do not start without one."""
+"""Placeholder for an API key, without which agents do not start."""
 
 
 class Sandbox:
-    """How to start one agent, one way, so that it asks that model server and nobody else."""
+    """Command, environment and directories of one probed agent, which reaches only the given model server."""
 
-    def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], way: Way) -> None:
+    def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], variant: AgentVariant) -> None:
         self.directory = root / "work"
-        """Where it works, each time: agents keep their conversations by directory."""
+        """Working directory of every process: agents keep their conversations by directory."""
         self.command = command
         self.env = env
-        self.way = way
+        self.variant = variant
         self._root = root
         self._reports = 0
 
     def report(self) -> Path:
-        """A file that is not there yet, for what an agent leaves behind."""
+        """Return the path of a new file for the report of ``orphan_watch``."""
         self._reports += 1
         return self._root / f"left-{self._reports}.json"
 
 
-def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
-    """Make a home below *root* and write there what points *agent* at the server at *base_url*."""
+def make_sandbox(agent: KnownAgent, variant: AgentVariant, base_url: str, root: Path) -> Sandbox:
+    """Create a home below *root* and write the files that point *agent* at the model server at *base_url*."""
     root = root.resolve()
     home = root / "home"
     home.mkdir()
@@ -44,9 +44,9 @@ def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
         path = home / one.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_filled(one.text, said))
-    command = (*way.command, *(_filled(word, said) for word in agent.model.arguments))
+    command = (*variant.command, *(_filled(word, said) for word in agent.model.arguments))
     env = {
-        "PATH": searched(agent),
+        "PATH": search_path(agent),
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
@@ -55,7 +55,7 @@ def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Sandbox:
         **agent.env,
         **{name: _filled(value, said) for name, value in agent.model.env.items()},
     }
-    return Sandbox(root, command, env, way)
+    return Sandbox(root, command, env, variant)
 
 
 def _filled(text: str, said: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
-"""What a codec answers where its protocol has no such thing: nothing.
+"""Defaults for the optional methods of a codec.
 
-Most agents run their own commands, edit their own files and start their own sub-agents: they never ask us for any, so
-an answer has nobody to go to; and some have no way to be told anything within a turn. A codec that has it says so by
-a method of its own.
+Most agents run their own commands, edit their own files and start their own sub-agents: they never ask us for these, so
+there is no request to answer. Some agents cannot take a message within a turn. A codec of a protocol that has such a
+feature overrides the method.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["CodecDefaults"]
 
 
 class CodecDefaults:
-    """The parts of :class:`supervisor.ports.Codec` that many protocols do not have."""
+    """The optional part of :class:`supervisor.ports.Codec`: every method does nothing and returns nothing."""
 
     def steer(self, text: str) -> Iterable[Out] | None:
         return None

@@ -1,7 +1,7 @@
-"""The adapter for any program: a prompt goes in, output comes out, the exit status is its word on the turn.
+"""Codec for any program: the prompt goes in, output comes out, and the exit status is the result of the turn.
 
-One process serves one prompt. The prompt stands where the command says ``{prompt}``, else on standard input.
-Output is for people and is never parsed, so no byte of it is an error.
+A process serves one prompt. The prompt replaces ``{prompt}`` in the command; without that word it goes to standard
+input. Output is meant for people and is never parsed, so that no byte of it is an error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from supervisor.ports import CloseInput, Out, Ready, Send, Signal, Text, TurnEnd
 __all__ = ["PROMPT", "CommandCodec"]
 
 PROMPT: Final = "{prompt}"
-"""What a command writes where the prompt shall stand."""
+"""Word of a command that the prompt replaces."""
 
 
 class CommandCodec(CodecDefaults):
-    """One run of one program. ``argv`` comes first: it decides which way the prompt takes."""
+    """Single run of a program. Call ``argv`` first: it decides whether the prompt goes to the command line or to the
+    input."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

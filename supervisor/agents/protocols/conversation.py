@@ -1,7 +1,14 @@
-"""The adapter of an agent that stays, told line by line: what is the same whatever protocol the lines follow.
+"""Base class of the codecs for agents that stay alive and send one message per line (ACP, Claude Code, codex).
 
-The first thing that breaks the protocol ends the conversation: it is named, and from then on nothing is read. An agent
-that exits has not finished: whether it was ready, and whether a turn was under way, says what its exit is taken for.
+Theory of operation: the process connection passes every chunk of the agent's standard output to
+:meth:`Conversation.feed`, which splits the chunks into lines and passes each line to the protocol's
+:meth:`Conversation._on_line`. The codec returns values of :mod:`supervisor.ports` (``Out``) and performs nothing
+itself.
+
+The conversation ends at the first message that breaks the protocol: ``feed`` returns one ``Malformed`` that names the
+fault, and later input is ignored. When the agent's process exits, the state of the protocol decides the result:
+``Malformed`` before the handshake is done, a failed turn while a prompt is unanswered, and nothing otherwise. An exit
+status never counts as success.
 """
 
 from __future__ import annotations
@@ -11,37 +18,39 @@ from collections.abc import Sequence
 
 from supervisor.agents.protocols.codec_defaults import CodecDefaults
 from supervisor.agents.protocols.exit_status import exit_words
-from supervisor.agents.protocols.framing import Lines
-from supervisor.agents.protocols.json_rpc import WireError
+from supervisor.agents.protocols.framing import LineBuffer
+from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.ports import Malformed, Out, TurnEnded
 
 __all__ = ["Conversation"]
 
 
 class Conversation(CodecDefaults, ABC):
-    """A codec that hears lines, of *line_bytes_max* bytes at most. A protocol of its own says :meth:`_hear`,
-    :attr:`_is_ready` and :attr:`_in_turn`."""
+    """Line protocol with a limit of *line_bytes_max* bytes per line.
+
+    A subclass implements :meth:`_on_line`, :attr:`_is_ready` and :attr:`_in_turn`.
+    """
 
     def __init__(self, line_bytes_max: int) -> None:
-        self._lines = Lines(line_bytes_max)
+        self._lines = LineBuffer(line_bytes_max)
         self._over = False
 
     @property
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Whether it has said what it opens with."""
+        """True once the handshake is complete."""
 
     @property
     @abstractmethod
     def _in_turn(self) -> bool:
-        """Whether a prompt is not answered yet."""
+        """True while a prompt is unanswered."""
 
     @abstractmethod
-    def _hear(self, line: str) -> list[Out]:
-        """What a line that is not empty says.
+    def _on_line(self, line: str) -> list[Out]:
+        """Handle one line that is not empty.
 
         Raises:
-            WireError: it breaks the protocol.
+            ProtocolError: the line breaks the protocol.
         """
 
     @property
@@ -78,8 +87,8 @@ class Conversation(CodecDefaults, ABC):
         if not line.strip():
             return []
         try:
-            return self._hear(line)
-        except WireError as error:
+            return self._on_line(line)
+        except ProtocolError as error:
             return self._end(str(error))
 
     def _end(self, why: str) -> list[Out]:

@@ -1,6 +1,6 @@
-"""Words for an exit status, the same in every adapter.
+"""Texts for an exit status, the same in every codec.
 
-A status is in Python's form: negative is the number of the signal that ended the process, ``None`` means nobody knows.
+A status has Python's form: a negative number is the signal that ended the process; ``None`` is an unknown status.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["exit_words", "signal_name"]
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``SIG35`` where this platform has no name for it."""
+    """Return ``SIGKILL`` for 9, and ``SIG35`` where this platform has no name for the number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -19,7 +19,7 @@ def signal_name(number: int) -> str:
 
 
 def exit_words(status: int | None) -> str:
-    """What happened to a process, to follow its name: ``exited with status 3``, ``was ended by SIGKILL``."""
+    """Return the end of a sentence about a process: ``exited with status 3``, ``was ended by SIGKILL``."""
     if status is None:
         return "ended, and its exit status is not known"
     if status < 0:

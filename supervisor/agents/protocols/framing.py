@@ -1,7 +1,9 @@
-"""Newline framing of a byte stream, for agents that speak one message per line.
+"""Split a byte stream into lines, for agents that send one message per line.
 
-Whatever the chunks, the same bytes give the same lines. A line may have ``LINE_BYTES_MAX`` bytes; a longer one is
-named once and dropped up to its newline, so it never sits in memory. Nothing here knows what a line means.
+Invariants: the same bytes give the same lines, however the bytes are cut into chunks. A line has at most
+``limit_bytes`` bytes; of a longer line only one ``Malformed`` is returned, and its bytes up to the newline are dropped
+as they arrive, so that a line never takes more memory than the limit. The content of a line is not interpreted, except
+that a line must be UTF-8.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from typing import Final
 
 from supervisor.ports import Malformed
 
-__all__ = ["LINE_BYTES_MAX", "Lines"]
+__all__ = ["LINE_BYTES_MAX", "LineBuffer"]
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Longest line that is kept, without its newline: the byte bound of a mailbox."""
+"""Longest line that is kept, in bytes without the newline: the byte limit of a mailbox."""
 
 
-class Lines:
-    """The lines of one stream: feed it chunks, and tell it when the stream ends."""
+class LineBuffer:
+    """Buffer of one stream: call :meth:`feed` with each chunk and :meth:`end` when the stream ends."""
 
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
         self._limit_bytes = limit_bytes
@@ -26,11 +28,12 @@ class Lines:
 
     @property
     def unfinished(self) -> bool:
-        """True while part of a line is waiting for its newline."""
+        """True while part of a line waits for its newline."""
         return self._dropping or bool(self._held)
 
     def feed(self, data: bytes) -> list[str | Malformed]:
-        """The lines that *data* completes, without their newlines; what is wrong with one stands in its place."""
+        """Return the lines that *data* completes, without newlines; a ``Malformed`` stands in the place of a bad
+        line."""
         found: list[str | Malformed] = []
         start = 0
         if not self.unfinished and data.endswith(b"\n") and len(data) <= self._limit_bytes:
@@ -42,7 +45,7 @@ class Lines:
         return found + self._hold(data[start:])
 
     def end(self) -> list[Malformed]:
-        """The stream is over: a line that has begun will never be complete."""
+        """Report the end of the stream: a line without its newline will never be complete."""
         broken = bool(self._held)
         self._held.clear()
         self._dropping = False

@@ -1,9 +1,10 @@
-"""An agent that is an async function of the embedding program.
+"""Agent as an async function of the embedding program.
 
-The function is given its turn and works on it: it may speak, call tools, and delegate. It runs in the turn's cancel
-scope and every tool in a scope of its own, so that an abort reaches exactly what it names. What it returns ends the
-turn well; an exception ends it badly, ``SystemExit`` too; swallowing a cancellation only makes the ladder go on. What
-else is no ``Exception``, as a Ctrl-C or what a test framework raises, is the host's: it ends the supervisor.
+The function gets an :class:`AgentTurn` and may speak, call tools and delegate. It runs in the turn's cancel scope, and
+every tool call in a scope of its own, so that an abort reaches exactly its target. A return value ends the turn
+successfully; an exception fails the turn, ``SystemExit`` too. A function that swallows a cancellation only takes the
+termination to its next stage. Any other ``BaseException``, such as Ctrl-C or what a test framework raises, propagates
+to the embedding program and stops the supervisor.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.agent_connection import AgentConnection, Delegate
 
 if TYPE_CHECKING:
-    from supervisor.plans.task_control import Answer
+    from supervisor.plans.task_control import CommandResult
     from supervisor.plans.tasks import TaskConfig
 
-__all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
+__all__ = ["AgentTurn", "FunctionConnection", "ToolAborted"]
 
 T = TypeVar("T")
 
 _OWN = (*RAISED, SystemExit)
-"""What a function may raise and end only itself: an agent that exits does not take its host along."""
+"""Exceptions that a function may raise without ending more than its turn: an agent that exits does not take the host
+along."""
 
 
 def _as_error(error: BaseException) -> Exception:
@@ -43,7 +45,7 @@ def _as_error(error: BaseException) -> Exception:
 
 
 def _words(error: Exception) -> str:
-    """What it says, where it can say that."""
+    """Return the text of an exception, even if its ``__str__`` fails."""
     try:
         return str(error)
     except Exception as fault:
@@ -51,7 +53,7 @@ def _words(error: Exception) -> str:
 
 
 class ToolAborted(Exception):
-    """The tool call was aborted; the turn goes on."""
+    """The tool call was aborted; the turn continues."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -59,10 +61,12 @@ class ToolAborted(Exception):
 
 
 class _Call:
-    """One call's result, on its way from the tool's task to the agent's. It is settled when it is done, or aborted.
+    """Result of one call, passed from the tool's task to the agent's task. ``settled`` is set when it is done or
+    aborted.
 
-    Which of the two is decided at one point without an await: what was aborted before it had returned is aborted,
-    even if it commits something under a shield and returns after all; what has returned cannot be aborted any more.
+    Done or aborted is decided at one point without an await: a call that is aborted before it has returned is aborted,
+    even if its function commits something under a shield and returns after all; a call that has returned cannot be
+    aborted.
     """
 
     def __init__(self) -> None:
@@ -83,9 +87,9 @@ class _Call:
 
 
 class AgentTurn:
-    """What an in-process agent is given: the prompt, and what it can do with it."""
+    """Prompt of an in-process agent, and the operations that the agent may use."""
 
-    def __init__(self, connection: FunctionLink, turn_id: str, prompt: str) -> None:
+    def __init__(self, connection: FunctionConnection, turn_id: str, prompt: str) -> None:
         self._connection = connection
         self.turn_id = turn_id
         self.prompt = prompt
@@ -95,14 +99,14 @@ class AgentTurn:
         return self._connection.session.session_id
 
     def say(self, text: str) -> None:
-        """Add to the answer, and to the transcript."""
+        """Add to the answer and to the transcript."""
         self._connection.speak(text)
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
-        """Say that so much more was used: tokens, and US dollars. It counts in every budget that holds for the session.
+        """Report additional usage, in tokens and US dollars; it counts in every budget of the session.
 
         Raises:
-            ValueError: an amount is negative, or no number.
+            ValueError: an amount is negative or not a number.
         """
         said = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         for name, amount in said.items():
@@ -112,15 +116,15 @@ class AgentTurn:
         self._connection.use(self.turn_id, amounts)
 
     def heartbeat(self) -> None:
-        """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
+        """Report a sign of life where nothing else does: a session without one for long is taken for stuck."""
         self._connection.session.progressed = True
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
+        """Run ``fn(*args)`` as a tool call, in a scope of its own and with a durable record before it starts.
 
         Raises:
-            ToolAborted: an abort ended this call; the turn goes on.
-            TypeError: *title* is no text.
+            ToolAborted: an abort ended this call; the turn continues.
+            TypeError: *title* is not a str.
             Exception: whatever *fn* raised.
         """
         if not isinstance(title, str):
@@ -136,31 +140,34 @@ class AgentTurn:
         agent: str | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
     ) -> Outcome:
-        """Have a child session work on *prompt*, and wait for how it ended. *cancel_mode*: what our end means to it.
+        """Run *prompt* in a child session and return the child's outcome.
+
+        Args:
+            cancel_mode: the effect of this session's end on the child.
 
         Raises:
-            ToolAborted: the call was aborted before the child was born.
-            UnknownWord: there is no such cancel mode.
+            ToolAborted: the call was aborted before the child started.
+            UnknownValue: there is no such cancel mode.
         """
         return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 
-    async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> Answer:
-        """Split the task that this session works on: it is completed when *subtasks* are, and this turn has ended.
+    async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> CommandResult:
+        """Split this session's task; the task is completed when *subtasks* are and this turn has ended.
 
         Raises:
             Refused: the plan does not let this session split a task, or its task cannot be split now.
-            BadPlan: the subtasks cannot be.
+            BadPlan: the subtasks are not valid.
         """
         own = self._connection.session.assigned_task
         if own is None or own.split is None:
             known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
             raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
-        answer: Answer = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
+        answer: CommandResult = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
         return answer
 
     async def block(self, on: Sequence[str], *, reason: str = "") -> NoReturn:
-        """Leave the task that this session works on until *on* is there: other tasks of the plan, or anything that a
-        person knows of. This turn is ended with that, and another session goes on with the task later.
+        """Give back this session's task until *on* is there: other tasks of the plan, or anything that a person knows
+        of. The call ends this turn; another session continues with the task later.
 
         Raises:
             Refused: this session works on no task, or its task cannot wait for that.
@@ -173,8 +180,8 @@ class AgentTurn:
         raise AssertionError("it was ended")
 
 
-class FunctionLink(AgentConnection):
-    """A link to an async function."""
+class FunctionConnection(AgentConnection):
+    """Connection to an async function."""
 
     def __init__(
         self,
@@ -308,14 +315,14 @@ class FunctionLink(AgentConnection):
         return call.value
 
     def _give_up(self, call_id: str) -> None:
-        """The agent does not wait for that call any more: it is ended, with its one result."""
+        """End a call that the agent no longer waits for, with its one result."""
         if self.turn_id is not None and self._calls.pop(call_id, None) is not None:
             reason = "the agent gave it up" if self._intent is None else self._intent.error
             gone = ToolCompleted(call_id=call_id, outcome=ToolOutcome.ABORTED, reason=reason, abort_id=self._abort_id)
             self._tell(self.turn_id, gone)
 
     async def _returned(self, call: _Call) -> None:
-        """Wait for the result. A tool that was aborted may clean up, but not keep the agent from going on."""
+        """Wait for the result. An aborted tool may clean up for ``cancel_s`` seconds before the agent continues."""
         await call.settled.wait()
         if call.done.is_set():
             return

@@ -1,7 +1,7 @@
-"""JSON-RPC as agents speak it over their standard streams: one compact object per line, in and out.
+"""JSON-RPC as agents use it on standard input and output: one compact JSON object per line in both directions.
 
-What serves every dialect is here: how a message is read and written, and who waits for the answer to a request. A
-field of the wrong type is an error that names its path. What the methods mean, each adapter knows.
+This module holds what all dialects share: reading and writing messages, and matching responses to our requests. A field
+of the wrong type is an error that names its path. The meaning of the methods belongs to the codecs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = [
     "INT64",
     "INVALID_PARAMS",
     "METHOD_NOT_FOUND",
-    "Asked",
     "JsonRpcMessage",
     "OnError",
     "OnResult",
+    "OutgoingRequests",
+    "ProtocolError",
     "RpcError",
     "RpcId",
-    "WireError",
     "Writer",
     "read",
 ]
@@ -34,21 +34,22 @@ INVALID_PARAMS: Final = -32602
 
 INT64: Final = Meta(ge=-(2**63), le=2**63 - 1)
 RpcId: TypeAlias = Annotated[int, INT64] | Annotated[str, Meta(max_length=256)] | None
-"""What names a request. Larger integers are refused: they could not be written back; longer words need not be kept."""
+"""Type of a request's id. An integer outside 64 bits is rejected, since we could not write it back; so is a longer
+text."""
 
 _DATA_CHARS: Final = 300
 _LINE_CHARS: Final = 80
-"""How much of an error's data, and of a line that is no message, is shown."""
+"""Characters of an error's data, and of a line that is not a message, that an error text shows."""
 
 _T = TypeVar("_T")
 
 
-class WireError(Exception):
-    """A message is not what its place in the protocol calls for; the text names the field."""
+class ProtocolError(Exception):
+    """A message breaks the protocol; the text names the field."""
 
 
 class JsonRpcMessage(msgspec.Struct, rename="camel"):
-    """A message, or a part of one. Whatever else it carries is skipped, since agents add to it."""
+    """Base of all messages and parts of messages. Undeclared fields are ignored, because agents add fields."""
 
 
 class RpcError(JsonRpcMessage):
@@ -58,26 +59,26 @@ class RpcError(JsonRpcMessage):
 
     @property
     def text(self) -> str:
-        """The message, and its data where there is any: agents put the real reason there."""
+        """The error's message with its ``data``, where agents often put the actual reason."""
         data = bytes(self.data).decode()
         return self.message if data == "null" else f"{self.message} ({_short(data, _DATA_CHARS)})"
 
 
 def read(text: str | Raw, kind: type[_T], where: str) -> _T:
-    """The message in *text*; *where* says what it is, for the error.
+    """Decode *text* as *kind*; *where* names the message in error texts.
 
     Raises:
-        WireError: it is not JSON, or a field is missing or of the wrong type.
+        ProtocolError: the text is not JSON, or a field is missing or of the wrong type.
     """
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as wrong:
-        raise WireError(f"{where}: {wrong}") from None
+        raise ProtocolError(f"{where}: {wrong}") from None
     except msgspec.DecodeError as wrong:
         seen = f"{_short(text, _LINE_CHARS)!r}, " if isinstance(text, str) else ""
-        raise WireError(f"{where} that is not JSON: {seen}{wrong}") from None
+        raise ProtocolError(f"{where} that is not JSON: {seen}{wrong}") from None
     except RecursionError:
-        raise WireError(f"{where}: it is nested too deeply") from None
+        raise ProtocolError(f"{where}: it is nested too deeply") from None
 
 
 def _short(text: str, chars: int) -> str:
@@ -85,7 +86,7 @@ def _short(text: str, chars: int) -> str:
 
 
 class Writer:
-    """How one dialect writes its messages: *envelope* is what each of them carries."""
+    """Writer of one dialect's messages; *envelope* holds the fields that every message carries."""
 
     def __init__(self, envelope: Mapping[str, str]) -> None:
         self._envelope = dict(envelope)
@@ -110,8 +111,9 @@ OnResult = Callable[[Raw], list[Out]]
 OnError = Callable[[RpcError], list[Out]]
 
 
-class Asked:
-    """Our requests that are not answered yet. Each is answered once; an answer to none is ignored."""
+class OutgoingRequests:
+    """Our requests that have no response yet. Each request gets one response; a response to an unknown id is
+    ignored."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -119,19 +121,20 @@ class Asked:
         self._count = 0
 
     def ask(self, method: str, params: dict[str, Any], on_result: OnResult, on_error: OnError) -> Send:
-        """The request, numbered from 1; one of the two hears what came of it."""
+        """Register a request under the next number, from 1, and return the message; one of the callbacks gets the
+        response."""
         self._count += 1
         self._waiting[self._count] = (on_result, on_error)
         return self._writer.request(self._count, method, params)
 
     def answered(self, rpc_id: RpcId | UnsetType, result: Raw | UnsetType, error: RpcError | None) -> list[Out]:
-        """An answer came.
+        """Pass a response to the callback of its request.
 
         Raises:
-            WireError: it is none: it says nothing, or not what it answers.
+            ProtocolError: the message has no id, or neither a result nor an error.
         """
         if rpc_id is UNSET or (error is None and result is UNSET):
-            raise WireError("the agent wrote a line that is neither a request, a notification nor a response")
+            raise ProtocolError("the agent wrote a line that is neither a request, a notification nor a response")
         if not isinstance(rpc_id, int) or rpc_id not in self._waiting:
             return []
         on_result, on_error = self._waiting.pop(rpc_id)

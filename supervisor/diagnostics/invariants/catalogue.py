@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["INVARIANTS", "WORLD", "Say", "Violation"]
+__all__ = ["INVARIANTS", "WORLD", "ReportViolation", "Violation"]
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-Say = Callable[[str, str, str], None]
+ReportViolation = Callable[[str, str, str], None]
 """Report a breach: the law, the entity, and the words."""
 
 INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -43,7 +43,7 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         " goes on.",
         "no_level_crossed": "An abort ends nothing beyond its scope without a record that names the policy edge.",
         "one_answer": "Each abort is answered once: what it names was told so, and ends.",
-        "once": "An abort, a request and a message take effect at most once; a request is answered once.",
+        "once": "An abort, a request and a message check effect at most once; a request is answered once.",
         "legal": "Every record is in its table, goes on from the entity's last one, and is what the table makes of it"
         " again; numbers have no gap.",
         "final": "After its last record only refusals, facts and marked extensions name an entity.",
@@ -61,7 +61,7 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         " (checked by the simulator's oracle).",
         "released": "What the dead held is free within the lease and a bound (checked by the simulator's oracle).",
         "monotonic": "The monotonic time of an entity's records never goes back.",
-        "punctual": "A timer rings at its instant, and an end takes what its rungs take (checked by the simulator's"
+        "punctual": "A timer rings at its instant, and an end takes what its rungs check (checked by the simulator's"
         " oracle, where time is virtual).",
         "degraded": "While the journal's disk is down nothing new begins, whoever asks is told, ends come in their"
         " time, and it is not given up before an end has waited for it (checked by the simulator's oracle).",

@@ -12,25 +12,25 @@ from typing import Any, Final
 
 from actors.machine import Step
 from supervisor.diagnostics.event_replay import KINDS, Mismatch, data_of, event_of, step_of
-from supervisor.diagnostics.invariants.aborting import Aborting
+from supervisor.diagnostics.invariants.aborts import AbortInvariants
 from supervisor.diagnostics.invariants.catalogue import Violation
-from supervisor.diagnostics.invariants.containment import Containment
-from supervisor.diagnostics.invariants.counting import Counting
-from supervisor.diagnostics.invariants.honesty import Honesty
-from supervisor.diagnostics.invariants.promises import Promises
-from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook, TurnBook, book_of
+from supervisor.diagnostics.invariants.containment import ContainmentInvariants
+from supervisor.diagnostics.invariants.counters import ErrorCounterInvariants
+from supervisor.diagnostics.invariants.exactly_once import ExactlyOnceInvariants
+from supervisor.diagnostics.invariants.outcomes import OutcomeInvariants
+from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TurnShadow, new_shadow
 from supervisor.diagnostics.work_invariants import WorkInvariants
 from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = ["RecordChecker"]
 
-Hear = Callable[[LifecycleEvent, Any, Any], None]
-"""A law looks at a record, the book that its kind of entity has (:func:`book_of`), after it, and the step of the table
-(``None``: it did not fold)."""
+RecordHandler = Callable[[LifecycleEvent, Any, Any], None]
+"""Check of one record. Arguments: the record, the shadow of its entity after the record, and the step that the table
+makes of the record (``None`` if the record could not be stepped)."""
 OnStep = Callable[[LifecycleEvent, Step[Any, Any]], None]
-Birth = Callable[[LifecycleEvent, Any], None]
+BirthHandler = Callable[[LifecycleEvent, Any], None]
 
-_UNSAID: Final = frozenset({"", "supervisor"})
+_ANONYMOUS_ACTORS: Final = frozenset({"", "supervisor"})
 """Actors that stand for nobody."""
 _AT_REST: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"Initializing", "SessionComplete"}),
@@ -47,290 +47,302 @@ _TIMED: Final[Mapping[str, frozenset[str]]] = {
 deadline lasts, nothing."""
 
 
-_OF_ONE: Final = frozenset({"legal", "final", "monotonic", "single_active_state", "monotonic_progress", "retry_limit"})
+_SINGLE_ENTITY: Final = frozenset(
+    {"legal", "final", "monotonic", "single_active_state", "monotonic_progress", "retry_limit"}
+)
 """Laws that the log of one entity shows."""
 
 
 class RecordChecker:
     """Give it every record of a journal in order, from the first one; each is answered with what it breaks.
 
-    *on_step* is called with each transition and what the table makes of it again. ``books`` is what is known of every
+    *on_step* is called with each transition and what the table makes of it again. ``shadows`` is what is known of every
     entity so far. Without the *whole* of a journal, as in an archive, only the laws of each entity's own log count.
     """
 
     def __init__(self, *, on_step: OnStep | None = None, whole: bool = True) -> None:
         self._on_step = on_step
         self._whole = whole
-        self.books: dict[str, Book] = {}
+        self.shadows: dict[str, EntityShadow] = {}
         self._found: list[Violation] = []
         self._seq = 0
         self._now: LifecycleEvent | None = None
-        self._whose: list[str] = [""]
+        self._entity_by_seq: list[str] = [""]
         self._roots: list[int] = [0]
-        self._listen()
+        self._register_handlers()
 
-    def _listen(self) -> None:
-        books, say = self.books, self._say
-        self._tree = tree = Containment(books, self._whose, say)
-        self._honesty = honesty = Honesty(books, self._whose, say)
-        self._promises = promises = Promises(books, say)
-        self._aborting = aborts = Aborting(books, self._roots, say)
-        counting, self._work = Counting(say), WorkInvariants(self._say_of_work)
-        self._births: Mapping[str, tuple[Birth, ...]] = {
+    def _register_handlers(self) -> None:
+        shadows, report = self.shadows, self._report
+        self._tree = tree = ContainmentInvariants(shadows, self._entity_by_seq, report)
+        self._outcomes = outcomes = OutcomeInvariants(shadows, self._entity_by_seq, report)
+        self._exactly_once = exactly_once = ExactlyOnceInvariants(shadows, report)
+        self._aborts = aborts = AbortInvariants(shadows, self._roots, report)
+        counters, self._work = ErrorCounterInvariants(report), WorkInvariants(self._report_work_problem)
+        self._births: Mapping[str, tuple[BirthHandler, ...]] = {
             "session": (tree.session_born,),
-            "turn": (tree.worker_born, honesty.turn_born),
-            "agent": (tree.worker_born, honesty.agent_born),
+            "turn": (tree.turn_or_agent_born, outcomes.turn_born),
+            "agent": (tree.turn_or_agent_born, outcomes.agent_born),
         }
-        self._facts: Mapping[str, tuple[Hear, ...]] = {
+        self._facts: Mapping[str, tuple[RecordHandler, ...]] = {
             "AbortRecord": (aborts.asked,),
             "AbortJoined": (aborts.joined,),
             "Adopted": (tree.adopted,),
         }
-        self._refusals: Mapping[tuple[str, str], Hear] = {("turn", "verify_requested"): honesty.word_refused}
-        self._every: Mapping[str, Hear] = {
-            "task": promises.task_moved,
+        self._refusals: Mapping[tuple[str, str], RecordHandler] = {
+            ("turn", "verify_requested"): outcomes.success_refused
+        }
+        self._every: Mapping[str, RecordHandler] = {
+            "task": exactly_once.task_moved,
             **dict.fromkeys(("job", "worker", "workstream"), self._work_moved),
         }
-        self._events: Mapping[str, Mapping[str, tuple[Hear, ...]]] = {
+        self._events: Mapping[str, Mapping[str, tuple[RecordHandler, ...]]] = {
             "session": {
-                "TurnRequested": (promises.requested,),
-                "PromptReady": (honesty.prompt_ready, counting.launches, promises.prompt_ready),
-                "AgentLaunched": (honesty.started,),
-                "SessionStarted": (honesty.started, counting.started),
-                "SessionStable": (counting.stable,),
-                "SessionExited": (counting.exited, honesty.session_exited, promises.session_exited),
-                "BackoffElapsed": (counting.tried_again,),
-                "FatalError": (counting.given_up, aborts.stopped),
-                "UrgentMessage": (promises.message,),
-                "MessageReceived": (promises.message,),
-                "MessageHeard": (promises.message_heard,),
+                "TurnRequested": (exactly_once.requested,),
+                "PromptReady": (outcomes.prompt_ready, counters.launches, exactly_once.prompt_ready),
+                "AgentLaunched": (outcomes.started,),
+                "SessionStarted": (outcomes.started, counters.started),
+                "SessionStable": (counters.stable,),
+                "SessionExited": (counters.exited, outcomes.session_exited, exactly_once.session_exited),
+                "BackoffElapsed": (counters.tried_again,),
+                "FatalError": (counters.given_up, aborts.stopped),
+                "UrgentMessage": (exactly_once.message,),
+                "MessageReceived": (exactly_once.message,),
+                "MessageHeard": (exactly_once.message_heard,),
                 "OperatorStop": (aborts.stopped,),
                 "Ended": (aborts.ended,),
-                "TurnReaped": (honesty.turn_over,),
+                "TurnReaped": (outcomes.turn_over,),
             },
             "turn": {
-                "tool_started": (honesty.call_started,),
-                "tool_completed": (honesty.call_completed, aborts.call_completed),
-                "verify_requested": (honesty.verify_requested,),
-                "task_completed": (honesty.task_completed,),
+                "tool_started": (outcomes.call_started,),
+                "tool_completed": (outcomes.call_completed, aborts.call_completed),
+                "verify_requested": (outcomes.verify_requested,),
+                "task_completed": (outcomes.task_completed,),
                 "task_failed": (aborts.turn_failed,),
-                "agent_reaped": (honesty.turn_reaped,),
+                "agent_reaped": (outcomes.turn_reaped,),
             },
-            "agent": {"agent_ready": (honesty.agent_ready,), "agent_exited": (honesty.agent_exited,)},
-            "task": {"claimed": (promises.claimed,)},
+            "agent": {"agent_ready": (outcomes.agent_ready,), "agent_exited": (outcomes.agent_exited,)},
+            "task": {"claimed": (exactly_once.claimed,)},
         }
 
-    def _say(self, invariant: str, entity_id: str, message: str) -> None:
-        if not self._whole and invariant not in _OF_ONE:
+    def _report(self, invariant: str, entity_id: str, message: str) -> None:
+        if not self._whole and invariant not in _SINGLE_ENTITY:
             return
         seq = self._now.seq if self._now is not None else None
         self._found.append(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
 
-    def _work_moved(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        self._work.take(book.name, book.id, record.to_status, record.metadata)
+    def _work_moved(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
+        self._work.check(shadow.name, shadow.id, record.to_status, record.metadata)
 
-    def _say_of_work(self, field: str | None, message: str) -> None:
+    def _report_work_problem(self, field: str | None, message: str) -> None:
         assert self._now is not None, "work is looked at with each of its records"
-        self._say(self._work.law, self._now.entity_id, f"{field}: {message}" if field else message)
+        self._report(self._work.invariant, self._now.entity_id, f"{field}: {message}" if field else message)
 
     # ------------------------------------------------------------------ one record
-    def take(self, record: LifecycleEvent) -> list[Violation]:
+    def check(self, record: LifecycleEvent) -> list[Violation]:
         """What *record* breaks; mostly nothing."""
         self._now, self._found = record, []
-        self._number(record)
-        book = self.books.get(record.entity_id)
-        if book is None:
-            book = self._meet(record)
-            if book is None:
+        self._check_numbering(record)
+        shadow = self.shadows.get(record.entity_id)
+        if shadow is None:
+            shadow = self._on_first_record(record)
+            if shadow is None:
                 return self._found
         else:
-            self._follow(record, book)
+            self._check_sequence(record, shadow)
         if record.outcome == "transition":
-            self._move(record, book)
+            self._apply_transition(record, shadow)
         elif record.outcome == "fact":
-            for hear in self._facts.get(record.event, ()):
-                hear(record, book, None)
-        elif record.outcome == "refused" and (book.name, record.event) in self._refusals:
-            self._refusals[book.name, record.event](record, book, None)
+            for handle in self._facts.get(record.event, ()):
+                handle(record, shadow, None)
+        elif record.outcome == "refused" and (shadow.name, record.event) in self._refusals:
+            self._refusals[shadow.name, record.event](record, shadow, None)
         return self._found
 
-    def _number(self, record: LifecycleEvent) -> None:
+    def _check_numbering(self, record: LifecycleEvent) -> None:
         """Numbers have no gap, causes are older, and where there is none somebody is named."""
         seq, cause = record.seq, record.cause_id
         if seq != self._seq + 1:
             if self._whole:
-                self._say("legal", record.entity_id, f"record {seq} comes after {self._seq}")
-            self._fill(seq)
+                self._report("legal", record.entity_id, f"record {seq} comes after {self._seq}")
+            self._fill_gap(seq)
         self._seq = seq
         root = seq
         if cause is None:
-            if record.actor in _UNSAID:
-                self._say("honest_ends", record.entity_id, f"{record.event} has no cause, and nobody is named")
+            if record.actor in _ANONYMOUS_ACTORS:
+                self._report("honest_ends", record.entity_id, f"{record.event} has no cause, and nobody is named")
         elif 0 < cause < seq:
             root = self._roots[cause]
         else:
-            self._say("honest_ends", record.entity_id, f"{record.event} is caused by record {cause}, which is no older")
+            self._report(
+                "honest_ends", record.entity_id, f"{record.event} is caused by record {cause}, which is no older"
+            )
         if seq == len(self._roots):
             self._roots.append(root)
-            self._whose.append(record.entity_id)
+            self._entity_by_seq.append(record.entity_id)
 
-    def _fill(self, seq: int) -> None:
+    def _fill_gap(self, seq: int) -> None:
         """Records that were never seen are roots of their own, and nobody's."""
         missing = range(len(self._roots), min(seq, len(self._roots) + 1_000_000))
         self._roots.extend(missing)
-        self._whose.extend("" for _ in missing)
+        self._entity_by_seq.extend("" for _ in missing)
 
     # ------------------------------------------------------------------ births
-    def _meet(self, record: LifecycleEvent) -> Book | None:
+    def _on_first_record(self, record: LifecycleEvent) -> EntityShadow | None:
         """The first record of an entity."""
         kind = KINDS.get(record.entity_type)
         if kind is None:
             known = ", ".join(KINDS)
-            self._say("legal", record.entity_id, f"is a {record.entity_type!r}; there are {known}")
+            self._report("legal", record.entity_id, f"is a {record.entity_type!r}; there are {known}")
             return None
-        book = self.books[record.entity_id] = book_of(kind, record)
+        shadow = self.shadows[record.entity_id] = new_shadow(kind, record)
         if record.outcome != "born" or record.entity_seq != 1:
-            self._say("legal", book.id, f"begins with record {record.entity_seq} of its log, a {record.outcome}")
-            book.lost = True
-            return book
+            self._report("legal", shadow.id, f"begins with record {record.entity_seq} of its log, a {record.outcome}")
+            shadow.lost = True
+            return shadow
         if record.to_status not in kind.initial:
             born = ", ".join(sorted(kind.initial))
-            self._say("legal", book.id, f"is born in {record.to_status}; a {record.entity_type} is born in {born}")
+            self._report("legal", shadow.id, f"is born in {record.to_status}; a {record.entity_type} is born in {born}")
         try:
-            book.data = data_of(kind, record)
+            shadow.data = data_of(kind, record)
         except Mismatch as words:
-            self._lose(book, str(words))
-        for hear in self._births.get(record.entity_type, ()):
-            hear(record, book)
-        return book
+            self._mark_lost(shadow, str(words))
+        for handle in self._births.get(record.entity_type, ()):
+            handle(record, shadow)
+        return shadow
 
-    def _lose(self, book: Book, words: str) -> None:
-        book.lost = True
-        self._say("legal", book.id, words)
+    def _mark_lost(self, shadow: EntityShadow, words: str) -> None:
+        shadow.lost = True
+        self._report("legal", shadow.id, words)
 
-    def _follow(self, record: LifecycleEvent, book: Book) -> None:
+    def _check_sequence(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """It goes on where it was."""
-        if record.entity_seq != book.entity_seq + 1:
-            self._say("legal", book.id, f"record {record.entity_seq} of its log comes after {book.entity_seq}")
-        if record.monotonic_s < book.at:
-            self._say("monotonic", book.id, f"its time goes back by {book.at - record.monotonic_s:g} s")
-        book.entity_seq, book.at = record.entity_seq, record.monotonic_s
+        if record.entity_seq != shadow.entity_seq + 1:
+            self._report("legal", shadow.id, f"record {record.entity_seq} of its log comes after {shadow.entity_seq}")
+        if record.monotonic_s < shadow.at:
+            self._report("monotonic", shadow.id, f"its time goes back by {shadow.at - record.monotonic_s:g} s")
+        shadow.entity_seq, shadow.at = record.entity_seq, record.monotonic_s
         if record.outcome == "transition":
             return
         if record.outcome == "born":
-            self._say("once", book.id, "is born a second time")
-        elif record.to_status != book.status:
-            self._say("legal", book.id, f"a {record.outcome} moves it from {book.status} to {record.to_status}")
+            self._report("once", shadow.id, "is born a second time")
+        elif record.to_status != shadow.status:
+            self._report("legal", shadow.id, f"a {record.outcome} moves it from {shadow.status} to {record.to_status}")
         elif record.outcome in ("refused", "stale"):
-            if not book.lost:
-                self._check_denied(record, book)
-            if record.actor == book.id and record.event in _TIMED.get(book.name, ()):
-                self._say("legal", book.id, f"its own timer raises {record.event} in {book.status}, which it outlived")
+            if not shadow.lost:
+                self._check_refusal(record, shadow)
+            if record.actor == shadow.id and record.event in _TIMED.get(shadow.name, ()):
+                self._report(
+                    "legal", shadow.id, f"its own timer raises {record.event} in {shadow.status}, which it outlived"
+                )
 
-    def _check_denied(self, record: LifecycleEvent, book: Book) -> None:
+    def _check_refusal(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """What was refused is indeed not in the table, and what was stale did come too late."""
-        kind = book.kind
+        kind = shadow.kind
         try:
             event = event_of(kind, record)
             if record.outcome == "refused":
-                step_of(kind, book.state, book.data, event)
-            elif kind.stale(book.data, event):
+                step_of(kind, shadow.state, shadow.data, event)
+            elif kind.stale(shadow.data, event):
                 return
         except Mismatch:
             return
         words = "which its table allows" if record.outcome == "refused" else "which did not come too late"
-        self._say("legal", book.id, f"records {record.event} in {book.status} as {record.outcome}, {words}")
+        self._report("legal", shadow.id, f"records {record.event} in {shadow.status} as {record.outcome}, {words}")
 
     # ------------------------------------------------------------------ transitions
-    def _move(self, record: LifecycleEvent, book: Book) -> None:
-        source = book.status
+    def _apply_transition(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
+        source = shadow.status
         if record.from_status != source:
-            law = "single_active_state" if book.name == "job" else "legal"
-            self._say(law, book.id, f"{record.event} comes from {record.from_status}; it was last in {source}")
-        step = self._stepped(record, book)
-        if book.ended and (step is None or step.rule.extension is None):
-            self._say("final", book.id, f"{record.event} takes effect after its last record")
-        book.status = record.to_status
+            invariant = "single_active_state" if shadow.name == "job" else "legal"
+            self._report(
+                invariant, shadow.id, f"{record.event} comes from {record.from_status}; it was last in {source}"
+            )
+        step = self._step_again(record, shadow)
+        if shadow.ended and (step is None or step.rule.extension is None):
+            self._report("final", shadow.id, f"{record.event} takes effect after its last record")
+        shadow.status = record.to_status
         if source != record.to_status:
-            self._changed(record, book, source, step)
-        every = self._every.get(book.name)
+            self._on_state_changed(record, shadow, source, step)
+        every = self._every.get(shadow.name)
         if every is not None:
-            every(record, book, step)
-        for hear in self._events.get(book.name, {}).get(record.event, ()):
-            hear(record, book, step)
+            every(record, shadow, step)
+        for handle in self._events.get(shadow.name, {}).get(record.event, ()):
+            handle(record, shadow, step)
         if step is not None:
             if self._on_step is not None:
                 self._on_step(record, step)
-            if step.effects and type(book) is SessionBook:
-                self._honesty.opens(record, book, step)
-                self._promises.answers(record, book, step)
-            if not book.ended and book.kind.ends_with(step):
-                book.ended = True
-                self._tree.ended(record, book)
+            if step.effects and type(shadow) is SessionShadow:
+                self._outcomes.record_opened_turns(record, shadow, step)
+                self._exactly_once.check_replies(record, shadow, step)
+            if not shadow.ended and shadow.kind.ends_with(step):
+                shadow.ended = True
+                self._tree.ended(record, shadow)
 
-    def _stepped(self, record: LifecycleEvent, book: Book) -> Step[Any, Any] | None:
+    def _step_again(self, record: LifecycleEvent, shadow: EntityShadow) -> Step[Any, Any] | None:
         """The production table steps again; its word is compared with the record."""
-        kind = book.kind
-        if book.lost:
-            self._check_edge(record, book)
+        kind = shadow.kind
+        if shadow.lost:
+            self._check_edge(record, shadow)
             return None
         try:
             event = event_of(kind, record)
-            if kind.stale(book.data, event):
-                self._say("legal", book.id, f"{record.event} takes effect, though it came too late")
-            step = step_of(kind, book.state, book.data, event)
+            if kind.stale(shadow.data, event):
+                self._report("legal", shadow.id, f"{record.event} takes effect, though it came too late")
+            step = step_of(kind, shadow.state, shadow.data, event)
         except Mismatch as words:
-            self._lose(book, str(words))
-            self._resume(record, book)
+            self._mark_lost(shadow, str(words))
+            self._adopt_recorded_state(record, shadow)
             return None
-        book.state, book.data = step.state, step.data
+        shadow.state, shadow.data = step.state, step.data
         if step.state._value_ != record.to_status:
             came = f"{record.event} takes it from {record.from_status} to {step.state.value}, not to {record.to_status}"
-            self._lose(book, came)
-            self._resume(record, book)
+            self._mark_lost(shadow, came)
+            self._adopt_recorded_state(record, shadow)
         return step
 
-    def _resume(self, record: LifecycleEvent, book: Book) -> None:
-        book.state = book.kind.states.get(record.to_status, book.state)
+    def _adopt_recorded_state(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
+        shadow.state = shadow.kind.states.get(record.to_status, shadow.state)
 
-    def _check_edge(self, record: LifecycleEvent, book: Book) -> None:
+    def _check_edge(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """Its data is not known: the edge alone is looked at."""
-        if (record.from_status, record.event, record.to_status) not in book.kind.edges:
+        if (record.from_status, record.event, record.to_status) not in shadow.kind.edges:
             words = f"{record.event} does not take it from {record.from_status} to {record.to_status}"
-            self._say("legal", book.id, words)
-        self._resume(record, book)
+            self._report("legal", shadow.id, words)
+        self._adopt_recorded_state(record, shadow)
 
-    def _changed(self, record: LifecycleEvent, book: Book, source: str, step: Step[Any, Any] | None) -> None:
-        if record.to_status == "Stopped" and type(book) is SessionBook:
-            book.stopping = True
+    def _on_state_changed(
+        self, record: LifecycleEvent, shadow: EntityShadow, source: str, step: Step[Any, Any] | None
+    ) -> None:
+        if record.to_status == "Stopped" and type(shadow) is SessionShadow:
+            shadow.stopping = True
         marked = step is not None and step.rule.extension is not None
-        if source in book.kind.terminal and not marked:
-            work = book.name in ("job", "worker", "workstream")
-            law = "monotonic_progress" if work else "final"
-            self._say(law, book.id, f"leaves {source}, which is terminal, for {record.to_status}")
+        if source in shadow.kind.terminal and not marked:
+            work = shadow.name in ("job", "worker", "workstream")
+            invariant = "monotonic_progress" if work else "final"
+            self._report(invariant, shadow.id, f"leaves {source}, which is terminal, for {record.to_status}")
 
     # ------------------------------------------------------------------ the end
     def finish(self, *, quiescent: bool) -> list[Violation]:
         """What is missing at the end of the records. *quiescent*: nothing is under way any more, or should be."""
         self._now, self._found = None, []
         if quiescent:
-            for book in self.books.values():
-                self._check_rest(book)
-            self._promises.check_end()
-            self._aborting.check_end()
+            for shadow in self.shadows.values():
+                self._check_rest(shadow)
+            self._exactly_once.check_end()
+            self._aborts.check_end()
         return self._found
 
     @property
     def all_ended(self) -> bool:
         """True if every session has its last record: nothing is under way, and nothing will be."""
-        return all(book.ended for book in self.books.values() if type(book) is SessionBook)
+        return all(shadow.ended for shadow in self.shadows.values() if type(shadow) is SessionShadow)
 
-    def _check_rest(self, book: Book) -> None:
-        if book.ended:
+    def _check_rest(self, shadow: EntityShadow) -> None:
+        if shadow.ended:
             return
-        if type(book) is SessionBook and book.stopping:
-            self._say("recorded", book.id, "was stopped, and has no last record")
-        elif book.status not in _AT_REST.get(book.name, (book.status,)):
-            self._say("quiescence", book.id, f"is still in {book.status}")
-        if type(book) is TurnBook and book.open:
-            self._say("recorded", book.id, f"its calls {', '.join(book.open)} have no result")
+        if type(shadow) is SessionShadow and shadow.stopping:
+            self._report("recorded", shadow.id, "was stopped, and has no last record")
+        elif shadow.status not in _AT_REST.get(shadow.name, (shadow.status,)):
+            self._report("quiescence", shadow.id, f"is still in {shadow.status}")
+        if type(shadow) is TurnShadow and shadow.open:
+            self._report("recorded", shadow.id, f"its calls {', '.join(shadow.open)} have no result")

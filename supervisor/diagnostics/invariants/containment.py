@@ -8,40 +8,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.diagnostics.invariants.catalogue import Say
-from supervisor.diagnostics.invariants.shadow_state import RECOVERY, Book, SessionBook, TurnBook
-from supervisor.lifecycles.types import LifecycleEvent, Stage
+from supervisor.diagnostics.invariants.catalogue import ReportViolation
+from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShadow, SessionShadow, TurnShadow
+from supervisor.lifecycles.types import LifecycleEvent, TerminationStage
 
-__all__ = ["Containment"]
+__all__ = ["ContainmentInvariants"]
 
-Books = dict[str, Book]
+Shadows = dict[str, EntityShadow]
 
 
-class Containment:
+class ContainmentInvariants:
     """Who is below whom."""
 
-    def __init__(self, books: Books, whose: list[str], say: Say) -> None:
-        self._books, self._whose, self._say = books, whose, say
+    def __init__(self, shadows: Shadows, entity_by_seq: list[str], report: ReportViolation) -> None:
+        self._shadows, self._entity_by_seq, self._report = shadows, entity_by_seq, report
 
     # ------------------------------------------------------------------ births
-    def session_born(self, record: LifecycleEvent, book: SessionBook) -> None:
-        book.started_by = self._call_of(record)
+    def session_born(self, record: LifecycleEvent, shadow: SessionShadow) -> None:
+        shadow.started_by = self._call_of(record)
         parent_id = self._parent_of(record)
         if parent_id:
-            self._join(book, parent_id)
+            self._join(shadow, parent_id)
 
-    def worker_born(self, record: LifecycleEvent, book: Book) -> None:
+    def turn_or_agent_born(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """A turn, or an agent."""
-        self._join(book, str(record.metadata.get("session_id", "")))
+        self._join(shadow, str(record.metadata.get("session_id", "")))
 
     def _cause_of(self, record: LifecycleEvent) -> str:
         """The entity whose record led to this one."""
         cause = record.cause_id
-        return self._whose[cause] if cause is not None and 0 < cause < record.seq else ""
+        return self._entity_by_seq[cause] if cause is not None and 0 < cause < record.seq else ""
 
     def _call_of(self, record: LifecycleEvent) -> str | None:
-        turn = self._books.get(self._cause_of(record))
-        number = turn.begun.get(record.cause_id or 0) if isinstance(turn, TurnBook) else None
+        turn = self._shadows.get(self._cause_of(record))
+        number = turn.begun.get(record.cause_id or 0) if isinstance(turn, TurnShadow) else None
         return f"{turn.id}:c{number}" if turn is not None and number is not None else None
 
     def _parent_of(self, record: LifecycleEvent) -> str:
@@ -49,43 +49,43 @@ class Containment:
         if not shortened:
             return record.entity_id.rpartition("/")[0]
         asked_by = self._cause_of(record).partition(":")[0]
-        return asked_by if isinstance(self._books.get(asked_by), SessionBook) else above
+        return asked_by if isinstance(self._shadows.get(asked_by), SessionShadow) else above
 
-    def _join(self, book: Book, parent_id: str) -> None:
-        parent = self._books.get(parent_id)
-        if not isinstance(parent, SessionBook):
-            self._say("containment", book.id, f"born below {parent_id or 'nobody'}, of whom there is no record")
+    def _join(self, shadow: EntityShadow, parent_id: str) -> None:
+        parent = self._shadows.get(parent_id)
+        if not isinstance(parent, SessionShadow):
+            self._report("containment", shadow.id, f"born below {parent_id or 'nobody'}, of whom there is no record")
             return
         if parent.stopping or parent.ended:
             how = "has ended" if parent.ended else "is ending"
-            self._say("containment", book.id, f"born below {parent_id}, which {how}")
-        book.parent = parent
-        parent.live[book.id] = book
+            self._report("containment", shadow.id, f"born below {parent_id}, which {how}")
+        shadow.parent = parent
+        parent.live[shadow.id] = shadow
 
     # ------------------------------------------------------------------ changes
-    def adopted(self, record: LifecycleEvent, book: Book, _: Any) -> None:
+    def adopted(self, record: LifecycleEvent, shadow: EntityShadow, _: Any) -> None:
         """Its parent ends and it may live on: who is told to end all the same stays in that parent's reach."""
-        heir_id, mode = record.metadata.get("parent"), record.metadata.get("mode")
-        heir = self._books.get(str(heir_id)) if heir_id is not None else None
-        left, book.parent = book.parent, heir if isinstance(heir, SessionBook) else None
-        if left is not None:
-            left.live.pop(book.id, None)
-            book.left = None if mode == "abandon" else left
-        if book.parent is not None and not book.ended:
-            book.parent.live[book.id] = book
-        if heir_id is not None and (book.parent is None or book.parent.stopping):
-            self._say("containment", book.id, f"adopted by {heir_id}, which does not live")
+        new_parent_id, mode = record.metadata.get("parent"), record.metadata.get("mode")
+        new_parent = self._shadows.get(str(new_parent_id)) if new_parent_id is not None else None
+        former_parent, shadow.parent = shadow.parent, new_parent if isinstance(new_parent, SessionShadow) else None
+        if former_parent is not None:
+            former_parent.live.pop(shadow.id, None)
+            shadow.former_parent = None if mode == "abandon" else former_parent
+        if shadow.parent is not None and not shadow.ended:
+            shadow.parent.live[shadow.id] = shadow
+        if new_parent_id is not None and (shadow.parent is None or shadow.parent.stopping):
+            self._report("containment", shadow.id, f"adopted by {new_parent_id}, which does not live")
 
-    def ended(self, record: LifecycleEvent, book: Book) -> None:
+    def ended(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """Whoever is still below it was left behind.
 
         What the ladder gave up (``abandon``) is reported and waited for by nobody; it was told to end all the same.
         """
-        if book.parent is not None:
-            book.parent.live.pop(book.id, None)
-        if not book.live:
+        if shadow.parent is not None:
+            shadow.parent.live.pop(shadow.id, None)
+        if not shadow.live:
             return
-        given_up = record.metadata.get("rung") == Stage.ABANDON and record.actor != RECOVERY
-        for one in book.live.values():
-            if not given_up or (isinstance(one, SessionBook) and not one.stopping):
-                self._say("containment", book.id, f"ended before {one.id}, which is below it and in {one.status}")
+        given_up = record.metadata.get("rung") == TerminationStage.ABANDON and record.actor != RECOVERY
+        for one in shadow.live.values():
+            if not given_up or (isinstance(one, SessionShadow) and not one.stopping):
+                self._report("containment", shadow.id, f"ended before {one.id}, which is below it and in {one.status}")

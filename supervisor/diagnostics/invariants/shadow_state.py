@@ -9,24 +9,24 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from supervisor.diagnostics.event_replay import KindOf
+from supervisor.diagnostics.event_replay import EntityKind
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["RECOVERY", "Book", "SessionBook", "TaskBook", "TurnBook", "book_of"]
+__all__ = ["RECOVERY", "EntityShadow", "SessionShadow", "TaskShadow", "TurnShadow", "new_shadow"]
 
 
 RECOVERY: Final = "recovery"
 """Who writes the records that a supervisor which died still owed."""
 
 
-class Book:
+class EntityShadow:
     """An entity: ``state`` and ``data`` are the table's, ``status`` is the state as records spell it.
 
     ``lost``: its data cannot be followed any more, since a record of it did not fold. ``parent`` and ``live`` are the
-    tree, ``left`` a parent that it has left and by whose end it was told to end.
+    tree, ``former_parent`` a parent that it has left and by whose end it was told to end.
     """
 
-    def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
+    def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         self.kind = kind
         self.name = record.entity_type
         self.id = record.entity_id
@@ -38,15 +38,15 @@ class Book:
         self.data: Any = None
         self.lost = False
         self.ended = False
-        self.parent: SessionBook | None = None
-        self.left: SessionBook | None = None
-        self.live: dict[str, Book] = {}
+        self.parent: SessionShadow | None = None
+        self.former_parent: SessionShadow | None = None
+        self.live: dict[str, EntityShadow] = {}
 
 
-class SessionBook(Book):
+class SessionShadow(EntityShadow):
     """A session: its counters by our own count, what its prompt intends, and who works for it."""
 
-    def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
+    def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.stopping = False
         self.started_by: str | None = None
@@ -72,10 +72,10 @@ class SessionBook(Book):
         self.delivered: set[str] = set()
 
 
-class TurnBook(Book):
+class TurnShadow(EntityShadow):
     """A turn: its open calls (the agent's names for them, and their numbers), and the agent's word."""
 
-    def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
+    def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.open: dict[str, int] = {}
         self.numbers: set[int] = set()
@@ -90,17 +90,17 @@ class TurnBook(Book):
         self.completed = False
 
 
-class TaskBook(Book):
+class TaskShadow(EntityShadow):
     """A task, and who holds it."""
 
-    def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
+    def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.holder: str | None = None
 
 
-_BOOKS = {"session": SessionBook, "turn": TurnBook, "task": TaskBook}
+_SHADOWS = {"session": SessionShadow, "turn": TurnShadow, "task": TaskShadow}
 
 
-def book_of(kind: KindOf, record: LifecycleEvent) -> Book:
+def new_shadow(kind: EntityKind, record: LifecycleEvent) -> EntityShadow:
     """A new book for the entity that *record* is the first one of."""
-    return _BOOKS.get(record.entity_type, Book)(kind, record)
+    return _SHADOWS.get(record.entity_type, EntityShadow)(kind, record)

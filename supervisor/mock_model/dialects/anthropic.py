@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from supervisor.mock_model.answers import Fail, Spent
 from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list, needs_word
-from supervisor.mock_model.request import Asked, Spoken, Tool, flat, mapping, newest, objects, word
+from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, flat, mapping, objects, script_in_force, word
 
 __all__ = ["ANTHROPIC"]
 
@@ -36,11 +36,11 @@ _WHYS: Final = {
 }
 
 
-def _asked(path: str, body: dict[str, Any]) -> Asked:
+def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model")
     messages = needs_list(body, "messages")
-    text, results = newest(_said(objects(messages)))
-    return Asked(
+    text, results = script_in_force(_user_texts(objects(messages)))
+    return ModelRequest(
         dialect="anthropic",
         model=model,
         stream=body.get("stream") is True,
@@ -54,7 +54,7 @@ def _asked(path: str, body: dict[str, Any]) -> Asked:
     )
 
 
-def _said(messages: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+def _user_texts(messages: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     for message in messages:
         if message.get("role") != "user":
             continue
@@ -80,53 +80,53 @@ def _usage(spent: Spent) -> dict[str, int]:
 
 
 def _message(
-    asked: Asked, spoken: Spoken, serial: str, content: list[dict[str, Any]], stop: str | None
+    request: ModelRequest, answer: ModelAnswer, serial: str, content: list[dict[str, Any]], stop: str | None
 ) -> dict[str, Any]:
     return {
         "id": f"msg_{serial}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": content,
         "stop_reason": stop,
         "stop_sequence": None,
-        "usage": _usage(spoken.spent),
+        "usage": _usage(answer.spent),
     }
 
 
-def _block(spoken: Spoken, serial: str) -> dict[str, Any]:
-    if spoken.call is None:
-        return {"type": "text", "text": spoken.text}
+def _block(answer: ModelAnswer, serial: str) -> dict[str, Any]:
+    if answer.call is None:
+        return {"type": "text", "text": answer.text}
     return {
         "type": "tool_use",
         "id": f"toolu_{serial}",
-        "name": spoken.call.tool.name,
-        "input": spoken.call.arguments,
+        "name": answer.call.tool.name,
+        "input": answer.call.arguments,
     }
 
 
-def _stop(spoken: Spoken) -> str:
-    return "tool_use" if spoken.call else "end_turn"
+def _stop(answer: ModelAnswer) -> str:
+    return "tool_use" if answer.call else "end_turn"
 
 
-def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
-    return _message(asked, spoken, serial, [_block(spoken, serial)], _stop(spoken))
+def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
+    return _message(request, answer, serial, [_block(answer, serial)], _stop(answer))
 
 
 def _event(kind: str, **fields: Any) -> Event:
     return Event({"type": kind, **fields}, kind)
 
 
-def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
-    empty: dict[str, Any] = {"input": {}} if spoken.call else {"text": ""}
-    block = {**_block(spoken, serial), **empty}
-    if spoken.call:
-        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(spoken.call.arguments)}]
+def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
+    empty: dict[str, Any] = {"input": {}} if answer.call else {"text": ""}
+    block = {**_block(answer, serial), **empty}
+    if answer.call:
+        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(answer.call.arguments)}]
     else:
-        deltas = [{"type": "text_delta", "text": piece} for piece in spoken.pieces]
+        deltas = [{"type": "text_delta", "text": piece} for piece in answer.pieces]
     return Streamed(
         (
-            _event("message_start", message=_message(asked, spoken, serial, [], None)),
+            _event("message_start", message=_message(request, answer, serial, [], None)),
             _event("content_block_start", index=0, content_block=block),
         ),
         tuple((_event("content_block_delta", index=0, delta=delta),) for delta in deltas),
@@ -134,8 +134,8 @@ def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
             _event("content_block_stop", index=0),
             _event(
                 "message_delta",
-                delta={"stop_reason": _stop(spoken), "stop_sequence": None},
-                usage={"output_tokens": spoken.spent.output_tokens},
+                delta={"stop_reason": _stop(answer), "stop_sequence": None},
+                usage={"output_tokens": answer.spent.output_tokens},
             ),
             _event("message_stop"),
         ),
@@ -156,4 +156,4 @@ def _models() -> dict[str, Any]:
     return {"data": [one], "has_more": False, "first_id": MODEL, "last_id": MODEL}
 
 
-ANTHROPIC: Final = Dialect("anthropic", _asked, _whole, _streamed, _failed, _models)
+ANTHROPIC: Final = Dialect("anthropic", _read_request, _whole, _streamed, _failed, _models)

@@ -9,18 +9,18 @@ from typing import Any, Final
 from supervisor.mock_model.answers import Spent
 from supervisor.mock_model.dialects.openai import CREATED, failed, models
 from supervisor.mock_model.dialects.sse import Dialect, Event, Streamed, needs_list, needs_word
-from supervisor.mock_model.request import Asked, Spoken, Tool, flat, mapping, newest, objects, word
+from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, flat, mapping, objects, script_in_force, word
 
 __all__ = ["CHAT"]
 
 
-def _asked(path: str, body: dict[str, Any]) -> Asked:
+def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model", "you must provide a model parameter")
     messages = needs_list(body, "messages", "Missing required parameter: 'messages'.")
-    text, results = newest(_said(objects(messages)))
+    text, results = script_in_force(_user_texts(objects(messages)))
     functions = [mapping(tool.get("function")) for tool in objects(body.get("tools"))]
     wanted = mapping(mapping(body.get("response_format")).get("json_schema"))
-    return Asked(
+    return ModelRequest(
         dialect="chat",
         model=model,
         stream=body.get("stream") is True,
@@ -32,7 +32,7 @@ def _asked(path: str, body: dict[str, Any]) -> Asked:
     )
 
 
-def _said(messages: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+def _user_texts(messages: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     for message in messages:
         if message.get("role") == "user":
             yield flat(message.get("content")), 0
@@ -48,53 +48,53 @@ def _usage(spent: Spent) -> dict[str, int]:
     }
 
 
-def _calls(spoken: Spoken, serial: str) -> list[dict[str, Any]]:
-    if spoken.call is None:
+def _calls(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
+    if answer.call is None:
         return []
-    function = {"name": spoken.call.tool.name, "arguments": json.dumps(spoken.call.arguments)}
+    function = {"name": answer.call.tool.name, "arguments": json.dumps(answer.call.arguments)}
     return [{"id": f"call_{serial}", "type": "function", "function": function}]
 
 
-def _stop(spoken: Spoken) -> str:
-    return "tool_calls" if spoken.call else "stop"
+def _stop(answer: ModelAnswer) -> str:
+    return "tool_calls" if answer.call else "stop"
 
 
-def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": None if spoken.call else spoken.text}
-    if spoken.call:
-        message["tool_calls"] = _calls(spoken, serial)
+def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None if answer.call else answer.text}
+    if answer.call:
+        message["tool_calls"] = _calls(answer, serial)
     return {
         "id": f"chatcmpl-{serial}",
         "object": "chat.completion",
         "created": CREATED,
-        "model": asked.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": _stop(spoken)}],
-        "usage": _usage(spoken.spent),
+        "model": request.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": _stop(answer)}],
+        "usage": _usage(answer.spent),
     }
 
 
-def _chunk(asked: Asked, serial: str, delta: dict[str, Any], stop: str | None = None, **more: Any) -> Event:
+def _chunk(request: ModelRequest, serial: str, delta: dict[str, Any], stop: str | None = None, **more: Any) -> Event:
     return Event(
         {
             "id": f"chatcmpl-{serial}",
             "object": "chat.completion.chunk",
             "created": CREATED,
-            "model": asked.model,
+            "model": request.model,
             "choices": [{"index": 0, "delta": delta, "finish_reason": stop}],
             **more,
         }
     )
 
 
-def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
+def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
     """Usage comes with the last chunk, asked for or not: clients that did not ask overlook it."""
-    calls = [{"index": index, **call} for index, call in enumerate(_calls(spoken, serial))]
-    deltas: list[dict[str, Any]] = [{"tool_calls": calls}] if calls else [{"content": one} for one in spoken.pieces]
+    calls = [{"index": index, **call} for index, call in enumerate(_calls(answer, serial))]
+    deltas: list[dict[str, Any]] = [{"tool_calls": calls}] if calls else [{"content": one} for one in answer.pieces]
     return Streamed(
-        (_chunk(asked, serial, {"role": "assistant", "content": ""}),),
-        tuple((_chunk(asked, serial, delta),) for delta in deltas),
-        (_chunk(asked, serial, {}, _stop(spoken), usage=_usage(spoken.spent)), Event("[DONE]")),
+        (_chunk(request, serial, {"role": "assistant", "content": ""}),),
+        tuple((_chunk(request, serial, delta),) for delta in deltas),
+        (_chunk(request, serial, {}, _stop(answer), usage=_usage(answer.spent)), Event("[DONE]")),
     )
 
 
-CHAT: Final = Dialect("chat", _asked, _whole, _streamed, failed, models)
+CHAT: Final = Dialect("chat", _read_request, _whole, _streamed, failed, models)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from supervisor.mock_model.answers import Fail, Spent
 from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list
-from supervisor.mock_model.request import Asked, Spoken, Tool, mapping, newest, objects, word
+from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, mapping, objects, script_in_force, word
 
 __all__ = ["GOOGLE"]
 
@@ -29,12 +29,12 @@ _WHYS: Final = {
 _INFO: Final = "type.googleapis.com/google.rpc."
 
 
-def _asked(path: str, body: dict[str, Any]) -> Asked:
+def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     contents = needs_list(body, "contents", "contents is not specified")
-    text, results = newest(_said(objects(contents)))
+    text, results = script_in_force(_user_texts(objects(contents)))
     config = mapping(body.get("generationConfig"))
     model, _, verb = path.rpartition("/")[2].partition(":")
-    return Asked(
+    return ModelRequest(
         dialect="google",
         model=model,
         stream=verb.startswith("stream"),
@@ -46,7 +46,7 @@ def _asked(path: str, body: dict[str, Any]) -> Asked:
     )
 
 
-def _said(contents: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+def _user_texts(contents: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     for content in contents:
         if content.get("role", "user") != "model":
             for part in objects(content.get("parts")):
@@ -71,22 +71,22 @@ def _candidate(parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, **more}], "modelVersion": MODEL}
 
 
-def _parts(spoken: Spoken, serial: str) -> list[dict[str, Any]]:
-    if spoken.call is None:
-        return [{"text": spoken.text}]
-    call = {"id": f"fc_{serial}", "name": spoken.call.tool.name, "args": spoken.call.arguments}
+def _parts(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
+    if answer.call is None:
+        return [{"text": answer.text}]
+    call = {"id": f"fc_{serial}", "name": answer.call.tool.name, "args": answer.call.arguments}
     return [{"functionCall": call}]
 
 
-def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
-    parts = _parts(spoken, serial)
-    return {**_candidate(parts, finishReason="STOP"), "usageMetadata": _usage(spoken.spent)}
+def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
+    parts = _parts(answer, serial)
+    return {**_candidate(parts, finishReason="STOP"), "usageMetadata": _usage(answer.spent)}
 
 
-def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
+def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
     """There is no opening; the last event has the reason and the usage."""
-    groups = [_parts(spoken, serial)] if spoken.call else [[{"text": piece}] for piece in spoken.pieces]
-    last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(spoken.spent)}
+    groups = [_parts(answer, serial)] if answer.call else [[{"text": piece}] for piece in answer.pieces]
+    last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(answer.spent)}
     return Streamed((), tuple((Event(_candidate(parts)),) for parts in groups), (Event(last),))
 
 
@@ -113,4 +113,4 @@ def _models() -> dict[str, Any]:
     return {"models": [one]}
 
 
-GOOGLE: Final = Dialect("google", _asked, _whole, _streamed, _failed, _models)
+GOOGLE: Final = Dialect("google", _read_request, _whole, _streamed, _failed, _models)

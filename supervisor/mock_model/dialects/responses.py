@@ -9,19 +9,29 @@ from typing import Any, Final
 from supervisor.mock_model.answers import Spent
 from supervisor.mock_model.dialects.openai import CREATED, failed, models
 from supervisor.mock_model.dialects.sse import Dialect, Event, Streamed, needs_word
-from supervisor.mock_model.request import Asked, BadRequest, Spoken, Tool, flat, mapping, newest, objects, word
+from supervisor.mock_model.request import (
+    BadRequest,
+    ModelAnswer,
+    ModelRequest,
+    Tool,
+    flat,
+    mapping,
+    objects,
+    script_in_force,
+    word,
+)
 
 __all__ = ["RESPONSES"]
 
 
-def _asked(path: str, body: dict[str, Any]) -> Asked:
+def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model", "Missing required parameter: 'model'.")
     given = body.get("input")
     if not isinstance(given, str | list):
         raise BadRequest("input", "Missing required parameter: 'input'.")
-    text, results = newest(_said(given))
+    text, results = script_in_force(_user_texts(given))
     wanted = mapping(mapping(body.get("text")).get("format"))
-    return Asked(
+    return ModelRequest(
         dialect="responses",
         model=model,
         stream=body.get("stream") is True,
@@ -33,7 +43,7 @@ def _asked(path: str, body: dict[str, Any]) -> Asked:
     )
 
 
-def _said(given: str | list[Any]) -> Iterator[tuple[str, int]]:
+def _user_texts(given: str | list[Any]) -> Iterator[tuple[str, int]]:
     if isinstance(given, str):
         yield given, 0
         return
@@ -63,9 +73,9 @@ def _usage(spent: Spent) -> dict[str, Any]:
     }
 
 
-def _item(spoken: Spoken, serial: str) -> dict[str, Any]:
-    if spoken.call is None:
-        text = {"type": "output_text", "text": spoken.text, "annotations": []}
+def _item(answer: ModelAnswer, serial: str) -> dict[str, Any]:
+    if answer.call is None:
+        text = {"type": "output_text", "text": answer.text, "annotations": []}
         return {
             "type": "message",
             "id": f"msg_{serial}",
@@ -73,61 +83,61 @@ def _item(spoken: Spoken, serial: str) -> dict[str, Any]:
             "status": "completed",
             "content": [text],
         }
-    tool = spoken.call.tool
+    tool = answer.call.tool
     return {
         "type": "function_call",
         "id": f"fc_{serial}",
         "call_id": f"call_{serial}",
         "name": tool.name,
         **({"namespace": tool.namespace} if tool.namespace else {}),
-        "arguments": json.dumps(spoken.call.arguments),
+        "arguments": json.dumps(answer.call.arguments),
         "status": "completed",
     }
 
 
-def _response(asked: Asked, serial: str, **more: Any) -> dict[str, Any]:
+def _response(request: ModelRequest, serial: str, **more: Any) -> dict[str, Any]:
     return {
         "id": f"resp_{serial}",
         "object": "response",
         "created_at": CREATED,
         "status": "in_progress",
         "error": None,
-        "model": asked.model,
+        "model": request.model,
         "output": [],
         **more,
     }
 
 
-def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
-    done = [_item(spoken, serial)]
-    return _response(asked, serial, status="completed", output=done, usage=_usage(spoken.spent))
+def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
+    done = [_item(answer, serial)]
+    return _response(request, serial, status="completed", output=done, usage=_usage(answer.spent))
 
 
 def _event(kind: str, **fields: Any) -> Event:
     return Event({"type": kind, **fields}, kind)
 
 
-def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
-    item = _item(spoken, serial)
-    empty: dict[str, Any] = {"arguments": ""} if spoken.call else {"content": []}
+def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
+    item = _item(answer, serial)
+    empty: dict[str, Any] = {"arguments": ""} if answer.call else {"content": []}
     begun = {**item, **empty, "status": "in_progress"}
     about = {"item_id": item["id"], "output_index": 0}
-    if spoken.call:
+    if answer.call:
         pieces = [_event("response.function_call_arguments.done", **about, arguments=item["arguments"])]
     else:
         delta = {**about, "content_index": 0}
-        pieces = [_event("response.output_text.delta", **delta, delta=piece) for piece in spoken.pieces]
+        pieces = [_event("response.output_text.delta", **delta, delta=piece) for piece in answer.pieces]
     return Streamed(
         (
-            _event("response.created", response=_response(asked, serial)),
+            _event("response.created", response=_response(request, serial)),
             _event("response.output_item.added", output_index=0, item=begun),
         ),
         tuple((piece,) for piece in pieces),
         (
             _event("response.output_item.done", output_index=0, item=item),
-            _event("response.completed", response=_whole(asked, spoken, serial)),
+            _event("response.completed", response=_whole(request, answer, serial)),
         ),
     )
 
 
-RESPONSES: Final = Dialect("responses", _asked, _whole, _streamed, failed, models)
+RESPONSES: Final = Dialect("responses", _read_request, _whole, _streamed, failed, models)

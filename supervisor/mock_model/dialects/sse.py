@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from supervisor.mock_model.answers import Fail
-from supervisor.mock_model.request import Asked, BadRequest, Spoken
+from supervisor.mock_model.request import BadRequest, ModelAnswer, ModelRequest
 
 __all__ = ["MODEL", "Dialect", "Event", "Streamed", "needs_list", "needs_word"]
 
@@ -39,17 +39,17 @@ class Streamed(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """A way to talk to a model.
+    """API of a model provider.
 
-    ``asked`` reads the path and the body of a request and raises BadRequest; ``failed`` gives the body of an error in
-    the provider's form, from the failure, a message of ours (``""``: the provider's usual one), and the field it is
-    about.
+    ``read_request`` reads the path and the body of a request and raises BadRequest. ``failed`` returns the body of an
+    error in the provider's form, from the failure, a message of ours (``""`` for the provider's usual one) and the
+    field at fault.
     """
 
     name: str
-    asked: Callable[[str, dict[str, Any]], Asked]
-    whole: Callable[[Asked, Spoken, str], dict[str, Any]]
-    streamed: Callable[[Asked, Spoken, str], Streamed]
+    read_request: Callable[[str, dict[str, Any]], ModelRequest]
+    whole: Callable[[ModelRequest, ModelAnswer, str], dict[str, Any]]
+    streamed: Callable[[ModelRequest, ModelAnswer, str], Streamed]
     failed: Callable[[Fail, str, str], dict[str, Any]]
     models: Callable[[], dict[str, Any]]
 

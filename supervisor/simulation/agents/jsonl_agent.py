@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.agent_catalogue.line_rules import Mapping
+from supervisor.agent_catalogue import LineMapping
 from supervisor.simulation.agents.command_agent import OneShot
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said
@@ -21,7 +21,7 @@ from supervisor.simulation.machine.kernel import Program
 
 __all__ = ["MAPPING", "jsonl_agent"]
 
-MAPPING: Final = Mapping.model_validate(
+MAPPING: Final = LineMapping.model_validate(
     {
         "prompt": "stdin",
         "resume_arguments": ["--resume", "{id}"],

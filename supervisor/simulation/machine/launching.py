@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.ports import Launch, SpawnError
 from supervisor.ports.shortages import shortage_of
-from supervisor.processes.spawn_errors import refusal, shortage
+from supervisor.processes.spawn_errors import resource_missing, step_failed
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
@@ -69,7 +69,7 @@ class LaunchDraws:
         """
         if self._error is not None and self._error.step == "pipe":
             lack = OSError(self._error.number, os.strerror(self._error.number))
-            raise shortage(self.launch, shortage_of(lack), lack)
+            raise resource_missing(self.launch, shortage_of(lack), lack)
 
     def program(self) -> Program:
         """Return the program to run.
@@ -88,8 +88,8 @@ class LaunchDraws:
     def refusal(self, step: str, number: int) -> SpawnError:
         """Make the error for a failed step."""
         if self._error is None:
-            return refusal(self.launch, step, number)
-        return refusal(msgspec.structs.replace(self.launch, env={**self.launch.env, "PATH": NO_PATH}), step, number)
+            return step_failed(self.launch, step, number)
+        return step_failed(msgspec.structs.replace(self.launch, env={**self.launch.env, "PATH": NO_PATH}), step, number)
 
     def pieces(self, stream: str) -> Callable[[int], int] | None:
         """Function that cuts an output stream into pieces; ``None`` if it is not cut."""

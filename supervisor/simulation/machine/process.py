@@ -21,8 +21,8 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
 from supervisor.processes.pipes import unsent
-from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
-from supervisor.processes.spawn_errors import silence
+from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
+from supervisor.processes.spawn_errors import shim_ended_early
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.kernel import Kernel
 from supervisor.simulation.machine.launching import LaunchDraws
@@ -153,7 +153,7 @@ class SimulatedProcess:
         """Virtual time in ticks."""
         return self._machine.kernel.ticks()
 
-    async def look(self) -> tuple[ProcessSeen, ...] | None:
+    async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
         """Describe the main process and its descendants, parents first; ``None`` if they are unknown."""
         if self._is_unknown:
             return None
@@ -161,13 +161,13 @@ class SimulatedProcess:
             return ()
         look = _Inspection()
         self._looks.append(look)
-        self.shim.look()
+        self.shim.list_processes()
         await look.answered.wait()
         return look.found
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to these descendants."""
-        self.shim.strike(found, number)
+        self.shim.signal_processes(found, number)
 
     async def wait_gone(self, pid: int) -> None:
         """Wait until that descendant has ended."""
@@ -200,7 +200,7 @@ class SimulatedProcess:
         if self._failed is not None:
             raise self._start.refusal(self._failed.step, self._failed.errno)
         if not self._pid:
-            raise silence(self._start.launch, b"")
+            raise shim_ended_early(self._start.launch, b"")
 
     # ------------------------------------------------------------------------------------------ what its warden says
     def receive_status(self, status: Status) -> None:
@@ -216,7 +216,7 @@ class SimulatedProcess:
                 self._status = number
                 self._exited.set()
                 self._end_looks()
-            case Seen(processes=processes):
+            case ProcessesListed(processes=processes):
                 if self._looks:
                     self._looks.popleft().end(processes)
             case Ended():

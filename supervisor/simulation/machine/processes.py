@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from actors.waiter import current_backend
 from supervisor.ports import Launch
-from supervisor.processes.spawn_errors import check
+from supervisor.processes.spawn_errors import check_launch
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Program
@@ -90,7 +90,7 @@ class SimulatedProcesses:
         Raises:
             SpawnError: the program cannot be started.
         """
-        check(launch)
+        check_launch(launch)
         process = self.begin(launch)
         try:
             await process.launched()

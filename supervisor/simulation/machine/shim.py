@@ -21,7 +21,7 @@ import msgspec
 from actors.waiter import AutoResetEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
-from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
+from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
 from supervisor.simulation.machine.launching import LaunchDraws, NotStarted
@@ -96,11 +96,11 @@ class SimulatedShim:
         """Order SIGTERM for the whole tree."""
         self._order(self._terminate)
 
-    def look(self) -> None:
+    def list_processes(self) -> None:
         """Order a report of the main process and its descendants."""
         self._order(self._report_processes)
 
-    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Order a signal for these descendants."""
         self._order(partial(self._signal_seen, {one.pid: one.born for one in found}, number))
 
@@ -186,7 +186,7 @@ class SimulatedShim:
 
     def _report_processes(self) -> None:
         assert self._listener is not None, "it obeys no order before it runs"
-        self._listener.receive_status(Seen(tuple([one.seen() for one in self._kernel.below(self)])))
+        self._listener.receive_status(ProcessesListed(tuple([one.seen() for one in self._kernel.below(self)])))
 
     def _signal_seen(self, born: dict[int, int], number: int) -> None:
         for process in self._kernel.below(self):

@@ -14,7 +14,7 @@ import anyio
 
 from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
@@ -225,37 +225,40 @@ class _StateTrigger(NamedTuple):
     then: _StateTrigger | None = None
 
 
-PROBED: Final = _StateTrigger("run", Run.HALF_OPEN.value, ("cancel", "cancel", "stop"))
+PROBED: Final = _StateTrigger("run", TaskRun.HALF_OPEN.value, ("cancel", "cancel", "stop"))
 """The run is about to be probed, as soon as there is a worker."""
 UNHELD: Final = _StateTrigger(
-    "run", Run.CIRCUIT_OPEN.value, ("close",), _StateTrigger("run", Run.HALF_OPEN.value, ("stop",))
+    "run", TaskRun.CIRCUIT_OPEN.value, ("close",), _StateTrigger("run", TaskRun.HALF_OPEN.value, ("stop",))
 )
 """The run is about to be probed, and the supervisor begins nothing any more."""
 RARE: Final = (
-    _StateTrigger("run", Run.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
     UNHELD,
     UNHELD,
     UNHELD,
     PROBED,
-    _StateTrigger("run", Run.VALIDATING.value),
+    _StateTrigger("run", TaskRun.VALIDATING.value),
     _StateTrigger("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
     _StateTrigger("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
     _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
 """States that commands at random times rarely meet."""
-NEXT: Final = _StateTrigger("run", Run.HALF_OPEN.value, ("cancel",))
+NEXT: Final = _StateTrigger("run", TaskRun.HALF_OPEN.value, ("cancel",))
 """The run is to be probed by a session that does not exist yet; starting it takes time."""
 
 
 def _cancelling(moment: str) -> _StateTrigger:
     """Make the trigger that cancels a task when it, or its run, comes into the state *moment* (``KIND STATE``)."""
     kind, state = moment.split(" ")
-    if state == Run.HALF_OPEN.value:
-        return _StateTrigger("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    if state == TaskRun.HALF_OPEN.value:
+        return _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("close",), NEXT)
     return _StateTrigger(kind, state, ("cancel",))
 
 
-ANY: Final = (*(_StateTrigger("run", one.value) for one in Run), *(_StateTrigger("task", one.value) for one in Task))
+ANY: Final = (
+    *(_StateTrigger("run", one.value) for one in TaskRun),
+    *(_StateTrigger("task", one.value) for one in Task),
+)
 
 
 class StateTriggers:

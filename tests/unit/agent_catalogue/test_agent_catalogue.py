@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agent_catalogue import BadData, Quirks, UnknownAgent, catalogue, known, read_data
-from supervisor.agent_catalogue.catalogue import HERE, Known
-from supervisor.agent_catalogue.line_rules import Mapping
+from supervisor.agent_catalogue import BadData, Quirks, UnknownAgent, catalogue, known_agent, read_data
+from supervisor.agent_catalogue.catalogue import HERE, KnownAgent
+from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.host.factories import profile_of
 from supervisor.plans import AgentConfig, BadPlan, Plan, load_plan
 
@@ -35,8 +35,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "bin"
     place.mkdir()
     for one in catalogue().values():
-        for way in one.ways:
-            program = place / way.command[0]
+        for variant in one.ways:
+            program = place / variant.command[0]
             program.write_text("#!/bin/sh\n")
             program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
@@ -47,7 +47,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("path", sorted((HERE / "known").glob("*.toml")), ids=lambda path: path.stem)
 def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
     """A file is sound, is called as the agent that it is about, and no other agent has one of its names."""
-    one = read_data(path, Known)
+    one = read_data(path, KnownAgent)
     assert one.name == path.stem
     others = [name for other in catalogue().values() if other.name != one.name for name in (other.name, *other.also)]
     assert not {one.name, *one.also} & set(others)
@@ -56,13 +56,13 @@ def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((HERE / "mappings").glob("*.toml")), ids=lambda path: path.stem)
 def test_each_mapping_is_that_of_an_agent(path: Path) -> None:
     """A mapping is sound, and an agent of that name is had by it."""
-    assert known(path.stem).way("jsonl").mapping == read_data(path, Mapping)
+    assert known_agent(path.stem).variant("jsonl").mapping == read_data(path, LineMapping)
 
 
 @pytest.mark.parametrize("name", catalogue())
 def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
     """It says which package and version, and leaves the registry to the client."""
-    install = known(name).install
+    install = known_agent(name).install
     assert install is not None
     assert "://" not in install.command
     assert install.version in install.command
@@ -71,29 +71,29 @@ def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
 @pytest.mark.parametrize("name", catalogue())
 def test_only_the_jsonl_adapter_has_a_mapping(name: str) -> None:
     """Each way has what its adapter needs, and no two ways are by the same adapter."""
-    ways = known(name).ways
-    assert [way.mapping is not None for way in ways] == [way.adapter == "jsonl" for way in ways]
-    assert len({way.adapter for way in ways}) == len(ways)
+    ways = known_agent(name).ways
+    assert [variant.mapping is not None for variant in ways] == [variant.adapter == "jsonl" for variant in ways]
+    assert len({variant.adapter for variant in ways}) == len(ways)
 
 
 def test_an_agent_is_found_by_another_name_of_its() -> None:
     """``claude-code`` is claude."""
-    assert known("claude-code") is known("claude")
+    assert known_agent("claude-code") is known_agent("claude")
 
 
 def test_an_unknown_agent_is_told_with_the_nearest() -> None:
     """A slip of the pen is answered with what was meant."""
     with pytest.raises(UnknownAgent, match=r"'gemni' is not in the catalogue of agents; did you mean 'gemini'\?"):
-        known("gemni")
+        known_agent("gemni")
 
 
 # ------------------------------------------------------------------------------------------------------ in a plan
 def test_a_plan_names_an_agent_of_the_catalogue(tmp_path: Path, programs: Path) -> None:
     """Adapter, command, environment and quirks come from the catalogue."""
     agent = plan_of(tmp_path, "{known: gemini}").agents["w"]
-    assert (agent.adapter, agent.command) == ("acp", known("gemini").ways[0].command)
-    assert agent.env == known("gemini").env
-    assert agent.inherit_env == known("gemini").passes
+    assert (agent.adapter, agent.command) == ("acp", known_agent("gemini").ways[0].command)
+    assert agent.env == known_agent("gemini").env
+    assert agent.inherit_env == known_agent("gemini").passes
     assert agent.quirks == Quirks(needs_kill=True, exit_status_lies=True)
 
 
@@ -102,19 +102,19 @@ def test_what_a_plan_says_of_a_known_agent_goes_first(tmp_path: Path, programs: 
     words = "{known: qwen, adapter: jsonl, arguments: [--model, m], env: {A: b}, inherit_env: [C], quirks: {}}"
     agent = plan_of(tmp_path, words).agents["w"]
     assert agent.adapter == "jsonl"
-    assert agent.env == {**known("qwen").env, "A": "b"}
-    assert agent.inherit_env == (*known("qwen").passes, "C")
+    assert agent.env == {**known_agent("qwen").env, "A": "b"}
+    assert agent.inherit_env == (*known_agent("qwen").passes, "C")
     assert agent.quirks == Quirks()
     profile = profile_of("w", agent, tmp_path)
-    assert profile.command == (*known("qwen").way("jsonl").command, "--model", "m")
-    assert profile.mapping == known("qwen").way("jsonl").mapping
+    assert profile.command == (*known_agent("qwen").variant("jsonl").command, "--model", "m")
+    assert profile.mapping == known_agent("qwen").variant("jsonl").mapping
 
 
 def test_another_agent_takes_the_part_of_one_in_a_plan(tmp_path: Path, programs: Path) -> None:
     """`--agent w=gemini:jsonl`: the program is another one, what the plan says of its part stays."""
     agent = plan_of(tmp_path, "{adapter: command, command: [git], network: true}", w="gemini:jsonl").agents["w"]
     assert (agent.known, agent.adapter, agent.network) == ("gemini", "jsonl", True)
-    assert agent.command == known("gemini").way("jsonl").command
+    assert agent.command == known_agent("gemini").variant("jsonl").command
 
 
 def test_permissions_stay_when_another_agent_takes_the_part(tmp_path: Path, programs: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_plan_has_a_mapping_of_its_own(tmp_path: Path) -> None:
     """It is found beside the plan, and the adapter gets it."""
     (tmp_path / "mine.toml").write_text(MAPPING)
     agent = plan_of(tmp_path, "{adapter: jsonl, command: [git], mapping: mine.toml}").agents["w"]
-    assert profile_of("w", agent, tmp_path).mapping == read_data(tmp_path / "mine.toml", Mapping)
+    assert profile_of("w", agent, tmp_path).mapping == read_data(tmp_path / "mine.toml", LineMapping)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,6 @@ def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, wo
     path = tmp_path / "m.toml"
     path.write_text(text)
     with pytest.raises(BadData) as refused:
-        read_data(path, Mapping)
+        read_data(path, LineMapping)
     assert str(refused.value).startswith(f"{path}: ")
     assert words in str(refused.value)

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.agent_catalogue import Quirks
 from supervisor.plans import AgentConfig
-from tests.support import ask, data_of, gone, pids_of, supervising, until
+from tests.support import agent_pids, data_of, send_prompt, supervising, wait_for_exit, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -21,16 +21,16 @@ async def interrupted(folder: Path, script: str, quirks: Quirks) -> tuple[list[i
     agents = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_MEMORY": str(memory)}, quirks=quirks)}
     async with supervising(folder, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
-        asked = ask(group, session, script)
-        await until(
+        asked = send_prompt(group, session, script)
+        await wait_for_record(
             run.sup, "tool_completed" if "@run" in script else "SessionStarted", "s:t1" if "@run" in script else "s"
         )
         await session.send("stop that", urgent=True)
         assert (await asked.result()).outcome == "completed"
         errors = data_of(run.row("s")).total_errors
-    pids = pids_of(run.events(), "s")
+    pids = agent_pids(run.events(), "s")
     for pid in pids:
-        await gone(pid)
+        await wait_for_exit(pid)
     return pids, [one.metadata["resume_id"] for one in run.transitions("agent_ready")], errors
 
 

@@ -13,12 +13,12 @@ from supervisor.ports import (
     ChildAsked,
     CloseInput,
     Compaction,
-    Heard,
     Malformed,
     Out,
     PermissionAsked,
     Ready,
     Send,
+    SteeringAccepted,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -422,7 +422,7 @@ def test_an_agent_that_queues_prompts_is_told_within_the_turn() -> None:
     assert steered is not None
     (message,) = sent(steered)
     assert message["params"]["prompt"] == [{"type": "text", "text": "and mind the gap"}]
-    assert talk.answer(result={"stopReason": "end_turn"}) == [Heard()]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [SteeringAccepted()]
     assert talk.feed({"id": message["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("end_turn")]
 
 
@@ -432,7 +432,9 @@ def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anythin
     talk.prompt()
     steered = talk.codec.steer("more")
     assert steered is not None
-    assert talk.answer(result={"stopReason": "end_turn", "usage": {"inputTokens": 0, "outputTokens": 0}}) == [Heard()]
+    assert talk.answer(result={"stopReason": "end_turn", "usage": {"inputTokens": 0, "outputTokens": 0}}) == [
+        SteeringAccepted()
+    ]
     talk.update("agent_message_chunk", content={"type": "text", "text": "done"})
     answer = {"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}
     assert talk.feed(answer) == [TurnEnded("end_turn")]
@@ -444,7 +446,7 @@ def test_the_first_failure_among_queued_prompts_is_the_turns() -> None:
     talk.prompt()
     steered = talk.codec.steer("more")
     assert steered is not None
-    assert talk.answer(result={"stopReason": "max_tokens"}) == [Heard()]
+    assert talk.answer(result={"stopReason": "max_tokens"}) == [SteeringAccepted()]
     assert talk.feed({"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("max_tokens")]
 
 
@@ -703,7 +705,7 @@ def test_an_agent_that_offers_it_is_told_within_its_turn() -> None:
     first, second = (sent(list(talk.codec.steer(text) or ()))[0] for text in ("come", "go"))
     assert first["method"] == "_supervisor/session/steer"
     assert first["params"] == {"sessionId": "s", "prompt": [{"type": "text", "text": "come"}]}
-    assert talk.feed({"id": first["id"], "result": {}}) == [Heard()]
+    assert talk.feed({"id": first["id"], "result": {}}) == [SteeringAccepted()]
     assert talk.feed({"id": second["id"], "error": {"code": -32800, "message": "over"}}) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.agents.codecs import codec_for
 from supervisor.agents.protocols.acp.codec import AcpCodec
-from supervisor.ports import Malformed, McpServer, Out, Ready, Send, Text, TurnEnded, Wishes
+from supervisor.ports import AgentOptions, Malformed, McpServer, Out, Ready, Send, Text, TurnEnded
 
 MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "yolo", "name": "All"}]}
 MODELS = {"currentModelId": "small", "availableModels": [{"modelId": "small"}, {"modelId": "large"}]}
@@ -31,7 +31,7 @@ class Talk:
     """A codec that wishes for something, and the agent's half of its opening."""
 
     def __init__(self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **wishes: Any) -> None:
-        self.codec = AcpCodec(wishes=Wishes(**wishes))
+        self.codec = AcpCodec(wishes=AgentOptions(**wishes))
         self.asked: list[dict[str, Any]] = []
         self.told: list[Out] = []
         self._hear(self.codec.start("/work", resume))
@@ -235,7 +235,7 @@ def test_a_server_that_the_agent_cannot_reach_is_named() -> None:
 
 def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:
     """The scripted agent and plain programs take none."""
-    wishes = Wishes(mode="yolo")
+    wishes = AgentOptions(mode="yolo")
     acp = codec_for("acp", wishes=wishes)()
     acp.start("/work")
     acp.feed(b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}\n')

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.agents.protocols.acp.calls import CLOSED_MAX, ToolCalls
+from supervisor.agents.protocols.acp.calls import CLOSED_MAX, ToolCallTable
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.protocols.acp.terminals import WAITING_MAX
 from supervisor.plans import AgentConfig
@@ -144,7 +144,7 @@ def test_a_request_with_an_endless_name_breaks_the_protocol() -> None:
 
 def test_calls_that_are_over_are_remembered_up_to_a_bound() -> None:
     """A late word opens none of them again, for the last twenty thousand."""
-    calls = ToolCalls()
+    calls = ToolCallTable()
     for number in range(CLOSED_MAX + 10):
         calls.opened(f"c{number}", "t", "k")
         calls.closed(f"c{number}", "completed")

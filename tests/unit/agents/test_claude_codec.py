@@ -10,10 +10,11 @@ import pytest
 from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    CallKept,
+    AgentOptions,
+    CallNotEnded,
     Compaction,
     McpServer,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     Ready,
@@ -23,7 +24,6 @@ from supervisor.ports import (
     ToolOpened,
     TurnEnded,
     Usage,
-    Wishes,
 )
 
 NEW = "12345678-1234-4234-8234-123456789abc"
@@ -32,8 +32,8 @@ NEW = "12345678-1234-4234-8234-123456789abc"
 class Told:
     """A codec with a prompt under way, and what it has written."""
 
-    def __init__(self, wishes: Wishes | None = None) -> None:
-        self.codec = ClaudeCodec(wishes=wishes or Wishes())
+    def __init__(self, wishes: AgentOptions | None = None) -> None:
+        self.codec = ClaudeCodec(wishes=wishes or AgentOptions())
         self.argv = self.codec.argv(("claude",), "work", NEW)
         self.sent: list[Any] = []
         self._take(self.codec.start("/work"))
@@ -96,7 +96,7 @@ def test_a_conversation_is_loaded_by_its_name() -> None:
 
 def test_wishes_are_said() -> None:
     """A model and a mode on the command line, tool servers within: their variables are nobody's to read there."""
-    told = Told(Wishes(model="m", mode="plan", mcp_servers=(McpServer(name="s", command=("serve", "-x")),)))
+    told = Told(AgentOptions(model="m", mode="plan", mcp_servers=(McpServer(name="s", command=("serve", "-x")),)))
     assert told.argv[-6:-2] == ("--model", "m", "--permission-mode", "plan")
     assert told.opened == []
     assert told.sent[-1]["request"]["servers"]["s"]["command"] == "serve"
@@ -178,7 +178,7 @@ def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
     assert len(told.sent) == before
     told.says("system/task_started", task_id="t", tool_use_id="c")
     assert told.sent[-1]["request"] == {"subtype": "stop_task", "task_id": "t"}
-    assert told.answer(subtype="error", error="gone") == [CallKept("c", "gone")]
+    assert told.answer(subtype="error", error="gone") == [CallNotEnded("c", "gone")]
 
 
 def test_a_call_that_waits_for_leave_is_ended_by_a_refusal() -> None:
@@ -238,9 +238,11 @@ def test_what_its_model_does_to_it_is_told() -> None:
     """A request that it makes again: why, which try, and when."""
     told = Told().prompt()
     retry = {"attempt": 2, "retry_delay_ms": 1500, "error_status": 529, "error": "overloaded"}
-    assert told.says("system/api_retry", **retry) == [ModelTrouble(ModelProblem.OVERLOADED, 529, 2, 1.5, "overloaded")]
+    assert told.says("system/api_retry", **retry) == [
+        ModelErrorReported(ModelProblem.OVERLOADED, 529, 2, 1.5, "overloaded")
+    ]
     (unreached,) = told.says("system/api_retry", attempt=3, error_status=None, error="unknown")
-    assert isinstance(unreached, ModelTrouble)
+    assert isinstance(unreached, ModelErrorReported)
     assert unreached.problem is ModelProblem.CONNECTION
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.agent_catalogue import known
+from supervisor.agent_catalogue import known_agent
 from supervisor.agents.codecs import MakeCodec, adapters, codec_for
 from supervisor.ports import (
     CloseInput,
@@ -212,7 +212,7 @@ def streams(name: str) -> st.SearchStrategy[bytes]:
 
 def made(name: str) -> MakeCodec:
     """What makes a codec of that name; one that has to be told what lines mean knows an agent's."""
-    return codec_for(name, mapping=known("pi").way("jsonl").mapping)
+    return codec_for(name, mapping=known_agent("pi").variant("jsonl").mapping)
 
 
 def opened(name: str) -> Codec:

@@ -11,10 +11,10 @@ from supervisor.agents.protocols.codex.codec import CodexCodec
 from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    CallKept,
+    CallNotEnded,
     Compaction,
     Malformed,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     PermissionAsked,
     Ready,
@@ -166,7 +166,7 @@ def test_a_vague_failure_has_the_reason_that_was_told_before() -> None:
     one = Conversation()
     trouble = {"message": "again", "codexErrorInfo": {"responseStreamDisconnected": {"httpStatusCode": 429}}}
     assert one.hear("error", error=trouble, willRetry=True) == [
-        ModelTrouble(ModelProblem.RATE_LIMIT, 429, attempt=1, words="again")
+        ModelErrorReported(ModelProblem.RATE_LIMIT, 429, attempt=1, words="again")
     ]
     ended = one.over("failed", error={"message": "it failed", "codexErrorInfo": "other"})
     assert ended == [TurnEnded("error", "it failed", ModelProblem.RATE_LIMIT, 429)]
@@ -235,7 +235,7 @@ def test_a_command_that_codex_does_not_end_is_kept(answer: dict[str, Any], why: 
     """Whoever asked for its end hears why."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
-    assert one.answer(one.codec.end_call("c"), **answer) == [CallKept("c", why)]
+    assert one.answer(one.codec.end_call("c"), **answer) == [CallNotEnded("c", why)]
 
 
 def test_a_call_that_waits_for_leave_is_refused() -> None:

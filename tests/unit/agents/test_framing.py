@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX, Lines
+from supervisor.agents.protocols.framing import LINE_BYTES_MAX, LineBuffer
 from supervisor.ports import Malformed
 
 MIB = 1024 * 1024
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 def lines_of(chunks: list[bytes], limit_bytes: int = LINE_BYTES_MAX) -> list[str | Malformed]:
     """Everything that a stream of *chunks* gives, its end included."""
-    lines = Lines(limit_bytes)
+    lines = LineBuffer(limit_bytes)
     return [line for chunk in chunks for line in lines.feed(chunk)] + list(lines.end())
 
 
@@ -65,7 +65,7 @@ def test_a_longer_line_is_named_once_and_dropped_up_to_its_newline(chunks: list[
 
 def test_a_line_of_100_mib_is_not_held_in_memory() -> None:
     """While a line of 100 MiB passes, a small multiple of the limit is held at most, and nothing afterwards."""
-    lines, chunk, found = Lines(), b"x" * MIB, list[str | Malformed]()
+    lines, chunk, found = LineBuffer(), b"x" * MIB, list[str | Malformed]()
     tracemalloc.start()
     try:
         for _ in range(100):

@@ -21,7 +21,17 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.ports import JournalError
 from supervisor.sessions import effect_executor
-from tests.support import DEADLINE_S, ask, data_of, nothing_left, path_of, quick, said, supervising, until
+from tests.support import (
+    DEADLINE_S,
+    data_of,
+    no_leaks,
+    quick_settings,
+    send_prompt,
+    states_of,
+    stdout_of,
+    supervising,
+    wait_for_record,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +41,7 @@ STRICT = {"request_s": 0.1, "cancel_s": 0.1, "terminate_s": 0.1, "kill_s": 0.1}
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -77,11 +87,11 @@ async def test_a_function_is_an_agent(tmp_path: Path) -> None:
         assert (await session.run("the answer is"))[:3] == ("completed", "", "s s:t1: the answer is 42")
         assert (await session.run("again")).text == "s s:t2: again 42"
     events = run.events()
-    assert path_of(events, "s")[:5] == ["Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete"]
-    assert path_of(events, "s:t1") == [
+    assert states_of(events, "s")[:5] == ["Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete"]
+    assert states_of(events, "s:t1") == [
         *("IDLE", "CLAIMING", "SPAWNING", "RUNNING", "TOOL_USE", "RUNNING", "VERIFYING", "COMPLETING", "REAPED")
     ]
-    assert path_of(events, "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert states_of(events, "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
 
 
 async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
@@ -105,7 +115,7 @@ async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run:
         assert (await (await run.sup.start_session("s", agent=agent)).run("")).text == "met"
-    assert path_of(run.events(), "s:t1").count("TOOL_USE") == 1
+    assert states_of(run.events(), "s:t1").count("TOOL_USE") == 1
     assert len(run.transitions("tool_completed", "s:t1")) == 5
 
 
@@ -162,7 +172,7 @@ async def test_a_function_that_exits_ends_itself_alone(tmp_path: Path, where: st
         await (leave() if where == "turn" else turn.call("a tool", leave))
         return "not reached"
 
-    settings = quick(max_total_errors=1, max_consecutive_errors=1)
+    settings = quick_settings(max_total_errors=1, max_consecutive_errors=1)
     async with supervising(tmp_path, settings=settings) as run:
         other = await run.sup.start_session("other", agent=agent)
         session = await run.sup.start_session("s", agent=agent)
@@ -187,7 +197,7 @@ async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, 
     async def agent(turn: AgentTurn) -> None:
         await (fail() if where == "turn" else turn.call("a tool", fail))
 
-    async with supervising(tmp_path, settings=quick(max_total_errors=1, max_consecutive_errors=1)) as run:
+    async with supervising(tmp_path, settings=quick_settings(max_total_errors=1, max_consecutive_errors=1)) as run:
         result = await (await run.sup.start_session("s", agent=agent)).run("")
     assert result.error.endswith("Mute: (its __str__ raised RuntimeError)")
 
@@ -243,7 +253,7 @@ async def test_what_is_the_hosts_ends_the_supervisor(tmp_path: Path, where: str,
             pass
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
         assert [(row.id, row.state) for row in reader.entities() if row.kind == Kind.SESSION] == [("s", "Stopped")]
-    assert ": valid (" in said("validate", tmp_path / "state")
+    assert ": valid (" in stdout_of("validate", tmp_path / "state")
 
 
 def all_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -271,9 +281,9 @@ async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:
         await session.send("a message", sender=f"sender {name}")
         assert (await session.run("")).text == f"answer {name}"
         await run.sup.abort("s", "session", reason=f"reason {name}", actor=f"actor {name}")
-    said = str([msgspec.to_builtins(one) for one in run.events()]).replace("\\\\", "\\")
+    records = str([msgspec.to_builtins(one) for one in run.events()]).replace("\\\\", "\\")
     assert [
-        word for word in ("tool", "title", "turn", "sender", "reason", "actor") if f"{word} {escaped}" not in said
+        word for word in ("tool", "title", "turn", "sender", "reason", "actor") if f"{word} {escaped}" not in records
     ] == []
 
 
@@ -296,7 +306,7 @@ async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "")
+        asked = send_prompt(group, session, "")
         await begun.wait()
         receipt = await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="enough")
         assert (await asked.result()).text == "so be it"
@@ -328,12 +338,12 @@ async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await begun.wait()
         await session.send("quick, come", urgent=True, sender="ann")
         assert (await asked.result()).text == "dig\n\nUrgent message from ann:\nquick, come"
     assert sorted(cancelled) == ["agent", "tool"]
-    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert states_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
     assert data_of(run.row("s")).total_errors == 0
 
 
@@ -343,7 +353,7 @@ async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
     async def agent(turn: AgentTurn) -> None:
         await anyio.sleep_forever()
 
-    async with supervising(tmp_path, settings=quick(turn_timeout_s=0.1, max_total_errors=2)) as run:
+    async with supervising(tmp_path, settings=quick_settings(turn_timeout_s=0.1, max_total_errors=2)) as run:
         session = await run.sup.start_session("s", agent=agent)
         result = await session.run("")
         assert (result.outcome, "turn_timeout_s" in result.error) == ("failed", True)
@@ -359,9 +369,9 @@ async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: 
         await anyio.lowlevel.checkpoint()
         return "fine"
 
-    async with supervising(tmp_path, settings=quick(ladder=STRICT)) as run, anyio.create_task_group() as group:
+    async with supervising(tmp_path, settings=quick_settings(ladder=STRICT)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=stubborn.work)
-        asked = ask(group, session, "")
+        asked = send_prompt(group, session, "")
         await stubborn.begun.wait()
         receipt = await session.abort(reason="enough")
         assert [(node.id, node.outcome, node.rung) for node in receipt.nodes] == [("s", "abandoned", "abandon")]
@@ -382,10 +392,10 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path,
     async def agent(turn: AgentTurn) -> str:
         return turn.prompt if "come" in turn.prompt else await stubborn.work()
 
-    settings = quick(grace_s=0.1, ladder=STRICT)
+    settings = quick_settings(grace_s=0.1, ladder=STRICT)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "dig")
+        asked = send_prompt(group, session, "dig")
         await stubborn.begun.wait()
         await session.send("come", urgent=True)
         assert "come" in (await asked.result()).text
@@ -405,9 +415,9 @@ async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path
             await turn.call("stubborn", stubborn.work)
         return "without it"
 
-    async with supervising(tmp_path, settings=quick(ladder=STRICT)) as run, anyio.create_task_group() as group:
+    async with supervising(tmp_path, settings=quick_settings(ladder=STRICT)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "")
+        asked = send_prompt(group, session, "")
         await stubborn.begun.wait()
         receipt = await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="enough")
         assert [(node.id, node.outcome) for node in receipt.nodes] == [("s:t1:c1", "abandoned")]
@@ -436,7 +446,7 @@ async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> N
         with pytest.raises(ZeroDivisionError):
             async with supervising(tmp_path) as run:
                 session = await run.sup.start_session("s", agent=agent)
-                asked = ask(group, session, "")
+                asked = send_prompt(group, session, "")
                 await at_work.wait()
                 raise ZeroDivisionError
         assert cleaned == ["cleaned"]
@@ -458,7 +468,7 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent=agent)
         assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] failed"
         assert next(row.id for row in run.sup.rows() if row.kind == "session" and not row.ended) == "s"
-    assert path_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
+    assert states_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
     assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == [
         *("completed", "completed", "failed")
     ]
@@ -488,10 +498,10 @@ async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:
 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
-        asked = ask(group, session, "lead")
-        await until(run.sup, "SessionStarted", "s/a")
+        asked = send_prompt(group, session, "lead")
+        await wait_for_record(run.sup, "SessionStarted", "s/a")
         await run.sup.abort("s/a", AbortScope.SESSION, reason="not a")
-        await until(run.sup, "SessionStarted", "s/b")
+        await wait_for_record(run.sup, "SessionStarted", "s/b")
         receipt = await run.sup.abort("s:t1:c2", AbortScope.TOOL, reason="not b")
         assert {node.id: node.outcome for node in receipt.nodes} == {"s/b": "ended", "s:t1:c2": "ended"}
         assert (await asked.result()).text == "aborted aborted"
@@ -522,8 +532,8 @@ async def test_an_abort_fifty_levels_deep(tmp_path: Path) -> None:
     """A SESSION abort of the root ends all levels, the deepest first."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("d", agent=deep)
-        asked = ask(group, session, "50 wait")
-        await until(run.sup, "SessionStarted", "/".join(51 * "d"))
+        asked = send_prompt(group, session, "50 wait")
+        await wait_for_record(run.sup, "SessionStarted", "/".join(51 * "d"))
         receipt = await session.abort(reason="too deep")
         assert (await asked.result()).outcome == "aborted"
     assert [node.id.count("/") for node in receipt.nodes] == list(range(50, -1, -1))

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from supervisor import AgentConfig, open_supervisor
-from supervisor.agent_catalogue import known
-from supervisor.agent_catalogue.line_rules import Mapping
+from supervisor.agent_catalogue import known_agent
+from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
 from supervisor.agents.protocols.jsonl.paths import amount_at, fits, look, text_at
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CloseInput,
+    ConversationNamed,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
@@ -46,8 +46,8 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def mapping(**more: Any) -> Mapping:
-    return Mapping.model_validate({"prompt": "stdin", "kinds": {"sh": "execute"}, "rules": RULES, **more})
+def mapping(**more: Any) -> LineMapping:
+    return LineMapping.model_validate({"prompt": "stdin", "kinds": {"sh": "execute"}, "rules": RULES, **more})
 
 
 def codec(**more: Any) -> JsonlCodec:
@@ -178,7 +178,7 @@ def test_of_a_total_only_what_it_adds_counts() -> None:
 def test_trouble_with_the_model_is_told_as_such() -> None:
     """Its kind is found by the status, its delay is in seconds."""
     (trouble, _) = told([line("again", code=429, n=2, ms=1500, why="slow down")])
-    assert trouble == ModelTrouble(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
+    assert trouble == ModelErrorReported(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
 
 
 # ------------------------------------------------------------------------------------------------------ conversations
@@ -211,7 +211,7 @@ def test_a_conversation_may_have_the_program_s_own_name() -> None:
     made = JsonlCodec(mapping(resume_arguments="{id}"))
     made.argv(["agent"], "work", "n")
     assert made.start("/") == [Ready()]
-    assert made.feed(line("hello", id="its own") * 2) == [Named("its own")]
+    assert made.feed(line("hello", id="its own") * 2) == [ConversationNamed("its own")]
 
 
 def test_a_conversation_that_cannot_be_gone_on_with_is_begun_anew() -> None:
@@ -312,7 +312,7 @@ def test_the_parts_of_a_text_are_one_text() -> None:
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "pi", "codex", "claude", "vibe"])
 def test_no_line_of_another_program_is_a_success(name: str) -> None:
     """A mapping takes only its own program's last word for one."""
-    made = JsonlCodec(known(name).way("jsonl").mapping or mapping())
+    made = JsonlCodec(known_agent(name).variant("jsonl").mapping or mapping())
     made.argv(["agent"], "work", "n")
     made.feed(b'{"type": "done"}\n{"status": "success"}\n{"type": "result", "subtype": "success"}\n')
     (*_, ended) = made.exited(0)

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.agents import mcp_stdio
 from supervisor.agents.mcp_stdio import McpError
-from tests.support import Run, nothing_left, supervising, until
+from tests.support import Run, no_leaks, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ if mode == "stays":
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -93,8 +93,8 @@ async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
             with pytest.raises(McpError, match="git: die: the server ended before it answered"):
                 await server.call("die")
             if number < 4:
-                await until(run.sup, "McpServerStarted", "s", number=number + 1, outcome="fact")
-        await until(run.sup, "McpServerGivenUp", "s", outcome="fact")
+                await wait_for_record(run.sup, "McpServerStarted", "s", number=number + 1, outcome="fact")
+        await wait_for_record(run.sup, "McpServerGivenUp", "s", outcome="fact")
         with pytest.raises(McpError, match=r"given up after 4 ends within 60 s: it ended by itself"):
             await server.call("tools/list")
     assert [one["status"] for one in facts(run, "McpServerEnded")] == [3] * 4
@@ -125,7 +125,7 @@ async def test_one_whose_start_is_cancelled_is_given_up(tmp_path: Path) -> None:
             group.start_soon(run.sup.start_mcp_server, "s", "git", start)
             async with await anyio.open_file(pipe, "rb"):  # opens when the server has opened the other end
                 group.cancel_scope.cancel()
-        await until(run.sup, "McpServerEnded", "s", outcome="fact")
+        await wait_for_record(run.sup, "McpServerEnded", "s", outcome="fact")
         assert (await session.run("@say hello")).ok
         await session.close()
     assert [one["why"] for one in facts(run, "McpServerEnded")] == ["it was cancelled"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agent_catalogue import Known, known
+from supervisor.agent_catalogue import KnownAgent, known_agent
 from supervisor.agents.probe import conformance, driver
-from supervisor.agents.probe.conformance import Case, probe
+from supervisor.agents.probe.conformance import ProbeResult, probe
 from supervisor.agents.probe.discovery import at_least, find
-from supervisor.agents.probe.sandbox import Sandbox, place_for
+from supervisor.agents.probe.sandbox import Sandbox, make_sandbox
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.processes.host import ShimHost
@@ -63,11 +63,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     monkeypatch.setattr(conformance, "WORKED_S", 0.0)
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
-    agent = Known.model_validate({**KNOWN, "model": {**KNOWN["model"], "arguments": [str(program)]}})  # type: ignore[dict-item]
-    return place_for(agent, agent.way(), "http://127.0.0.1:1/", tmp_path)
+    agent = KnownAgent.model_validate({**KNOWN, "model": {**KNOWN["model"], "arguments": [str(program)]}})  # type: ignore[dict-item]
+    return make_sandbox(agent, agent.variant(), "http://127.0.0.1:1/", tmp_path)
 
 
-async def tried(place: Sandbox, *cases: str) -> list[Case]:
+async def tried(place: Sandbox, *cases: str) -> list[ProbeResult]:
     async with ShimHost() as host:
         return [one async for one in probe(host, place, cases)]
 
@@ -79,8 +79,8 @@ async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> Non
     turn, used, resumed = await tried(place, "turn", "resume")
     assert turn.good
     assert turn.found.endswith("1 tool calls told")
-    assert used == Case("reports its use", "18 tokens", True)
-    assert resumed == Case("resumes", "end_turn", True)
+    assert used == ProbeResult("reports its use", "18 tokens", True)
+    assert resumed == ProbeResult("resumes", "end_turn", True)
 
 
 @pytest.mark.anyio
@@ -107,8 +107,8 @@ async def test_a_cancel_by_a_signal_is_verified(place: Sandbox) -> None:
 @pytest.mark.anyio
 async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
     """An agent that is not there spoils no other case."""
-    agent = Known.model_validate({**KNOWN, "ways": [{"adapter": "acp", "command": ["/nowhere/agent"]}]})
-    (turn, silent) = await tried(place_for(agent, agent.way(), "http://x", tmp_path), "turn", "silent")
+    agent = KnownAgent.model_validate({**KNOWN, "ways": [{"adapter": "acp", "command": ["/nowhere/agent"]}]})
+    (turn, silent) = await tried(make_sandbox(agent, agent.variant(), "http://x", tmp_path), "turn", "silent")
     assert turn.case == "turn"
     assert turn.found.startswith("could not be tried: ")
     assert (turn.good, silent.good) == (False, False)
@@ -136,7 +136,7 @@ def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monke
     (package / "package.json").write_text('{"name": "@openai/codex", "version": "0.1.2"}')
     (tmp_path / "codex").symlink_to(package / "bin/codex")
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = find(known("codex"))
+    found = find(known_agent("codex"))
     assert (found.version, found.path, found.is_old) == ("0.1.2", str(tmp_path / "codex"), True)
     assert found.ways == ("codex", "jsonl")
 
@@ -146,8 +146,8 @@ def test_an_agent_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.M
     program(tmp_path, "gemini", "echo gemini 99.1")
     program(tmp_path, "pi", "exit 3")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert (find(known("gemini")).version, find(known("gemini")).is_old) == ("99.1", False)
-    assert (find(known("pi")).version, find(known("pi")).is_old) == ("", False)
+    assert (find(known_agent("gemini")).version, find(known_agent("gemini")).is_old) == ("99.1", False)
+    assert (find(known_agent("pi")).version, find(known_agent("pi")).is_old) == ("", False)
 
 
 @pytest.mark.parametrize(

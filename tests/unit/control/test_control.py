@@ -24,7 +24,7 @@ from supervisor.control.server import LINE_BYTES_MAX, serve_control
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
-from supervisor.policies.caller_reach import NOWHERE, Reach
+from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
 from supervisor.runtime.availability import Outage
 from supervisor.runtime.entity import Refused
@@ -119,7 +119,7 @@ class Played:
             raise OSError(errno.EMFILE, "Too many open files")
         return Caller(self.origin, pid)
 
-    def reach_of(self, caller: Caller) -> Reach:
+    def reach_of(self, caller: Caller) -> CallerReach:
         return NOWHERE
 
     def note_refused(self, caller: Caller, asked: str, why: str) -> None:

@@ -26,7 +26,7 @@ from supervisor.control.error_messages import ControlError
 from supervisor.control.server import serve_control
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, TaskConfig
-from supervisor.plans.task_control import Answer, Verb
+from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
@@ -44,27 +44,27 @@ class Work:
     async def planned(self) -> tuple[str, ...]:
         return self.waiting
 
-    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.APPROVE, task, by, reason, command_id)
 
-    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> Answer:
+    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.REJECT, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.RESET, task, by, reason, command_id)
 
-    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.REQUEUE, task, by, reason, command_id)
 
-    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.UNCLAIM, task, by, reason, command_id)
 
-    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.CANCEL, task, by, reason, command_id)
 
     async def split(
         self, task: str, subtasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         if subtasks[0].id == task:
             raise BadPlan(f"tasks[0].subtasks[0].id: {task!r} is the id of tasks[0] too; give it another")
         made = tuple(f"task:{one.id}" for one in subtasks)
@@ -73,13 +73,13 @@ class Work:
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         return self._answer(Verb.BLOCK, task, by, reason, command_id, on)
 
-    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.UNBLOCK, task, by, reason, command_id)
 
-    def _answer(self, verb: Verb, task: str, *told: Any) -> Answer:
+    def _answer(self, verb: Verb, task: str, *told: Any) -> CommandResult:
         match task:
             case "open":
                 raise Refused("task: approved in OPEN; allowed here: claimed, split, cancelled")
@@ -93,7 +93,7 @@ class Work:
         command_id = told[2]
         repeated = command_id is not None and command_id in self.seen
         self.seen.add(command_id or "")
-        return Answer(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
+        return CommandResult(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
 
 
 class Told:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.diagnostics.causal_trace import Explanation, Role, roots, why
+from supervisor.diagnostics.causal_trace import Explanation, RecordRole, roots, why
 from supervisor.lifecycles.types import LifecycleEvent
 
 
@@ -250,7 +250,7 @@ def test_only_some_later_records_are_causes() -> None:
         event(6, "lead", "FatalError", from_status="S1", to_status="S1"),
     ]
     assert shape(why(events, "lead")) == [("root", 1, ("later cause", 4), ("later cause", 5), ("later cause", 6))]
-    assert Role.LATER.value == "later cause"
+    assert RecordRole.LATER.value == "later cause"
 
 
 def test_a_second_abort_of_a_call_is_a_later_cause() -> None:

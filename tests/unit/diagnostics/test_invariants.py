@@ -17,7 +17,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from tests.record_log import ERROR, OK, Log
 from tests.simulated import simulate
-from tests.support import nothing_left
+from tests.support import no_leaks
 
 Lie = Callable[[Log], None]
 LIES: list[tuple[str, Lie]] = []
@@ -35,7 +35,7 @@ def breaks(invariant: str) -> Callable[[Lie], Lie]:
 
 def violations(records: list[LifecycleEvent], *, quiescent: bool = True) -> list[Violation]:
     checker = RecordChecker()
-    found = [one for record in records for one in checker.take(record)]
+    found = [one for record in records for one in checker.check(record)]
     return [*found, *checker.finish(quiescent=quiescent)]
 
 
@@ -961,7 +961,7 @@ def test_real_runs_break_none(backend: str, count: int) -> None:
 
 def test_the_demonstration_breaks_none() -> None:
     """Real processes, a crash, a hang, an urgent message and aborts: every law holds of its journal."""
-    with nothing_left(), demo.repository() as repository:
+    with no_leaks(), demo.repository() as repository:
         state = StateDir(repository / ".sdd")
         anyio.run(demo.play, repository, state.root, lambda text: None)
         with JournalReader(state.journal) as reader:

@@ -193,7 +193,7 @@ async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
         with JournalReader(StateDir(tmp_path / "state").journal) as reader:
             replay = Replay(reader.entities(), reader.effects(), last_seq=reader.last_seq)
             for record in reader.events():
-                replay.take(record)
+                replay.replay(record)
         replay.finish()
         assert (replay.differences, replay.violations) == ([], [])
 
@@ -223,7 +223,7 @@ def test_seeded_runs_replay(backend: str) -> None:
             records = store.log.after(0, 1_000_000)
             replay = Replay(store.entities.values())
             for record in records:
-                replay.take(record)
+                replay.replay(record)
             replay.finish()
             assert (replay.differences, replay.violations) == ([], []), seed
             assert what_if(records).parts_at is None, seed
@@ -401,7 +401,7 @@ def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
     records = events(ended)
     replay = Replay()
     for record in records:
-        replay.take(record)
+        replay.replay(record)
     with JournalReader(StateDir(ended).journal) as reader:
         assert tree(replay.rows()) == tree(reader.entities())
     kept = tell("tree", "--state-dir", ended, "--json").json

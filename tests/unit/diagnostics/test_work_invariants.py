@@ -30,7 +30,7 @@ def found(*lines: tuple[str, str, str, dict[str, Any]]) -> list[tuple[int, str |
     work = WorkInvariants(say)
     for machine, entity_id, state, metadata in lines:
         number += 1
-        work.take(machine, entity_id, state, metadata)
+        work.check(machine, entity_id, state, metadata)
     return problems
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition
 from supervisor.lifecycles.agent import AGENT, Agent, AgentData, stale
-from supervisor.lifecycles.effects import Bury
+from supervisor.lifecycles.effects import FinalizeEntity
 from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
 A = Agent
@@ -34,12 +34,12 @@ GONE = {"status": 3, "ended_by": "exit"}
 RULES: dict[tuple[A, str], tuple[A, dict[str, Any], tuple[Effect, ...]]] = {
     (A.STARTING, "process_started"): (A.STARTING, {"pid": 7}, ()),
     (A.STARTING, "agent_ready"): (A.WORKING, {"resume_id": "u2", "info": "v2"}, ()),
-    (A.STARTING, "agent_exited"): (A.DEAD, GONE, (Bury(),)),
+    (A.STARTING, "agent_exited"): (A.DEAD, GONE, (FinalizeEntity(),)),
     (A.WORKING, "agent_named"): (A.WORKING, {"resume_id": "u3"}, ()),
     (A.WORKING, "task_finished"): (A.IDLE, {}, ()),
-    (A.WORKING, "agent_exited"): (A.DEAD, GONE, (Bury(),)),
+    (A.WORKING, "agent_exited"): (A.DEAD, GONE, (FinalizeEntity(),)),
     (A.IDLE, "task_assigned"): (A.WORKING, {}, ()),
-    (A.IDLE, "agent_exited"): (A.DEAD, GONE, (Bury(),)),
+    (A.IDLE, "agent_exited"): (A.DEAD, GONE, (FinalizeEntity(),)),
 }
 CELLS = [(state, name) for state in A for name in EVENTS]
 
@@ -72,7 +72,7 @@ def test_the_raw_status_is_kept(state: A, status: int | None) -> None:
     """However and whenever an agent ends, it is dead with its raw exit status, and buried once."""
     step = AGENT.step(state, DATA[state], AgentExited(status=status, ended_by="terminate"))
     assert (step.state, step.data.status, step.data.ended_by) == (A.DEAD, status, "terminate")
-    assert step.effects == (Bury(),)
+    assert step.effects == (FinalizeEntity(),)
 
 
 @pytest.mark.parametrize("name", EVENTS)

@@ -10,31 +10,31 @@ import pytest
 
 from supervisor.lifecycles import effects
 from supervisor.lifecycles.effects import (
-    Answer,
     AnswerPermission,
     AskPermission,
     BuildPrompt,
-    Bury,
     CancelSession,
     CancelStep,
     CancelTool,
     CleanUp,
-    EndScope,
+    FinalizeEntity,
     ForceStopSession,
     LaunchAgent,
     LogFatal,
     OpenTurn,
     PrepareWorktree,
+    ReplyToRequest,
+    SendEvent,
+    SendEventNow,
     SendPrompt,
     StartTimer,
     SteerAgent,
     StorePrompt,
     SupervisorEffect,
-    Tell,
-    TellNow,
+    TerminateSession,
     Verify,
-    decoded,
-    encoded,
+    decode_effect,
+    encode_effect,
 )
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
 from supervisor.lifecycles.types import AbortReason, Exit, Verdict
@@ -56,7 +56,7 @@ VERDICT = {
 # One of each, and what the journal has of it beside its name.
 JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
     (
-        Tell(to="s:t1", event=FAILED),
+        SendEvent(to="s:t1", event=FAILED),
         {
             "to": "s:t1",
             "event": {
@@ -66,7 +66,7 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
         },
     ),
     (
-        TellNow(to="s", event=BackoffElapsed()),
+        SendEventNow(to="s", event=BackoffElapsed()),
         {"to": "s", "event": {"name": "BackoffElapsed", "fields": {"at": 0.0}}},
     ),
     (
@@ -94,9 +94,9 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
     (CancelStep(), {}),
     (ForceStopSession(reason="late"), {"reason": "late"}),
     (LogFatal(message="boom"), {"message": "boom"}),
-    (EndScope(), {"abort_id": None, "now": False}),
+    (TerminateSession(), {"abort_id": None, "now": False}),
     (
-        Answer(request_id="r1", outcome="failed", error="bad"),
+        ReplyToRequest(request_id="r1", outcome="failed", error="bad"),
         {"request_id": "r1", "outcome": "failed", "error": "bad", "how": None},
     ),
     (AskPermission(number=1, within_s=60.0), {"number": 1, "within_s": 60.0}),
@@ -114,7 +114,7 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
         CancelTool(number=2, call_id="c2", abort_id=None, reason="enough"),
         {"number": 2, "call_id": "c2", "abort_id": None, "reason": "enough"},
     ),
-    (Bury(), {}),
+    (FinalizeEntity(), {}),
 ]
 KINDS = [type(one) for one, _ in JOURNALLED]
 
@@ -129,21 +129,23 @@ def test_every_effect_is_tested() -> None:
 def test_only_what_ends_things_is_exempt() -> None:
     """An abort never waits for a disk, nor the word that leads to an interrupt; nothing else goes before its record."""
     exempt = {one for one in KINDS if one.exempt}
-    assert exempt == {CancelSession, CancelStep, ForceStopSession, EndScope, CancelTool, TellNow}
+    assert exempt == {CancelSession, CancelStep, ForceStopSession, TerminateSession, CancelTool, SendEventNow}
 
 
 @pytest.mark.parametrize(("effect", "fields"), JOURNALLED, ids=[one.__name__ for one in KINDS])
 def test_encoded(effect: SupervisorEffect, fields: dict[str, Any]) -> None:
     """The journal has an effect's name and all its fields; an event within it has its own name and fields."""
-    assert json.loads(encoded(effect)) == {"effect": type(effect).__name__, **fields}
-    assert encoded(effect) == encoded(effect)
+    assert json.loads(encode_effect(effect)) == {"effect": type(effect).__struct_config__.tag, **fields}
+    assert encode_effect(effect) == encode_effect(effect)
 
 
 @pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])
 def test_what_is_encoded_can_be_had_again(effect: SupervisorEffect) -> None:
     """An effect that the journal owes is the same effect when it is read, its event of the right kind."""
-    events = {type(one.event).name(): type(one.event) for one, _ in JOURNALLED if isinstance(one, Tell | StartTimer)}
-    assert decoded(encoded(effect), lambda name, fields: msgspec.convert(fields, events[name])) == effect
+    events = {
+        type(one.event).name(): type(one.event) for one, _ in JOURNALLED if isinstance(one, SendEvent | StartTimer)
+    }
+    assert decode_effect(encode_effect(effect), lambda name, fields: msgspec.convert(fields, events[name])) == effect
 
 
 @pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])

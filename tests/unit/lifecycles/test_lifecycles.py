@@ -179,7 +179,7 @@ def test_task_approval_gate() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- run
-R = task_run.Run
+R = task_run.TaskRun
 
 
 def failed(error: str = "boom", **facts: Any) -> task_run.ExecutionFailed:
@@ -188,7 +188,7 @@ def failed(error: str = "boom", **facts: Any) -> task_run.ExecutionFailed:
 
 def test_run_spends_its_attempts_then_opens_its_circuit() -> None:
     """Five different errors: four retries with doubling delays, then the circuit opens without another delay."""
-    state, data = R.PENDING, task_run.RunData()
+    state, data = R.PENDING, task_run.TaskRunData()
     start: Event = task_run.ExecutorStarted()
     delays = []
     for number in range(1, 5):
@@ -206,7 +206,7 @@ def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
     """With max_error_repeats 2 the third identical error in a row is one too many; another error starts over."""
 
     def decide(*errors: str) -> R:
-        state, data = R.IN_PROGRESS, task_run.RunData(max_attempts=100)
+        state, data = R.IN_PROGRESS, task_run.TaskRunData(max_attempts=100)
         for error in errors[:-1]:
             step = walk(task_run.RUN, state, data, failed(error), task_run.RetryDecided(), task_run.BackoffCompleted())
             state, data = step.state, step.data
@@ -221,12 +221,14 @@ def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
 
 def test_run_time_outs_are_decided_twice_and_charged_once() -> None:
     """A time-out is retried while attempts are left; else it is FAILED, and then the circuit is open."""
-    step = walk(task_run.RUN, R.IN_PROGRESS, task_run.RunData(), task_run.ExecutionTimedOut(), task_run.RetryDecided())
+    step = walk(
+        task_run.RUN, R.IN_PROGRESS, task_run.TaskRunData(), task_run.ExecutionTimedOut(), task_run.RetryDecided()
+    )
     assert (step.state, step.data.failures) == (R.RETRYING, 1)
     step = walk(
         task_run.RUN,
         R.IN_PROGRESS,
-        task_run.RunData(max_attempts=1),
+        task_run.TaskRunData(max_attempts=1),
         task_run.ExecutionTimedOut(),
         task_run.RetryDecided(),
     )
@@ -237,7 +239,7 @@ def test_run_time_outs_are_decided_twice_and_charged_once() -> None:
 
 def test_run_uncharged_failure_counts_nothing() -> None:
     """A lost worker leaves every counter alone, and the next attempt follows without a delay."""
-    data = task_run.RunData(attempts=1)
+    data = task_run.TaskRunData(attempts=1)
     step = walk(task_run.RUN, R.IN_PROGRESS, data, failed("worker lost", charged=False), task_run.RetryDecided())
     assert step.state is R.RETRYING
     assert step.data == msgspec.structs.replace(data, last_error="worker lost")
@@ -252,7 +254,7 @@ def test_run_uncharged_failure_counts_nothing() -> None:
 )
 def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
     """A permanent error, a failed validation too, opens the circuit at the first failure and is never probed."""
-    step = walk(task_run.RUN, state, task_run.RunData(), event, task_run.RetryDecided())
+    step = walk(task_run.RUN, state, task_run.TaskRunData(), event, task_run.RetryDecided())
     assert (step.state, step.data.failures) == (R.CIRCUIT_OPEN, 1)
     with pytest.raises(IllegalTransition, match="run: cooldown_expired in CIRCUIT_OPEN"):
         task_run.RUN.step(step.state, step.data, task_run.CooldownExpired())
@@ -260,7 +262,7 @@ def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
 
 def test_run_probes_are_bounded() -> None:
     """Each cool-down admits one probe, whether it starts or not; after three the circuit is settled."""
-    state, data = R.CIRCUIT_OPEN, task_run.RunData(failures=5)
+    state, data = R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5)
     endings: list[tuple[Event, ...]] = [
         (task_run.ProbeFailed(error="no worker"),),
         (task_run.ProbeStarted(), failed("again"), task_run.RetryDecided()),
@@ -278,7 +280,7 @@ def test_run_probes_are_bounded() -> None:
 def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
     """A probe is one attempt: with attempts left its failure still goes back to CIRCUIT_OPEN."""
     events = [task_run.CooldownExpired(), task_run.ProbeStarted(), failed(), task_run.RetryDecided()]
-    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.RunData(max_attempts=100), *events)
+    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(max_attempts=100), *events)
     assert step.state is R.CIRCUIT_OPEN
 
 
@@ -290,13 +292,13 @@ def test_run_successful_probe_closes_the_circuit() -> None:
         task_run.ExecutionCompleted(),
         task_run.TestsPassed(),
     ]
-    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.RunData(failures=5), *events)
+    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5), *events)
     assert (step.state, step.data.probe) == (R.COMPLETED, False)
 
 
 def test_run_manual_reset_starts_afresh() -> None:
     """A reset zeroes what was counted and keeps the limits and the last error."""
-    worn = task_run.RunData(
+    worn = task_run.TaskRunData(
         max_attempts=7,
         attempts=9,
         failures=8,
@@ -307,16 +309,16 @@ def test_run_manual_reset_starts_afresh() -> None:
         last_signature="boom",
     )
     step = task_run.RUN.step(R.CIRCUIT_OPEN, worn, task_run.ManualReset(by="ada"))
-    assert (step.state, step.data) == (R.PENDING, task_run.RunData(max_attempts=7, last_error="boom"))
+    assert (step.state, step.data) == (R.PENDING, task_run.TaskRunData(max_attempts=7, last_error="boom"))
 
 
 def test_run_waits_for_its_dependencies() -> None:
     """It starts when none is left, and is skipped only for what has ended for good."""
     with pytest.raises(IllegalTransition):
-        task_run.RUN.step(R.PENDING, task_run.RunData(), task_run.ExecutorStarted(waiting_for=("t1",)))
+        task_run.RUN.step(R.PENDING, task_run.TaskRunData(), task_run.ExecutorStarted(waiting_for=("t1",)))
     with pytest.raises(IllegalTransition):
-        task_run.RUN.step(R.PENDING, task_run.RunData(), task_run.Skipped(dependency="t1", final=False))
-    assert task_run.RUN.step(R.PENDING, task_run.RunData(), task_run.Skipped(dependency="t1")).state is R.SKIPPED
+        task_run.RUN.step(R.PENDING, task_run.TaskRunData(), task_run.Skipped(dependency="t1", final=False))
+    assert task_run.RUN.step(R.PENDING, task_run.TaskRunData(), task_run.Skipped(dependency="t1")).state is R.SKIPPED
 
 
 def test_run_can_be_cancelled_until_it_ends() -> None:
@@ -344,13 +346,13 @@ def test_run_can_be_cancelled_until_it_ends() -> None:
 )
 def test_run_delay(failures: int, jitter: float, delay_s: float) -> None:
     """The delay doubles from 2 s, is capped at 60 s before and after the jitter, which is held within 25 %."""
-    assert task_run.retry_delay_s(task_run.RunData(failures=failures), jitter) == delay_s
+    assert task_run.retry_delay_s(task_run.TaskRunData(failures=failures), jitter) == delay_s
 
 
 def test_run_delay_stops_doubling() -> None:
     """However high the cap: from the 65th failure on the delay stays what it is, and no exponent overflows."""
     delays = [
-        task_run.retry_delay_s(task_run.RunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
+        task_run.retry_delay_s(task_run.TaskRunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
         for failures in (64, 65, 66, 100_000)
     ]
     assert delays == [2.0**63, 2.0**64, 2.0**64, 2.0**64]
@@ -359,33 +361,35 @@ def test_run_delay_stops_doubling() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        task_run.RunData(failures=7, max_attempts=5),
-        task_run.RunData(failures=1, same_error=5),
-        task_run.RunData(probe=True),
+        task_run.TaskRunData(failures=7, max_attempts=5),
+        task_run.TaskRunData(failures=1, same_error=5),
+        task_run.TaskRunData(probe=True),
     ],
 )
-def test_run_beyond_its_limits_is_not_retried(data: task_run.RunData) -> None:
+def test_run_beyond_its_limits_is_not_retried(data: task_run.TaskRunData) -> None:
     """A limit that was lowered under way counts, and a probe is one attempt."""
     assert task_run.RUN.step(R.FAILED, data, task_run.RetryDecided()).state is R.CIRCUIT_OPEN
 
 
 def test_run_tests_that_fail_are_charged() -> None:
     """One failure more, for good."""
-    step = task_run.RUN.step(R.VALIDATING, task_run.RunData(failures=1), task_run.TestsFailed(error="2 tests failed"))
-    assert step.data == task_run.RunData(failures=2, permanent=True, last_error="2 tests failed")
+    step = task_run.RUN.step(
+        R.VALIDATING, task_run.TaskRunData(failures=1), task_run.TestsFailed(error="2 tests failed")
+    )
+    assert step.data == task_run.TaskRunData(failures=2, permanent=True, last_error="2 tests failed")
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:
     """It is counted like any other, and no delay of an earlier decision is left."""
-    data = task_run.RunData(attempts=5, delay_s=16.0)
+    data = task_run.TaskRunData(attempts=5, delay_s=16.0)
     step = task_run.RUN.step(R.HALF_OPEN, data, task_run.ProbeStarted())
-    assert (step.state, step.data) == (R.IN_PROGRESS, task_run.RunData(attempts=6, delay_s=0.0, probe=True))
+    assert (step.state, step.data) == (R.IN_PROGRESS, task_run.TaskRunData(attempts=6, delay_s=0.0, probe=True))
 
 
 def test_run_beyond_its_probes_stays_open() -> None:
     """No more probes than the limit are admitted, also where it was lowered under way."""
     with pytest.raises(IllegalTransition):
-        task_run.RUN.step(R.CIRCUIT_OPEN, task_run.RunData(probes=5, probes_max=3), task_run.CooldownExpired())
+        task_run.RUN.step(R.CIRCUIT_OPEN, task_run.TaskRunData(probes=5, probes_max=3), task_run.CooldownExpired())
 
 
 # -------------------------------------------------------------------------------------------------------- job
@@ -421,7 +425,7 @@ def test_job_retries_are_bounded() -> None:
 
 def test_job_agrees_with_its_run_about_the_last_attempt() -> None:
     """With the defaults of both, the failure that opens the run's circuit is the one that fails the job."""
-    run_state, run_data, job_state, job_data = R.IN_PROGRESS, task_run.RunData(), J.RUNNING, job.JobData()
+    run_state, run_data, job_state, job_data = R.IN_PROGRESS, task_run.TaskRunData(), J.RUNNING, job.JobData()
     for number in range(1, 6):
         ran = walk(task_run.RUN, run_state, run_data, failed(f"error {number}"), task_run.RetryDecided())
         worked = walk(job.JOB, job_state, job_data, job.ExecutionFailed(error=f"error {number}"))
@@ -641,7 +645,7 @@ def test_worker_drains_what_it_holds() -> None:
     [
         (task.TaskData(), {"max_retries": 3, "needs_approval": False, "claims": 0, "retries": 0, "unmerged": False}),
         (
-            task_run.RunData(),
+            task_run.TaskRunData(),
             {
                 "max_attempts": 5,
                 "base_delay_s": 2,

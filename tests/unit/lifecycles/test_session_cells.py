@@ -17,22 +17,22 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition
 from supervisor.lifecycles.effects import (
-    Answer,
     BuildPrompt,
-    Bury,
     CancelSession,
     CancelStep,
-    EndScope,
+    FinalizeEntity,
     ForceStopSession,
     LaunchAgent,
     LogFatal,
     OpenTurn,
     PrepareWorktree,
+    ReplyToRequest,
+    SendEvent,
     SendPrompt,
     StartTimer,
     SteerAgent,
     StorePrompt,
-    Tell,
+    TerminateSession,
 )
 from supervisor.lifecycles.events import (
     AgentLaunched,
@@ -184,8 +184,8 @@ def exited(verdict: Verdict) -> SessionExited:
     return SessionExited(incarnation=3, verdict=verdict)
 
 
-def failed(turn_id: str, **verdict: Any) -> Tell:
-    return Tell(to=turn_id, event=TaskFailed(verdict=Verdict(exit=Exit.ERROR, **verdict)))
+def failed(turn_id: str, **verdict: Any) -> SendEvent:
+    return SendEvent(to=turn_id, event=TaskFailed(verdict=Verdict(exit=Exit.ERROR, **verdict)))
 
 
 def backoff(delay_s: float) -> StartTimer:
@@ -236,10 +236,10 @@ def seed_cases() -> Iterator[Case]:
 
 def starts() -> Iterator[Case]:
     started = EVENTS["SessionStarted"]
-    ready = Tell(to="s:t4", event=AgentSpawned(incarnation=3, phase="ready"))
+    ready = SendEvent(to="s:t4", event=AgentSpawned(incarnation=3, phase="ready"))
     send = SendPrompt(incarnation=3, turn_id="s:t4", prompt="P")
     yield case("", S.SPAWNING, started, S.RUNNING, ready, send, consecutive_errors=0)
-    urgent = Tell(to="s", event=UrgentMessage(message_id="m2", sender="bob", text="new"))
+    urgent = SendEvent(to="s", event=UrgentMessage(message_id="m2", sender="bob", text="new"))
     latched = session(urgent_latched=True)
     changes: dict[str, Any] = {"consecutive_errors": 0, "urgent_latched": False}
     yield case("latched", S.SPAWNING, started, S.RUNNING, ready, urgent, data=latched, **changes)
@@ -260,14 +260,14 @@ def exits_in_spawning() -> Iterator[Case]:
         (OK, replace(OK, **clean), "exited before it was ready"),
     ]
     for verdict, told, words in rows:
-        after = (Tell(to="s:t4", event=TaskFailed(verdict=told)), CancelStep())
+        after = (SendEvent(to="s:t4", event=TaskFailed(verdict=told)), CancelStep())
         name = verdict.exit.value
         changes: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": words}
         yield case(name, S.SPAWNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), *after, **changes)
         fatal = f"too many errors (5 in a row, 8 in all): {words}"
         changes |= {"consecutive_errors": 5, "last_error": fatal, "outcome": "failed", "urgent_latched": False}
         brink = session(consecutive_errors=4, urgent_latched=True)
-        end = (LogFatal(message=fatal), *after, EndScope())
+        end = (LogFatal(message=fatal), *after, TerminateSession())
         yield case(f"{name}-fatal", S.SPAWNING, exited(verdict), S.STOPPED, *end, data=brink, **changes)
 
 
@@ -283,7 +283,7 @@ def exits_in_running() -> Iterator[Case]:
         fatal = f"too many errors (2 in a row, 20 in all): {words}"
         changes |= {"total_errors": 20, "last_error": fatal, "outcome": "failed"}
         brink = session(total_errors=19)
-        end = (LogFatal(message=fatal), EndScope())
+        end = (LogFatal(message=fatal), TerminateSession())
         yield case(f"{name}-fatal", S.RUNNING, exited(verdict), S.STOPPED, *end, data=brink, **changes)
 
 
@@ -303,16 +303,16 @@ def global_cases() -> Iterator[Case]:
             )
         else:
             first = (CancelStep(), failed(turn_id, error="enough", **aborted))
-            second = (CancelStep(), Tell(to=turn_id, event=TaskFailed(verdict=told, abort_id="x1")))
-        yield case("", state, EVENTS["OperatorStop"], S.STOPPED, *first, EndScope(), **plain)
-        yield case("abort", state, stop, S.STOPPED, *second, EndScope(abort_id="x1", now=True), **ended)
-        fatal = (LogFatal(message="boom"), CancelStep(), failed(turn_id, error="boom"), EndScope())
+            second = (CancelStep(), SendEvent(to=turn_id, event=TaskFailed(verdict=told, abort_id="x1")))
+        yield case("", state, EVENTS["OperatorStop"], S.STOPPED, *first, TerminateSession(), **plain)
+        yield case("abort", state, stop, S.STOPPED, *second, TerminateSession(abort_id="x1", now=True), **ended)
+        fatal = (LogFatal(message="boom"), CancelStep(), failed(turn_id, error="boom"), TerminateSession())
         yield case("", state, EVENTS["FatalError"], S.STOPPED, *fatal, last_error="boom", outcome="failed")
     idle = replace(DATA[S.INITIALIZING], current=None, queue=(), turn_seq=0, turn_id="")
     quiet: dict[str, Any] = {"outcome": "completed", "last_error": "no more work"}
     close = OperatorStop(reason="no more work", outcome="completed")
-    yield case("idle", S.INITIALIZING, close, S.STOPPED, CancelStep(), EndScope(), data=idle, **quiet)
-    hurried = EndScope(abort_id="x1", now=True)
+    yield case("idle", S.INITIALIZING, close, S.STOPPED, CancelStep(), TerminateSession(), data=idle, **quiet)
+    hurried = TerminateSession(abort_id="x1", now=True)
     yield case("second", S.STOPPED, EVENTS["OperatorStop"], S.STOPPED, hurried)
     yield case("", S.STOPPED, EVENTS["FatalError"], S.STOPPED)
 
@@ -342,7 +342,7 @@ def extension_cases() -> Iterator[Case]:
         opened = (OpenTurn(turn_id=f"s:t{number}", request_id="r9"), PrepareWorktree())
         changes: dict[str, Any] = {"current": asked, "turn_seq": number, "turn_id": f"s:t{number}"}
         yield case("rest", state, EVENTS["TurnRequested"], state, *opened, data=rest, **changes)
-    launched = Tell(to="s:t4", event=AgentSpawned(incarnation=3, phase="launched"))
+    launched = SendEvent(to="s:t4", event=AgentSpawned(incarnation=3, phase="launched"))
     yield case("", S.SPAWNING, EVENTS["AgentLaunched"], S.SPAWNING, launched)
     yield case("", S.RUNNING, EVENTS["SessionStable"], S.RUNNING, consecutive_errors=0)
     yield from reaped_cases()
@@ -356,17 +356,17 @@ def reaped_cases() -> Iterator[Case]:
     for state in S:
         if state not in (S.INITIALIZING, S.SESSION_COMPLETE, S.STOPPED):
             yield case("", state, done, state)
-    late = Answer(request_id="r1", outcome="completed")
+    late = ReplyToRequest(request_id="r1", outcome="completed")
     yield case("succeeded", S.STOPPED, done, S.STOPPED, late, current=None)
     yield case("failed", S.STOPPED, TurnReaped(turn_id="s:t4", completed=False), S.STOPPED)
     at = S.SESSION_COMPLETE
-    answer = Answer(request_id="r1", outcome="completed")
+    answer = ReplyToRequest(request_id="r1", outcome="completed")
     opened = (OpenTurn(turn_id="s:t5", request_id="r2"), PrepareWorktree())
     changes: dict[str, Any] = {"current": SECOND, "queue": (), "turn_seq": 5, "turn_id": "s:t5"}
     yield case("next", at, done, at, answer, *opened, **changes)
     yield case("last", at, done, at, answer, data=replace(BETWEEN, queue=()), current=None)
     bad = TurnReaped(turn_id="s:t4", completed=False, error="rejected")
-    no = Answer(request_id="r1", outcome="failed", error="rejected")
+    no = ReplyToRequest(request_id="r1", outcome="failed", error="rejected")
     yield case("rejected", at, bad, at, no, data=replace(BETWEEN, queue=()), current=None)
     yield case("another turn", at, TurnReaped(turn_id="s:t3", completed=True), at)
     yield case("twice", at, done, at, data=replace(BETWEEN, current=None, queue=()))
@@ -386,7 +386,7 @@ def point_cases() -> Iterator[Case]:
     """Every (state, delivery point) but ``now``, which is the specification's own."""
     for state in LIVE:
         inbox = DATA[state].inbox
-        awaits: tuple[Effect, ...] = (Tell(to="s:t4", event=BoundaryAwaited()),) if state is S.RUNNING else ()
+        awaits: tuple[Effect, ...] = (SendEvent(to="s:t4", event=BoundaryAwaited()),) if state is S.RUNNING else ()
         latch: dict[str, Any] = {"urgent_latched": True} if state is S.SPAWNING else {}
         yield case("boundary", state, BOUNDARY, state, *awaits, inbox=(*inbox, BOUNDARY_KEPT), **latch)
         yield case("turn end", state, AT_END, state, inbox=(*inbox, AT_END_KEPT))
@@ -457,7 +457,7 @@ def turn_end_cases() -> Iterator[Case]:
     further = (OpenTurn(turn_id="s:t5", request_id="r1"), PrepareWorktree())
     yield case("owed", at, done, at, *further, data=owed, current=replace(FIRST, prompt=""), **fresh)
     bad = TurnReaped(turn_id="s:t4", completed=False, error="rejected")
-    no = Answer(request_id="r1", outcome="failed", error="rejected")
+    no = ReplyToRequest(request_id="r1", outcome="failed", error="rejected")
     following = (OpenTurn(turn_id="s:t5", request_id="r2"), PrepareWorktree())
     yield case("rejected, owed, next", at, bad, at, no, *following, data=owed, current=SECOND, queue=(), **fresh)
     alone = replace(owed, queue=())
@@ -482,10 +482,10 @@ def ended_cases() -> Iterator[Case]:
     changes: dict[str, Any] = {"current": None, "queue": (), "ended": True}
     for outcome, told in (("aborted", "aborted"), ("failed", "failed"), ("completed", "aborted")):
         data = replace(DATA[S.STOPPED], outcome=outcome)
-        answers = [Answer(request_id=one, outcome=told, error="enough") for one in ("r1", "r2")]
-        yield case(outcome, S.STOPPED, ended, S.STOPPED, *answers, Bury(), data=data, **changes)
+        answers = [ReplyToRequest(request_id=one, outcome=told, error="enough") for one in ("r1", "r2")]
+        yield case(outcome, S.STOPPED, ended, S.STOPPED, *answers, FinalizeEntity(), data=data, **changes)
     idle = replace(DATA[S.STOPPED], current=None, queue=())
-    yield case("idle", S.STOPPED, ended, S.STOPPED, Bury(), data=idle, ended=True)
+    yield case("idle", S.STOPPED, ended, S.STOPPED, FinalizeEntity(), data=idle, ended=True)
 
 
 CASES = [*seed_cases(), *global_cases(), *extension_cases()]
@@ -650,7 +650,7 @@ def test_only_the_turn_of_the_request_answers_it(state: S, turn_id: str) -> None
 def test_a_turn_is_known_by_what_its_id_says(state: S) -> None:
     """Its end answers the request, wherever the id was read."""
     step = SESSION.step(state, session(inbox=()), TurnReaped(turn_id="".join("s:t4"), completed=True))
-    assert [(one.request_id, one.outcome) for one in step.effects if isinstance(one, Answer)] == [
+    assert [(one.request_id, one.outcome) for one in step.effects if isinstance(one, ReplyToRequest)] == [
         (FIRST.id, "completed")
     ]
 
@@ -867,13 +867,13 @@ class Run:
         assert (data.session_seq, data.incarnation) == (1 + self.seq, self.incarnations)
         assert data.concluded in (data.incarnation, data.incarnation - 1)
         assert [one.id for one in data.inbox] == [one for one in self.messages if one not in self.delivered]
-        self.answered += [one.request_id for one in effects if isinstance(one, Answer)]
+        self.answered += [one.request_id for one in effects if isinstance(one, ReplyToRequest)]
         launched = [one.incarnation for one in effects if isinstance(one, LaunchAgent)]
         assert launched == ([data.incarnation] if self.state is S.SPAWNING and launched else [])
         assert not (self.stopped and (launched or self.state is not S.STOPPED))
         self.stopped = self.state is S.STOPPED
         for one in effects:  # what a session tells itself must be heard
-            if isinstance(one, Tell) and one.to == "s":
+            if isinstance(one, SendEvent) and one.to == "s":
                 self.take(one.event)
 
 

@@ -19,12 +19,12 @@ from actors.machine import Effect, Event, IllegalTransition, Step
 from supervisor.lifecycles.effects import (
     AnswerPermission,
     AskPermission,
-    Bury,
     CancelTool,
     CleanUp,
+    FinalizeEntity,
+    SendEvent,
+    SendEventNow,
     StartTimer,
-    Tell,
-    TellNow,
     Verify,
 )
 from supervisor.lifecycles.events import (
@@ -182,13 +182,16 @@ def case(
     return Case(label, state, event, target, changes, effects, data or DATA[state])
 
 
-def exited(verdict: Verdict) -> Tell:
-    return Tell(to="s", event=SessionExited(incarnation=2, verdict=verdict))
+def exited(verdict: Verdict) -> SendEvent:
+    return SendEvent(to="s", event=SessionExited(incarnation=2, verdict=verdict))
 
 
 def reaped(completed: bool, error: str = "") -> tuple[Effect, ...]:
     how = Verdict(exit=Exit.SUCCESS if completed else Exit.ERROR, error=error)
-    return (Tell(to="s", event=TurnReaped(turn_id="s:t1", completed=completed, error=error, how=how)), Bury())
+    return (
+        SendEvent(to="s", event=TurnReaped(turn_id="s:t1", completed=completed, error=error, how=how)),
+        FinalizeEntity(),
+    )
 
 
 def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
@@ -198,7 +201,7 @@ def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
 def abandoned(call: Call, abort_id: str | None, outcome: ToolOutcome, reason: str) -> tuple[Effect, ...]:
     """The call is ended, and the turn tells itself its one result."""
     result = ToolCompleted(call_id=call.call_id, outcome=outcome, reason=reason, abort_id=abort_id, over=True)
-    return (cancel(call, abort_id, reason), Tell(to="s:t1", event=result))
+    return (cancel(call, abort_id, reason), SendEvent(to="s:t1", event=result))
 
 
 DEADLINE = StartTimer(name="turn", delay_s=300.0, event=TaskFailed(verdict=SLOW), lasting=True)
@@ -221,12 +224,12 @@ def permission_cases() -> Iterator[Case]:
     ruled = PermissionAnswered(
         number=1, decision="deny", option="no", kind="reject_once", by="policy", why="default: deny"
     )
-    own = Tell(to="s:t1", event=ruled)
+    own = SendEvent(to="s:t1", event=ruled)
     yield case("policy", T.RUNNING, decided, T.RUNNING, own, permissions=1, asking=(replace(WISH, asked=False),))
     failed = asking(DATA[T.FAILED])
     yield case("", T.FAILED, ANSWERED, T.FAILED, TOLD, data=failed, asking=())
     withdrawn = PermissionAnswered(number=1, decision="withdrawn", by="supervisor", why="its turn failed: bad")
-    back = Tell(to="s:t1", event=withdrawn)
+    back = SendEvent(to="s:t1", event=withdrawn)
     for state in (T.RUNNING, T.COMPACTING):
         waiting = asking(READY)
         effects = (back, exited(BAD), CleanUp())
@@ -242,7 +245,7 @@ TOLD = AnswerPermission(number=1, request_id="q1", option="yes")
 
 def boundary_cases() -> Iterator[Case]:
     """Who awaits the boundary hears at once where no call is open, else with the last result; never after the turn."""
-    awaited, reached = EVENTS["boundary"], TellNow(to="s", event=BoundaryReached(incarnation=2))
+    awaited, reached = EVENTS["boundary"], SendEventNow(to="s", event=BoundaryReached(incarnation=2))
     yield case("", T.TOOL_USE, awaited, T.TOOL_USE, boundary_awaited=True)
     for state in (T.RUNNING, T.COMPACTING):
         yield case("", state, awaited, state, reached)
@@ -271,7 +274,7 @@ def time_cases() -> Iterator[Case]:
     told = SessionExited(incarnation=2, verdict=lost, due_s=1040.0)
     running, change = replace(READY, due_s=1040.0), {"verdict": lost, **SEALED}
     gone = TaskFailed(verdict=lost)
-    yield case("lost", T.RUNNING, gone, T.FAILED, Tell(to="s", event=told), CleanUp(), data=running, **change)
+    yield case("lost", T.RUNNING, gone, T.FAILED, SendEvent(to="s", event=told), CleanUp(), data=running, **change)
     change = {"verdict": BAD, **SEALED}
     failed = EVENTS["task_failed"]
     yield case("by itself", T.RUNNING, failed, T.FAILED, exited(BAD), CleanUp(), data=running, **change)
@@ -295,7 +298,7 @@ def extension_cases() -> Iterator[Case]:
             moves = ProgressSeen(left_s=20.0, at=at_s)
             yield case(name, state, moves, state, timer, data=data, due_s=at_s + 20.0 + more_s)
     lost = Verdict(exit=Exit.ERROR, error="bad", transition_reason=TransitionReason.ORPHAN_RECOVERED)
-    told = Tell(to="s", event=SessionExited(incarnation=2, verdict=lost, due_s=1040.0, most_s=6400.0))
+    told = SendEvent(to="s", event=SessionExited(incarnation=2, verdict=lost, due_s=1040.0, most_s=6400.0))
     running = replace(READY, due_s=1040.0, most_s=6400.0)
     gone = TaskFailed(verdict=lost)
     change = {"verdict": lost, **SEALED}
@@ -361,13 +364,13 @@ CASES = [
             T.COMPACTING,
             EVENTS[name],
             T.RUNNING,
-            Tell(to="s:t1", event=VerifyRequested(verdict=OK)),
+            SendEvent(to="s:t1", event=VerifyRequested(verdict=OK)),
             data=replace(READY, verdict=OK),
         )
         for name in ("verify_requested", "compaction_completed")
     ),
     case("", T.VERIFYING, EVENTS["task_completed"], T.COMPLETING, CleanUp(), **SEALED),
-    case("", T.VERIFYING, EVENTS["compact_needed"], T.RUNNING, Tell(to="s:t1", event=CompactNeeded())),
+    case("", T.VERIFYING, EVENTS["compact_needed"], T.RUNNING, SendEvent(to="s:t1", event=CompactNeeded())),
     case("", T.COMPLETING, EVENTS["agent_reaped"], T.REAPED, *reaped(True)),
     case("degraded", T.COMPLETING, AgentReaped(degraded=True, note="slow"), T.REAPED, *reaped(True)),
     case("", T.FAILED, EVENTS["agent_reaped"], T.REAPED, *reaped(False, "bad")),
@@ -461,7 +464,7 @@ def test_a_permission_has_one_answer(state: T) -> None:
 def test_results_after_the_failure_are_late() -> None:
     """A turn that fails gives every open call its one result; what the agent says of them afterwards is stale."""
     failed = TURN.step(T.TOOL_USE, BOTH, EVENTS["task_failed"])
-    for told in [one.event for one in failed.effects if isinstance(one, Tell) and one.to == "s:t1"]:
+    for told in [one.event for one in failed.effects if isinstance(one, SendEvent) and one.to == "s:t1"]:
         failed = TURN.step(failed.state, failed.data, told)
     assert all(stale(failed.data, ToolCompleted(call_id=one, outcome=ToolOutcome.COMPLETED)) for one in ("c1", "c2"))
 
@@ -519,7 +522,7 @@ def test_the_compaction_that_interrupts_a_verification() -> None:
 
 def answer_itself(step: Step[T, TurnData]) -> Step[T, TurnData]:
     """Hear what the turn told itself."""
-    (told,) = [one.event for one in step.effects if isinstance(one, Tell) and one.to == "s:t1"]
+    (told,) = [one.event for one in step.effects if isinstance(one, SendEvent) and one.to == "s:t1"]
     return TURN.step(step.state, step.data, told)
 
 
@@ -581,7 +584,7 @@ class Run:
         self.effects += step.effects
         self.check()
         for one in step.effects:
-            if isinstance(one, Tell) and one.to == "s:t1":
+            if isinstance(one, SendEvent) and one.to == "s:t1":
                 self.take(one.event)
 
     def check(self) -> None:
@@ -592,7 +595,7 @@ class Run:
         assert len(set(self.results)) == len(self.results)
 
     def told(self, kind: type[Event]) -> list[Any]:
-        return [one.event for one in self.effects if isinstance(one, Tell) and isinstance(one.event, kind)]
+        return [one.event for one in self.effects if isinstance(one, SendEvent) and isinstance(one.event, kind)]
 
 
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
@@ -612,11 +615,11 @@ def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None
     assert run.data.verdict is not None
     verdict = run.data.verdict
     assert last == TurnReaped(turn_id="s:t1", completed=verdict.exit is Exit.SUCCESS, error=verdict.error, how=verdict)
-    assert [one for one in run.effects if isinstance(one, Bury)] == [Bury()]
+    assert [one for one in run.effects if isinstance(one, FinalizeEntity)] == [FinalizeEntity()]
     assert [one for one in run.effects if isinstance(one, CleanUp)] == [CleanUp()]
     reports = run.told(SessionExited)
     assert bool(reports) is (ran and DEADLINE in run.effects)
-    told = [type(one.event) for one in run.effects if isinstance(one, Tell) and one.to == "s"]
+    told = [type(one.event) for one in run.effects if isinstance(one, SendEvent) and one.to == "s"]
     assert [one for one in told if one is not BoundaryReached] == [SessionExited] * len(reports) + [TurnReaped]
     asked = [one for one in run.accepted if isinstance(one, BoundaryAwaited)]
     assert told.count(BoundaryReached) <= len(asked)

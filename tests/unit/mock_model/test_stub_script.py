@@ -24,15 +24,15 @@ from supervisor.mock_model import (
 )
 from supervisor.mock_model.answers import spent_in
 from supervisor.mock_model.dialects import ANTHROPIC, CHAT, GOOGLE, RESPONSES
-from supervisor.mock_model.log import KEPT_MAX, Book, path_of
+from supervisor.mock_model.log import KEPT_MAX, RequestLog, path_of
 from supervisor.mock_model.matcher import answer_to, reply_to
-from supervisor.mock_model.request import Asked, BadRequest, Call, Spoken, Tool, newest
-from supervisor.mock_model.routes import Business, route
+from supervisor.mock_model.request import BadRequest, Call, ModelAnswer, ModelRequest, Tool, script_in_force
+from supervisor.mock_model.routes import Endpoint, route
 from supervisor.mock_model.tools import SHELL_TOOLS, find, shell_call
 
 
-def _asked(text: str, results: int = 0, tools: tuple[Tool, ...] = (), **more: Any) -> Asked:
-    return Asked(dialect="chat", model="m", stream=False, text=text, results=results, tools=tools, **more)
+def _asked(text: str, results: int = 0, tools: tuple[Tool, ...] = (), **more: Any) -> ModelRequest:
+    return ModelRequest(dialect="chat", model="m", stream=False, text=text, results=results, tools=tools, **more)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_script_goes_on_with_each_result(text: str, results: int, failed: int,
 def test_the_newest_script_counts() -> None:
     """A text that an agent adds after the user's is no script, and does not hide one; an older script is over."""
     said = [("RUN[[old]]", 0), ("", 1), ("RUN[[new]]", 0), ("a reminder", 0), ("", 1)]
-    assert newest(said) == ("RUN[[new]]", 1)
-    assert newest([("hello", 0), ("again", 0)]) == ("again", 0)
+    assert script_in_force(said) == ("RUN[[new]]", 1)
+    assert script_in_force([("hello", 0), ("again", 0)]) == ("again", 0)
 
 
 def test_usage_is_what_the_prompt_says() -> None:
@@ -128,7 +128,7 @@ def test_every_shell_tool_is_found_and_filled(name: str, field: str, form: dict[
 def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
     """The turn ends with words that name what there is."""
     reply = reply_to(_asked("RUN[[a]]", tools=(Tool("read"),)), Run("a"))
-    assert isinstance(reply, Spoken)
+    assert isinstance(reply, ModelAnswer)
     assert reply.text == "stub: no shell tool among read"
     assert reply.call is None
 
@@ -137,13 +137,13 @@ def test_a_demanded_form_is_kept() -> None:
     """Where the client demands JSON of a form, it gets that."""
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "who": {"enum": ["user"]}}}
     reply = reply_to(_asked("SAY[[x]]", schema=schema), Say("x"))
-    assert isinstance(reply, Spoken)
+    assert isinstance(reply, ModelAnswer)
     assert reply.text == '{"ok": false, "who": "user"}'
 
 
 def test_a_program_says_what_is_answered() -> None:
     """A list of answers is used up in order, by the requests that it is for; then prompts decide again."""
-    book = Book()
+    book = RequestLog()
     book.script([Say("first"), Fail(429)], where=lambda asked: bool(asked.tools))
     with_tools = _asked("SAY[[prompt]]", tools=(Tool("bash"),))
     words = [book.reply(one, "/") for one in (_asked("title"), with_tools, with_tools, with_tools)]
@@ -154,7 +154,7 @@ def test_a_program_says_what_is_answered() -> None:
 
 def test_what_is_kept_is_bounded_and_counted() -> None:
     """Old requests go, their number does not."""
-    book = Book()
+    book = RequestLog()
     for _ in range(KEPT_MAX + 1):
         book.refused("chat", "/", 400, "")
     assert (book.count, len(book.requests), book.requests[0].number) == (KEPT_MAX + 1, KEPT_MAX, 2)
@@ -183,35 +183,35 @@ JSON = st.recursive(
 def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
     """Any object is a request or a bad one, and what it asks can be answered in that dialect."""
     try:
-        asked = dialect.asked("/v1beta/models/m:streamGenerateContent", body)
+        asked = dialect.read_request("/v1beta/models/m:streamGenerateContent", body)
     except BadRequest:
         return
-    call = Spoken(call=Call(Tool("t"), {}))
+    call = ModelAnswer(call=Call(Tool("t"), {}))
     for spoken in (call, reply_to(asked, Run("a"))):
-        assert isinstance(spoken, Spoken)
+        assert isinstance(spoken, ModelAnswer)
         assert dialect.whole(asked, spoken, "1")
         assert dialect.streamed(asked, spoken, "1").closing
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "dialect", "business"),
+    ("method", "target", "dialect", "endpoint"),
     [
-        ("POST", "/v1/messages?beta=true", "anthropic", Business.ANSWER),
-        ("POST", "/v1/messages/count_tokens", "anthropic", Business.COUNT),
-        ("POST", "/v1beta/models/m:countTokens", "google", Business.COUNT),
-        ("POST", "/openai/v1/chat/completions", "chat", Business.ANSWER),
-        ("POST", "/v1/responses", "responses", Business.ANSWER),
-        ("POST", "/v1/embeddings", "chat", Business.UNKNOWN),
-        ("GET", "/v1/models", "chat", Business.MODELS),
-        ("GET", "/v1beta/models", "google", Business.MODELS),
-        ("HEAD", "/", "chat", Business.ALIVE),
-        ("DELETE", "/v1/messages", "anthropic", Business.UNKNOWN),
+        ("POST", "/v1/messages?beta=true", "anthropic", Endpoint.ANSWER),
+        ("POST", "/v1/messages/count_tokens", "anthropic", Endpoint.COUNT),
+        ("POST", "/v1beta/models/m:countTokens", "google", Endpoint.COUNT),
+        ("POST", "/openai/v1/chat/completions", "chat", Endpoint.ANSWER),
+        ("POST", "/v1/responses", "responses", Endpoint.ANSWER),
+        ("POST", "/v1/embeddings", "chat", Endpoint.UNKNOWN),
+        ("GET", "/v1/models", "chat", Endpoint.MODELS),
+        ("GET", "/v1beta/models", "google", Endpoint.MODELS),
+        ("HEAD", "/", "chat", Endpoint.ALIVE),
+        ("DELETE", "/v1/messages", "anthropic", Endpoint.UNKNOWN),
     ],
 )
-def test_a_path_is_somebodys(method: str, target: str, dialect: str, business: Business) -> None:
+def test_a_path_is_somebodys(method: str, target: str, dialect: str, endpoint: Endpoint) -> None:
     """The path says the dialect and the business."""
     assert route(method, target, {}).dialect.name == dialect
-    assert route(method, target, {}).business is business
+    assert route(method, target, {}).endpoint is endpoint
 
 
 def test_the_list_of_models_is_anthropics_for_who_says_so() -> None:

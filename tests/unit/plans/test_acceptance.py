@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.plans.acceptance import AcceptanceTest, Checked, accepted
+from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, run_acceptance_tests
 from supervisor.plugins import Plugins
 from supervisor.processes.host import ShimHost
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.anyio
 ENV = {"PATH": os.environ["PATH"]}
 
 
-async def check(directory: Path, *tests: AcceptanceTest) -> list[Checked]:
+async def check(directory: Path, *tests: AcceptanceTest) -> list[AcceptanceResult]:
     async with ShimHost() as host:
-        return await accepted(host, tests, str(directory), ENV, Plugins().verified)
+        return await run_acceptance_tests(host, tests, str(directory), ENV, Plugins().verified)
 
 
 def one(kind: str, *words: str, timeout_s: float = 30.0) -> AcceptanceTest:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import AbortPolicy, Ladder
+from supervisor.lifecycles.types import AbortPolicy, StageBudgets
 from supervisor.plans import (
     AgentConfig,
     BadPlan,
@@ -74,14 +74,14 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         """,
     )
     assert (plan.settings.max_sessions, plan.settings.drain_s) == (2, 0.5)
-    assert plan.settings.policy.value() == AbortPolicy(tool_to_sibling=True, ladder=Ladder(request_s=1, kill_s=0))
+    assert plan.settings.policy.value() == AbortPolicy(tool_to_sibling=True, ladder=StageBudgets(request_s=1, kill_s=0))
     assert plan.settings.limits.value() == SessionLimits(turn_timeout_s=7, max_total_errors=3)
     assert plan.agents["t"] == plan.agents["s"].model_copy(update={"permissions": PermissionsConfig()})
     assert plan.tasks[1].depends_on == ("one",)
 
 
 @pytest.mark.parametrize(
-    ("model", "struct"), [(LadderConfig, Ladder), (PolicyConfig, AbortPolicy), (LimitsConfig, SessionLimits)]
+    ("model", "struct"), [(LadderConfig, StageBudgets), (PolicyConfig, AbortPolicy), (LimitsConfig, SessionLimits)]
 )
 def test_bounds_mirror_the_vocabulary(model: type[BaseModel], struct: type[msgspec.Struct]) -> None:
     """A bound that a struct has can be written, and what is not written has the struct's default."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.worker import WorkerData
 from supervisor.plans import (
     AcceptanceConfig,
@@ -123,7 +123,7 @@ def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
         "max_retry_delay": 60,
         "jitter_percentage": 25,
         "circuit_breaker": {"enabled": True, "max_error_repeats": 2, "cooldown_period": 60, "probes_max": 3},
-        "checkpoint": {"enabled": True, "save_on_states": (Run.COMPLETED, Run.FAILED, Run.CIRCUIT_OPEN)},
+        "checkpoint": {"enabled": True, "save_on_states": (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)},
         "cleanup_on_cancel": True,
         "save_partial_output": True,
     }
@@ -131,7 +131,7 @@ def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
 
 def test_the_defaults_of_a_lifecycle_are_those_of_a_run() -> None:
     """What no plan says is decided in one place: the run's own limits."""
-    assert TaskLifecycle().value() == RunData()
+    assert TaskLifecycle().value() == TaskRunData()
 
 
 def test_a_lifecycle_becomes_the_limits_of_a_run(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_lifecycle_becomes_the_limits_of_a_run(tmp_path: Path) -> None:
   circuit_breaker: {max_error_repeats: 1, cooldown_period: 5, probes_max: 0}
 """
     lifecycle = loaded(tmp_path, AGENTS + block + "tasks: [{id: t, agent: a}]").task_lifecycle
-    assert lifecycle.value() == RunData(
+    assert lifecycle.value() == TaskRunData(
         timeout_s=10,
         max_attempts=7,
         base_delay_s=3,

@@ -24,12 +24,12 @@ from supervisor.plugins.worker import PluginThread
 from supervisor.ports import Codec, Out
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import DEADLINE_S, Run, data_of, nothing_left, path_of, quick, said, supervising
+from tests.support import DEADLINE_S, Run, data_of, no_leaks, quick_settings, states_of, stdout_of, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin"
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
     "scripted": AgentConfig(adapter="scripted"),
@@ -38,7 +38,7 @@ AGENTS = {
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -133,7 +133,7 @@ async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
         one.id: one.outcome for one in alone.tasks.values()
     }
     for entity in ("task:good", "task:bad", "good", "bad"):
-        assert path_of(run.events(), entity) == path_of(without.events(), entity)
+        assert states_of(run.events(), entity) == states_of(without.events(), entity)
     counts = {one.name: one.counts for one in run.sup.plugins.reports()}
     assert counts["Broken"].failed == counts["Broken"].calls > 0
     assert counts["Listener"].failed == 0
@@ -524,16 +524,19 @@ def test_a_plan_names_what_plugins_add(tmp_path: Path, example: Callable[..., No
 def test_they_are_listed(example: Callable[..., None]) -> None:
     """With their versions, their hooks and what is wrong with them; as text and as JSON."""
     example(gone="no_such_package")
-    told = said("plugins")
+    told = stdout_of("plugins")
     assert "tidy 1.0.0, from supervisor-tidy (supervisor_tidy)\n  hooks: supervisor_abort_event, " in told
     assert "  verifiers: no_marks" in told
     assert "gone 1.0.0, from supervisor-tidy (no_such_package): NOT USED\n  problem: its import failed: " in told
-    assert {one["name"]: one["used"] for one in json.loads(said("plugins", "--json"))} == {"gone": False, "tidy": True}
+    assert {one["name"]: one["used"] for one in json.loads(stdout_of("plugins", "--json"))} == {
+        "gone": False,
+        "tidy": True,
+    }
 
 
 def test_none_are_listed() -> None:
     """Where none is installed, that is said."""
-    assert said("plugins") == "no plug-in is installed"
+    assert stdout_of("plugins") == "no plug-in is installed"
 
 
 def test_every_name_of_ours_is_reserved() -> None:

@@ -29,7 +29,7 @@ from supervisor.policies.abort_plan import AbortPlan, NoSiblings, Receipt, TreeN
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentProfile
 from supervisor.sessions.agent_connection import AgentConnection
-from tests.support import Run, quick, supervising
+from tests.support import Run, quick_settings, supervising
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 SIZES = range(1, 6)
@@ -377,7 +377,7 @@ class Stage:
         parent, up = world.parent_of(name), world[name].up
         started_by = self.ids[up] if up is not None and world[up].kind == "c" else None
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
-        ladder = quick().policy.ladder.value()
+        ladder = quick_settings().policy.ladder.value()
         return self.sup._start(
             f"{self.root}{name}" if parent is None else name,
             profile,
@@ -545,7 +545,7 @@ CARRIED_OUT = {1: 35, 2: 112, 3: 126, 4: 532}
 
 async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
     found: Counter[str] = Counter()
-    settings = quick(backoff_base_ms=600_000, backoff_cap_ms=600_000)
+    settings = quick_settings(backoff_base_ms=600_000, backoff_cap_ms=600_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         stages = [Stage(run, f"k{number}", case) for number, case in enumerate(batch)]
         async with anyio.create_task_group() as building:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, StageBudgets
 from supervisor.policies.abort_plan import AbortPlan, TreeNode, UnknownTarget, plan_abort
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
@@ -98,7 +98,7 @@ def test_an_ended_root_is_no_error() -> None:
 
 # ----------------------------------------------------------------------------------------------------- the deadline
 def ladder(kill_s: float) -> AbortPolicy:
-    return AbortPolicy(ladder=Ladder(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=kill_s))
+    return AbortPolicy(ladder=StageBudgets(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=kill_s))
 
 
 @pytest.mark.parametrize(

@@ -7,33 +7,41 @@ import itertools
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Stage, UnknownValue
+from supervisor.lifecycles.types import (
+    AbortPolicy,
+    AbortScope,
+    CancelMode,
+    LifecycleEvent,
+    StageBudgets,
+    TerminationStage,
+    UnknownValue,
+)
 from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
-from supervisor.policies.abort_request import CAUSES_MAX, AbortState, Joined, merged, same_abort
+from supervisor.policies.abort_request import CAUSES_MAX, AbortState, MergeOutcome, merge_request, same_abort
 
 
-def asked(name: str, severity: Stage = Stage.REQUEST, deadline: float = 10.0) -> AbortState:
+def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortState:
     return AbortState(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
 
 
 def test_the_first_request_begins() -> None:
     """Nothing was asked before: the request is the state."""
-    assert merged(None, asked("a")) == (asked("a"), Joined.BEGAN)
+    assert merge_request(None, asked("a")) == (asked("a"), MergeOutcome.BEGAN)
 
 
 @pytest.mark.parametrize(
     ("later", "joined"),
     [
-        (asked("b"), Joined.JOINED),
-        (asked("b", deadline=12.0), Joined.JOINED),
-        (asked("b", deadline=9.0), Joined.RAISED),
-        (asked("b", severity=Stage.KILL, deadline=12.0), Joined.RAISED),
+        (asked("b"), MergeOutcome.JOINED),
+        (asked("b", deadline=12.0), MergeOutcome.JOINED),
+        (asked("b", deadline=9.0), MergeOutcome.RAISED),
+        (asked("b", severity=TerminationStage.KILL, deadline=12.0), MergeOutcome.RAISED),
     ],
 )
-def test_a_later_request_only_tightens(later: AbortState, joined: Joined) -> None:
+def test_a_later_request_only_tightens(later: AbortState, joined: MergeOutcome) -> None:
     """It keeps the first reason, is appended, and makes the end harder or sooner, never the other way."""
-    state, how = merged(asked("a"), later)
+    state, how = merge_request(asked("a"), later)
     assert (state.abort_id, state.reason, how) == ("a", "because a", joined)
     assert [one.abort_id for one in state.later] == ["b"]
     assert state.severity is later.severity
@@ -42,24 +50,24 @@ def test_a_later_request_only_tightens(later: AbortState, joined: Joined) -> Non
 
 def test_any_order_is_as_hard_and_as_soon() -> None:
     """Whatever the order of the requests: severity and deadline are those of the hardest and the soonest."""
-    wishes = [asked("a"), asked("b", Stage.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
+    wishes = [asked("a"), asked("b", TerminationStage.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
     found = set()
     for order in itertools.permutations(wishes):
         state = None
         for one in order:
-            state = merged(state, one).state
+            state = merge_request(state, one).state
         assert state is not None
         assert (state.abort_id, len(state.later)) == (order[0].abort_id, 3)
         found.add((state.severity, state.deadline))
-    assert found == {(Stage.KILL, 3.0)}
+    assert found == {(TerminationStage.KILL, 3.0)}
 
 
 def test_an_abort_is_heard_once() -> None:
     """The same abort again is no later cause, and of many causes the first few are kept."""
-    state = merged(asked("a"), asked("a")).state
+    state = merge_request(asked("a"), asked("a")).state
     assert state.later == ()
     for number in range(2 * CAUSES_MAX):
-        state = merged(state, asked(f"b{number}")).state
+        state = merge_request(state, asked(f"b{number}")).state
     assert len(state.later) == CAUSES_MAX
     assert same_abort(state, "b0")
     assert same_abort(state, None)
@@ -82,7 +90,7 @@ def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: t
     """Less time than the ladder takes costs the request rung first, and the kill rung last."""
     request_s, cancel_s, terminate_s, kill_s = due
     expected = StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
-    assert stage_deadlines(Ladder(), within_s, now=now) == expected
+    assert stage_deadlines(StageBudgets(), within_s, now=now) == expected
 
 
 def test_unknown_words_name_those_that_are_known() -> None:
@@ -98,8 +106,8 @@ def test_unknown_words_name_those_that_are_known() -> None:
 
 def test_the_bound_of_a_ladder_is_all_its_rungs() -> None:
     """Each of the four adds what it may take."""
-    assert Ladder(request_s=1.5, cancel_s=2.0, terminate_s=4.0, kill_s=8.0).total_s == 15.5
-    assert Ladder().total_s == 18.0
+    assert StageBudgets(request_s=1.5, cancel_s=2.0, terminate_s=4.0, kill_s=8.0).total_s == 15.5
+    assert StageBudgets().total_s == 18.0
 
 
 def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
@@ -109,7 +117,7 @@ def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
     assert NodeReceipt(id="s", kind="session", outcome="ended").took_s == 0.0
 
 
-@pytest.mark.parametrize("options", [Ladder, AbortPolicy])
+@pytest.mark.parametrize("options", [StageBudgets, AbortPolicy])
 def test_a_misspelt_option_is_an_error(options: type[msgspec.Struct]) -> None:
     """It is not silently the default."""
     assert msgspec.convert({}, options) == options()

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from supervisor.lifecycles.task import TASK
 from supervisor.plans import AccessConfig
 from supervisor.policies.access import (
-    NEEDED,
     RIGHTS,
+    SUCCESSES_NEEDED,
     Level,
     Rights,
     TrustScore,
+    after_success,
+    after_violation,
     call_refusal,
     claim_refusal,
+    decode_scores,
+    encode_scores,
     file_refusal,
-    narrowed,
-    recalled,
-    succeeded,
-    told,
+    intersect_rights,
     transition_refusal,
-    violated,
 )
 
 DAY_S = 86_400.0
@@ -35,7 +35,7 @@ def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> TrustSco
     """The standing after successes (``+``) and violations (``-``), one every so often."""
     standing = TrustScore()
     for number, event in enumerate(events):
-        change = succeeded if event == "+" else violated
+        change = after_success if event == "+" else after_violation
         standing = change(standing, number * every_s, decay_s)
     return standing
 
@@ -64,20 +64,20 @@ def test_trust_is_earned_and_lost(events: str, level: Level) -> None:
 def test_a_violation_decays() -> None:
     """Once it is over, each success raises one level, as far as all of them together reach."""
     lost = after("+++-")
-    assert succeeded(lost, 3 + DAY_S - 1, DAY_S).level is Level.PROBATIONARY
-    assert succeeded(lost, 3 + DAY_S, DAY_S).level is Level.TRUSTED
-    twice = violated(after("+" * 10 + "-"), 11, DAY_S)
+    assert after_success(lost, 3 + DAY_S - 1, DAY_S).level is Level.PROBATIONARY
+    assert after_success(lost, 3 + DAY_S, DAY_S).level is Level.TRUSTED
+    twice = after_violation(after("+" * 10 + "-"), 11, DAY_S)
     assert twice.level is Level.PROBATIONARY
-    assert succeeded(twice, 12 + DAY_S, DAY_S).level is Level.TRUSTED
+    assert after_success(twice, 12 + DAY_S, DAY_S).level is Level.TRUSTED
 
 
 @given(st.text("+-", max_size=60), st.floats(0.1, 2 * DAY_S))
 def test_no_level_without_its_successes(events: str, every_s: float) -> None:
     """However they are mixed; an open violation never goes with a promotion; and what is told is recalled."""
     standing = after(events, every_s)
-    assert standing.successes == events.count("+") >= NEEDED[standing.level]
-    assert recalled(told({"a": standing})) == {"a": standing}
-    raised = succeeded(standing, len(events) * every_s, DAY_S)
+    assert standing.successes == events.count("+") >= SUCCESSES_NEEDED[standing.level]
+    assert decode_scores(encode_scores({"a": standing})) == {"a": standing}
+    raised = after_success(standing, len(events) * every_s, DAY_S)
     order = list(Level)
     assert order.index(raised.level) - order.index(standing.level) in (0, 1)
     assert not raised.violations or raised.level is standing.level
@@ -90,7 +90,7 @@ def test_each_level_may_what_the_one_below_may() -> None:
     for below, above in itertools.pairwise(rights):
         assert below.transitions <= above.transitions
         assert (below.write, below.network, below.files_max) <= (above.write, above.network, above.files_max)
-        assert narrowed(below, above) == below
+        assert intersect_rights(below, above) == below
     assert rights[-1].transitions <= {rule.on.name() for rule in TASK.rules}
 
 
@@ -155,12 +155,12 @@ def test_who_is_below_another_has_no_more_rights() -> None:
         (in_("src", "docs"), in_("src/a"), in_("src/a")),
         (in_("src/a"), in_("src"), in_("src/a")),
     ):
-        assert narrowed(above, own) == both
-    apart = narrowed(in_("src"), in_("docs"))
+        assert intersect_rights(above, own) == both
+    apart = intersect_rights(in_("src"), in_("docs"))
     assert apart is not None
     assert not apart.write
-    assert narrowed(None, None) is None
-    assert narrowed(None, in_("a")) == narrowed(in_("a"), None) == in_("a")
+    assert intersect_rights(None, None) is None
+    assert intersect_rights(None, in_("a")) == intersect_rights(in_("a"), None) == in_("a")
 
 
 def test_what_a_level_may_can_be_said() -> None:

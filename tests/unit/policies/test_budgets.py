@@ -14,24 +14,24 @@ from supervisor.policies.budgets import (
     WHOLE,
     Amounts,
     Budget,
-    Lease,
-    Scope,
+    BudgetLease,
+    BudgetScope,
     hand_back_budget,
-    narrowed,
+    narrow_budget,
 )
 
 
-def scopes() -> tuple[Scope, Scope]:
+def scopes() -> tuple[BudgetScope, BudgetScope]:
     """A workstream with 1,000 tokens, and a session in it with 600 tokens and three turns."""
-    above = Scope("ws", "workstream plan", Budget(tokens=1000))
-    return above, Scope("s", "session s", Budget(tokens=600, turns=3), above)
+    above = BudgetScope("ws", "workstream plan", Budget(tokens=1000))
+    return above, BudgetScope("s", "session s", Budget(tokens=600, turns=3), above)
 
 
 # ---------------------------------------------------------------------------------------------------- scopes
 def test_use_counts_in_every_scope_of_the_chain() -> None:
     """What a session uses is used in its workstream too, in and out together."""
     above, below = scopes()
-    Lease(below).use(Amounts(input_tokens=10, output_tokens=5, turns=1))
+    BudgetLease(below).use(Amounts(input_tokens=10, output_tokens=5, turns=1))
     assert (above.used.tokens, below.used.tokens, above.used.turns, below.used.turns) == (15, 15, 1, 1)
 
 
@@ -48,7 +48,7 @@ def test_the_narrowest_scope_decides_what_is_left() -> None:
 def test_a_lease_is_taken_before_use_and_goes_back() -> None:
     """What is leased is not left to others; what was not used is left again."""
     above, below = scopes()
-    lease = Lease(below)
+    lease = BudgetLease(below)
     assert lease.lacking() is None
     assert above.left("tokens") == 1000 - ceil(600 / PARTS)
     lease.use(Amounts(input_tokens=2, turns=1))
@@ -59,8 +59,8 @@ def test_a_lease_is_taken_before_use_and_goes_back() -> None:
 
 def test_two_leases_cannot_take_the_same_part() -> None:
     """Sessions that share a scope never hold more together than it has, however they take turns."""
-    above = Scope("ws", "workstream plan", Budget(tokens=100))
-    one, other = Lease(above), Lease(above)
+    above = BudgetScope("ws", "workstream plan", Budget(tokens=100))
+    one, other = BudgetLease(above), BudgetLease(above)
     spent = None
     while spent is None:
         for lease in (one, other):
@@ -74,7 +74,7 @@ def test_two_leases_cannot_take_the_same_part() -> None:
 def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
     """What is reported is counted whole; the next use finds nothing left, of any session in the scope."""
     above, below = scopes()
-    one, other = Lease(below), Lease(above)
+    one, other = BudgetLease(below), BudgetLease(above)
     one.lacking()
     spent = one.use(Amounts(output_tokens=1200))
     assert spent is not None
@@ -86,8 +86,8 @@ def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
 
 def test_turns_and_calls_are_leased_one_by_one() -> None:
     """The last one can be used, and the one after it is refused before it begins."""
-    scope = Scope("s", "session s", Budget(tool_calls=2))
-    lease = Lease(scope)
+    scope = BudgetScope("s", "session s", Budget(tool_calls=2))
+    lease = BudgetLease(scope)
     for _ in range(2):
         assert lease.lack("tool_calls") is None
         assert lease.use(Amounts(tool_calls=1)) is None
@@ -99,15 +99,15 @@ def test_turns_and_calls_are_leased_one_by_one() -> None:
 
 def test_a_turn_may_begin_without_a_call_being_left() -> None:
     """What a turn does not need in order to begin does not keep it from beginning."""
-    assert Lease(Scope("s", "session s", Budget(tool_calls=0))).lacking() is None
-    assert Lease(Scope("s", "session s", Budget(turns=0))).lacking() is not None
+    assert BudgetLease(BudgetScope("s", "session s", Budget(tool_calls=0))).lacking() is None
+    assert BudgetLease(BudgetScope("s", "session s", Budget(turns=0))).lacking() is not None
 
 
 def test_money_and_time_come_to_an_end() -> None:
     """Parts of what is left get smaller, and still a budget of fractions is used up, in a bounded number of steps."""
-    scope = Scope("s", "session s", Budget(cost_usd=0.3, wall_s=7.0))
+    scope = BudgetScope("s", "session s", Budget(cost_usd=0.3, wall_s=7.0))
     for measure in ("cost_usd", "wall_s"):
-        lease, steps = Lease(scope), 0
+        lease, steps = BudgetLease(scope), 0
         while lease.lack(measure) is None:
             lease.use(Amounts(**{measure: lease.held(measure)}))
             steps += 1
@@ -117,7 +117,7 @@ def test_money_and_time_come_to_an_end() -> None:
 
 def test_amounts_have_a_bound() -> None:
     """Whatever an agent claims, the sum can be written down."""
-    scope = Scope("s", "session s", Budget(tokens=1))
+    scope = BudgetScope("s", "session s", Budget(tokens=1))
     for _ in range(3):
         scope.count(Amounts(input_tokens=COUNT_MAX, cost_usd=1e300))
     assert scope.used.input_tokens == COUNT_MAX
@@ -140,7 +140,7 @@ def test_amounts_read_well() -> None:
 
 def test_an_earlier_record_is_never_taken_back() -> None:
     """Of several records each amount is at least what the largest says, in whatever order they are read."""
-    scope = Scope("s", "session s", Budget(tokens=10))
+    scope = BudgetScope("s", "session s", Budget(tokens=10))
     for tokens in (3, 7, 5):
         scope.recall(Amounts(output_tokens=tokens))
     assert scope.used.tokens == 7
@@ -151,14 +151,19 @@ class Sharing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        root = Scope("ws", "workstream", Budget(tokens=200, turns=9, wall_s=50.0))
-        task = Scope("t", "task", Budget(tokens=120, cost_usd=1.0), root)
-        self.scopes = [root, task, Scope("a", "a", Budget(turns=4), task), Scope("b", "b", Budget(tokens=90), root)]
-        self.leases: list[Lease] = []
+        root = BudgetScope("ws", "workstream", Budget(tokens=200, turns=9, wall_s=50.0))
+        task = BudgetScope("t", "task", Budget(tokens=120, cost_usd=1.0), root)
+        self.scopes = [
+            root,
+            task,
+            BudgetScope("a", "a", Budget(turns=4), task),
+            BudgetScope("b", "b", Budget(tokens=90), root),
+        ]
+        self.leases: list[BudgetLease] = []
 
     @rule(number=st.integers(0, 3))
     def lease(self, number: int) -> None:
-        self.leases.append(Lease(self.scopes[number]))
+        self.leases.append(BudgetLease(self.scopes[number]))
         self.leases[-1].lacking()
 
     @rule(number=st.integers(0, 9), measure=st.sampled_from(["tokens", "cost_usd", "wall_s", "turns"]))
@@ -213,7 +218,7 @@ TestSharing = Sharing.TestCase
 )
 def test_a_child_only_narrows(own: Budget, above: Budget, comes_to: Budget, wide: tuple[str, ...]) -> None:
     """A child's budget is the smaller of each, and it is known where it asked for more."""
-    assert narrowed(own, above) == (comes_to, wide)
+    assert narrow_budget(own, above) == (comes_to, wide)
 
 
 @pytest.mark.parametrize("limit", [-1, float("nan")])

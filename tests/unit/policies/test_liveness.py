@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.policies.liveness import Liveness, Patience, Stall, Step
+from supervisor.policies.liveness import Liveness, Stall, StallAction, StallProfileName
 
 LIVENESS = Liveness()
 
 
-def steps(snapshots: str, patience: Patience = Patience.DEFAULT) -> list[tuple[int, Step]]:
+def steps(snapshots: str, patience: StallProfileName = StallProfileName.DEFAULT) -> list[tuple[int, StallAction]]:
     """What is asked for at which snapshot: ``.`` is one without progress, ``x`` one with."""
     stall, profile = Stall(), LIVENESS.profile(patience)
     taken = [stall.snapshot(one == "x", profile) for one in snapshots]
@@ -18,11 +18,11 @@ def steps(snapshots: str, patience: Patience = Patience.DEFAULT) -> list[tuple[i
 
 @pytest.mark.parametrize(
     ("patience", "wake", "stop", "kill"),
-    [(Patience.DEFAULT, 3, 5, 7), (Patience.LARGE, 5, 8, 12), (Patience.TESTS, 8, 12, 16)],
+    [(StallProfileName.DEFAULT, 3, 5, 7), (StallProfileName.LARGE, 5, 8, 12), (StallProfileName.TESTS, 8, 12, 16)],
 )
-def test_each_profile_takes_its_steps(patience: Patience, wake: int, stop: int, kill: int) -> None:
+def test_each_profile_takes_its_steps(patience: StallProfileName, wake: int, stop: int, kill: int) -> None:
     """The figures of the specification, and each step once."""
-    assert steps("." * 30, patience) == [(wake, Step.WAKE), (stop, Step.STOP), (kill, Step.KILL)]
+    assert steps("." * 30, patience) == [(wake, StallAction.WAKE), (stop, StallAction.STOP), (kill, StallAction.KILL)]
 
 
 def test_who_moves_is_left_alone() -> None:
@@ -32,13 +32,17 @@ def test_who_moves_is_left_alone() -> None:
 
 def test_a_word_after_each_step_does_not_go_on_for_ever() -> None:
     """Who speaks only when it is woken is asked to stop next, and then ended."""
-    assert [step for _, step in steps("...x....." + "x......." + "." * 7)] == [Step.WAKE, Step.STOP, Step.KILL]
+    assert [step for _, step in steps("...x....." + "x......." + "." * 7)] == [
+        StallAction.WAKE,
+        StallAction.STOP,
+        StallAction.KILL,
+    ]
 
 
 def test_steady_progress_makes_good() -> None:
     """After as many snapshots with progress as it takes until it is woken, it is woken first again."""
-    assert [step for _, step in steps("...xxx...")] == [Step.WAKE, Step.WAKE]
-    assert [step for _, step in steps("...xx...")] == [Step.WAKE]
+    assert [step for _, step in steps("...xxx...")] == [StallAction.WAKE, StallAction.WAKE]
+    assert [step for _, step in steps("...xx...")] == [StallAction.WAKE]
 
 
 def test_what_was_done_about_it_is_known() -> None:
@@ -53,4 +57,8 @@ def test_a_longer_profile_does_not_repeat_a_step() -> None:
     stall = Stall()
     first = [stall.snapshot(False, LIVENESS.default) for _ in range(3)]
     then = [stall.snapshot(False, LIVENESS.tests) for _ in range(13)]
-    assert [step for step in (*first, *then) if step is not None] == [Step.WAKE, Step.STOP, Step.KILL]
+    assert [step for step in (*first, *then) if step is not None] == [
+        StallAction.WAKE,
+        StallAction.STOP,
+        StallAction.KILL,
+    ]

@@ -6,20 +6,28 @@ import itertools
 
 import pytest
 
-from supervisor.policies.loop_detection import DEPTH_MAX, KNOWN_MAX, LoopLimits, Loops, Repeated, Seen, digest
+from supervisor.policies.loop_detection import (
+    DEPTH_MAX,
+    KNOWN_MAX,
+    FinishedCall,
+    LoopDetector,
+    LoopLimits,
+    Repeated,
+    digest,
+)
 
 
-def call(title: str = "make test", asked: str = "a", answered: str = "r", kind: str = "execute") -> Seen:
-    return Seen(title, kind, asked, answered)
+def call(title: str = "make test", asked: str = "a", answered: str = "r", kind: str = "execute") -> FinishedCall:
+    return FinishedCall(title, kind, asked, answered)
 
 
-def fed(loops: Loops, *calls: Seen) -> list[Repeated]:
+def fed(loops: LoopDetector, *calls: FinishedCall) -> list[Repeated]:
     return [found for one in calls if (found := loops.take(one)) is not None]
 
 
 def test_the_same_call_again_and_again_is_told_once_and_then_ended() -> None:
     """At the limit the agent is to be told; when it comes to the limit again, that it was told is known."""
-    loops = Loops(LoopLimits(same_call_max=5))
+    loops = LoopDetector(LoopLimits(same_call_max=5))
     assert fed(loops, *[call()] * 4) == []
     assert fed(loops, call()) == [Repeated("make test", False, 5, again=False)]
     assert fed(loops, *[call()] * 3) == []
@@ -28,53 +36,53 @@ def test_the_same_call_again_and_again_is_told_once_and_then_ended() -> None:
 
 def test_a_circle_of_several_calls_is_seen() -> None:
     """A, B, A, B with the same results is a circle: what was seen before is nothing new."""
-    loops = Loops(LoopLimits(same_call_max=5))
+    loops = LoopDetector(LoopLimits(same_call_max=5))
     found = fed(loops, *[call("a"), call("b")] * 5)
     assert [one.title for one in found] == ["b"]
 
 
 def test_polling_for_what_changes_is_none() -> None:
     """The same call with another result each time is progress, however often it is made."""
-    loops = Loops(LoopLimits())
+    loops = LoopDetector(LoopLimits())
     assert fed(loops, *[call(answered=f"{number} % done") for number in range(100)]) == []
 
 
 def test_anything_new_in_between_is_progress() -> None:
     """An edit between two runs of the same failing test begins the count anew."""
-    loops = Loops(LoopLimits(same_call_max=3))
+    loops = LoopDetector(LoopLimits(same_call_max=3))
     edits = (call("edit", asked=f"try {number}", kind="edit") for number in itertools.count())
     assert fed(loops, *[one for _ in range(20) for one in (call(), call(), next(edits))]) == []
 
 
 def test_other_arguments_are_another_call() -> None:
     """Reading one file after the other is work, though every call has the same name and an equal result."""
-    loops = Loops(LoopLimits())
+    loops = LoopDetector(LoopLimits())
     assert fed(loops, *[call("read", asked=f"file {number}", answered="") for number in range(50)]) == []
     assert fed(loops, *[call("read", asked=f"file {number}") for number in range(50)]) == []
 
 
 def test_what_is_not_told_cannot_be_judged() -> None:
     """Where no result is told the same call may be polling: it counts as progress."""
-    loops = Loops(LoopLimits())
+    loops = LoopDetector(LoopLimits())
     assert fed(loops, *[call(answered="")] * 50, *[call(asked="", answered="")] * 50) == []
 
 
 def test_the_same_edit_needs_no_result() -> None:
     """An edit says what it does by its arguments; it has a limit of its own."""
-    loops = Loops(LoopLimits(same_edit_max=3, same_call_max=50))
+    loops = LoopDetector(LoopLimits(same_edit_max=3, same_call_max=50))
     (found,) = fed(loops, *[call("parser.py", asked="x = 1", answered="", kind="edit")] * 3)
     assert found.words == "the same edit, 'parser.py', was made 3 times with nothing new in between"
 
 
 def test_a_bound_of_nothing_is_none() -> None:
     """0 switches a detector off."""
-    loops = Loops(LoopLimits(same_call_max=0, same_edit_max=0))
+    loops = LoopDetector(LoopLimits(same_call_max=0, same_edit_max=0))
     assert fed(loops, *[call()] * 50, *[call(kind="edit")] * 50) == []
 
 
 def test_a_new_prompt_begins_anew() -> None:
     """Asked again, an agent may do again what it did for the last prompt."""
-    loops = Loops(LoopLimits(same_call_max=3))
+    loops = LoopDetector(LoopLimits(same_call_max=3))
     for _ in range(10):
         loops.begin()
         assert fed(loops, call(), call()) == []
@@ -82,7 +90,7 @@ def test_a_new_prompt_begins_anew() -> None:
 
 def test_memory_is_bounded() -> None:
     """As many observations are known as may be, whatever an agent does; a larger circle is not noticed."""
-    loops = Loops(LoopLimits(same_call_max=2))
+    loops = LoopDetector(LoopLimits(same_call_max=2))
     circle = [call(asked=str(number)) for number in range(KNOWN_MAX + 1)]
     assert fed(loops, *circle * 3) == []
     assert len(loops._known) == KNOWN_MAX

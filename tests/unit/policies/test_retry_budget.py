@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.lifecycles.task import TaskData
-from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.policies.retry_budget import RetryBudget, retries_spent
 
 
@@ -67,18 +67,18 @@ def test_a_share_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("state", "data", "spent"),
     [
-        (Run.PENDING, RunData(), 0),
-        (Run.RETRYING, RunData(failures=2), 2),
-        (Run.IN_PROGRESS, RunData(failures=2), 2),
-        (Run.COMPLETED, RunData(failures=1), 1),
-        (Run.FAILED, RunData(failures=1), 0),
-        (Run.CIRCUIT_OPEN, RunData(failures=3), 2),
-        (Run.CIRCUIT_OPEN, RunData(failures=4, probes=1), 2),
-        (Run.IN_PROGRESS, RunData(failures=3, probes=1), 1),
-        (Run.CANCELLED, RunData(failures=1, permanent=True), 0),
+        (TaskRun.PENDING, TaskRunData(), 0),
+        (TaskRun.RETRYING, TaskRunData(failures=2), 2),
+        (TaskRun.IN_PROGRESS, TaskRunData(failures=2), 2),
+        (TaskRun.COMPLETED, TaskRunData(failures=1), 1),
+        (TaskRun.FAILED, TaskRunData(failures=1), 0),
+        (TaskRun.CIRCUIT_OPEN, TaskRunData(failures=3), 2),
+        (TaskRun.CIRCUIT_OPEN, TaskRunData(failures=4, probes=1), 2),
+        (TaskRun.IN_PROGRESS, TaskRunData(failures=3, probes=1), 1),
+        (TaskRun.CANCELLED, TaskRunData(failures=1, permanent=True), 0),
     ],
 )
-def test_what_a_run_has_spent_is_known_again(state: Run, data: RunData, spent: int) -> None:
+def test_what_a_run_has_spent_is_known_again(state: TaskRun, data: TaskRunData, spent: int) -> None:
     """Each failure that another attempt followed is one; a probe is none."""
     assert retries_spent([], [(state, data)]) == spent
     assert retries_spent([TaskData(retries=2)], [(state, data)]) == spent + 2

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from actors.machine import Event
-from supervisor.lifecycles.effects import EndScope, LogFatal
+from supervisor.lifecycles.effects import LogFatal, TerminateSession
 from supervisor.lifecycles.events import (
     AgentExited,
     BackoffElapsed,
@@ -20,7 +20,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortReason, Exit, Severity, TransitionReason, Verdict
-from supervisor.policies.turn_outcome import abort_reason_of, build_prompt, describe_status, judge, severity_of
+from supervisor.policies.turn_outcome import abort_reason_of, build_prompt, decide_verdict, describe_status, severity_of
 
 # ------------------------------------------------------------------------------------------------ the exit status
 REASONS: dict[int | None, AbortReason | None] = {
@@ -113,13 +113,15 @@ def test_judge(stop: str) -> None:
     """For every stop reason x error x open calls x exit status x intent the verdict is the one the rules give."""
     for seen in (one for one in ALL_SEEN if one[0] == stop):
         stop, error, open_calls, status, intent = seen
-        verdict = judge(stop, error, open_calls=open_calls, status=status, intent=intent)
+        verdict = decide_verdict(stop, error, open_calls=open_calls, status=status, intent=intent)
         assert verdict == expected(*seen), seen
 
 
 def test_judge_was_asked_everything() -> None:
     """8 stop reasons x 2 errors x 3 sets of open calls x 5 exit statuses x 2 intents; 10 of 480 are a success."""
-    verdicts = [judge(stop, error, open_calls=calls, status=at, intent=why) for stop, error, calls, at, why in ALL_SEEN]
+    verdicts = [
+        decide_verdict(stop, error, open_calls=calls, status=at, intent=why) for stop, error, calls, at, why in ALL_SEEN
+    ]
     assert len(verdicts) == 8 * 2 * 3 * 5 * 2
     assert sum(one.exit is Exit.SUCCESS for one in verdicts) == 10
 
@@ -130,12 +132,12 @@ def test_judge_was_asked_everything() -> None:
 )
 def test_exit_code_0_is_no_success(stop: str, error: str, open_calls: tuple[str, ...]) -> None:
     """Without a clean terminal event, an exit status of 0 does not make a success."""
-    assert judge(stop, error, open_calls=open_calls, status=0).exit is Exit.ERROR
+    assert decide_verdict(stop, error, open_calls=open_calls, status=0).exit is Exit.ERROR
 
 
 def test_a_success_that_came_first_stands() -> None:
     """The agent had finished cleanly before it could hear that it was to stop: that is a success."""
-    assert judge("end_turn", "", intent=INTENT) == Verdict(exit=Exit.SUCCESS)
+    assert decide_verdict("end_turn", "", intent=INTENT) == Verdict(exit=Exit.SUCCESS)
 
 
 # ------------------------------------------------------------------------------------------------------- the prompt
@@ -178,12 +180,12 @@ ERROR = Verdict(exit=Exit.ERROR, error="bad")
 def test_severity(event: Event, severity: Severity) -> None:
     """A fatal error is critical, aborts and failures warn, all else informs; ending things does not make it louder."""
     assert severity_of(event) is severity
-    assert severity_of(event, (EndScope(),)) is severity
+    assert severity_of(event, (TerminateSession(),)) is severity
 
 
 def test_a_final_failure_is_an_error() -> None:
     """The failure after which the session gives up is louder than those that it retries."""
     event = SessionExited(incarnation=1, verdict=ERROR)
-    assert severity_of(event, (LogFatal(message="too many errors"), EndScope())) is Severity.ERROR
+    assert severity_of(event, (LogFatal(message="too many errors"), TerminateSession())) is Severity.ERROR
     fatal = FatalError(message="boom")
     assert severity_of(fatal, (LogFatal(message="boom"),)) is Severity.CRITICAL

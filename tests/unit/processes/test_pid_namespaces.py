@@ -1,4 +1,4 @@
-"""Programs in pid namespaces of their own: whoever dies, the kernel ends all of it, and nobody is told of the init.
+"""Programs in pid namespaces of their own: when any process dies, the kernel ends the tree, and the init stays hidden.
 
 Where this machine gives none, the same tests hold for what stands in for it: everything is as without.
 """
@@ -22,7 +22,16 @@ from supervisor.ports import Launch
 from supervisor.processes import fork_server, pid_namespace, shim
 from supervisor.processes.containment import Containment
 from supervisor.processes.host import ShimHost, ShimProcess
-from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
+from tests.support import (
+    DEADLINE_S,
+    OLDER_CHILDREN,
+    HeldPipe,
+    no_leaks,
+    quick_settings,
+    reap,
+    supervising,
+    wait_for_exit,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
 
@@ -38,18 +47,18 @@ PLAIN = Containment()
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
 @pytest.fixture
-def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
-    roll = Roll(tmp_path)
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[HeldPipe]:
+    roll = HeldPipe(tmp_path)
     yield roll
     roll.close()
 
 
-def zoo(roll: Roll, mode: str, *kinds: str) -> tuple[str, ...]:
+def zoo(roll: HeldPipe, mode: str, *kinds: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", VICTIMS, roll.path, mode, *kinds)
 
 
@@ -59,9 +68,9 @@ def python(code: str) -> Launch:
 
 @asynccontextmanager
 async def running(
-    roll: Roll, mode: str, *kinds: str, containment: Containment = ENCLOSED
+    roll: HeldPipe, mode: str, *kinds: str, containment: Containment = ENCLOSED
 ) -> AsyncIterator[ShimProcess]:
-    """The victims, all of them there."""
+    """Run the victims, all of them started."""
     launch = Launch(argv=zoo(roll, mode, *kinds), cwd="/", env=PATH)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(containment) as host, host.spawn(launch, terminate_s=0.05) as process:
@@ -69,20 +78,20 @@ async def running(
             yield process
 
 
-def inits_of(warden_pid: int) -> list[int]:
-    """The inits of the namespaces that a warden's children are born in."""
-    return [pid for pid in shim.children(warden_pid) if pid_namespace.is_init(pid)]
+def inits_of(shim_pid: int) -> list[int]:
+    """Return the inits of the namespaces that a shim's children are born in."""
+    return [pid for pid in shim.children(shim_pid) if pid_namespace.is_init(pid)]
 
 
 def within(pid: int) -> int:
-    """What a process is called by those in its own namespace."""
+    """Return the pid of a process inside its own namespace."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
 
 
 @contextmanager
 def held(pids: list[int]) -> Iterator[list[int]]:
-    """A pidfd of each that is there."""
+    """Open a pidfd for each process that exists."""
     fds: list[int] = []
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -102,7 +111,7 @@ async def all_dead(fds: list[int]) -> None:
 
 # ------------------------------------------------------------------------------------------------- an ordinary life
 async def test_what_a_program_sees() -> None:
-    """Its own pid is the one that its /proc shows, and ours is the one that we are told; the init is its only elder."""
+    """A program's own pid is the one in its /proc, the host's is the outer one, and only the init is older inside."""
     code = "import os; print(os.getpid(), os.readlink('/proc/self'), os.getppid(), flush=True); input()"
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(ENCLOSED) as host, host.spawn(python(code)) as process:
@@ -114,7 +123,7 @@ async def test_what_a_program_sees() -> None:
 
 
 async def test_nothing_of_ours_is_in_the_init() -> None:
-    """An init holds no descriptor, so it keeps no pipe open; and it ends with its program."""
+    """An init holds no descriptor, so it keeps no pipe open, and it ends with its program."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(ENCLOSED) as host, host.spawn(python("print('up', flush=True); input()")) as process:
             assert await process.receive() == b"up\n"
@@ -128,7 +137,7 @@ async def test_nothing_of_ours_is_in_the_init() -> None:
 
 
 async def test_a_program_that_does_not_start_leaves_no_init() -> None:
-    """A refusal says the same as without a namespace, and its init is gone (see also nothing_left)."""
+    """A program that cannot start gives the same error as without a namespace, and its init is gone."""
     launch = Launch(argv=("/no/such/program",), cwd="/", env={})
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(ENCLOSED) as host:
@@ -138,8 +147,8 @@ async def test_a_program_that_does_not_start_leaves_no_init() -> None:
 
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
-async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> None:
-    """A kill counts every descendant but the main process, exactly, with a namespace or without; never the init."""
+async def test_the_count_is_the_same(roll: HeldPipe, containment: Containment) -> None:
+    """A kill counts every descendant but the main process, with a namespace or without, and never the init."""
     async with running(roll, "stay", "child", "session", "daemon", "stubborn", containment=containment) as process:
         process.kill()
         report = await process.wait_ended()
@@ -147,8 +156,8 @@ async def test_the_count_is_the_same(roll: Roll, containment: Containment) -> No
 
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
-async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -> None:
-    """SIGTERM goes to all that heed it, also to whom the init has adopted: then nobody needs a kill."""
+async def test_terminate_reaches_orphans(roll: HeldPipe, containment: Containment) -> None:
+    """SIGTERM reaches processes that the init has adopted, too: those that heed it need no kill."""
     async with running(roll, "defy", "child", "session", "daemon", containment=containment) as process:
         victims = [pid for pid in shim.descendants(process.shim_client.pid) if pid != process.pid]
         with held([pid for pid in victims if not pid_namespace.is_init(pid)]) as fds:
@@ -159,15 +168,15 @@ async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -
         assert (report.ended_by, report.killed, report.survivors) == ("terminate", 0, 0)
 
 
-async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
-    """What the program has started is told of by our pids, and struck; the program goes on, and so does its init."""
+async def test_list_and_signal_processes_spare_the_init(roll: HeldPipe) -> None:
+    """Listed processes have outer pids and can be signalled; the program and its init go on."""
     async with running(roll, "stay", "daemon") as process:
         inits = inits_of(process.shim_client.pid)
-        main, daemon = await process.look() or ()
+        main, daemon = await process.list_processes() or ()
         assert (main.pid, main.session) == (process.pid, process.pid)
         assert daemon.session not in (process.pid, *inits)
-        process.strike([daemon], signal.SIGKILL)
-        await gone(daemon.pid)
+        process.signal_processes([daemon], signal.SIGKILL)
+        await wait_for_exit(daemon.pid)
         assert inits_of(process.shim_client.pid) == inits
         process.signal(signal.SIGUSR1)
         assert await process.wait_exit() == -signal.SIGUSR1
@@ -175,8 +184,8 @@ async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- violence
-async def test_a_killed_warden(roll: Roll) -> None:
-    """kill -9 of the warden alone: deaf daemons without session or environment are gone, and the host is told."""
+async def test_a_killed_shim(roll: HeldPipe) -> None:
+    """kill -9 of the shim alone: daemons that ignore SIGTERM are gone, and the host is told."""
     async with running(roll, "defy", *KINDS) as process:
         with held(shim.descendants(process.shim_client.pid)) as fds:
             os.kill(process.shim_client.pid, signal.SIGKILL)
@@ -195,7 +204,7 @@ from supervisor.processes.containment import Containment
 async def main():
     async with ShimHost(Containment(pid_namespaces=True)) as host:
         async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
-            print(host.keeping.pid, process.lifeline.pid, process.pid, flush=True)
+            print(host.fork_server.pid, process.shim_client.pid, process.pid, flush=True)
             await anyio.sleep_forever()
 
 backend, *argv = sys.argv[1:]
@@ -204,7 +213,7 @@ anyio.run(main, backend=backend)
 
 
 @contextmanager
-def supervisor_of(roll: Roll, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+def supervisor_of(roll: HeldPipe, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [*before, sys.executable, "-c", SUPERVISOR, backend, *zoo(roll, "defy", *KINDS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
         try:
@@ -214,7 +223,7 @@ def supervisor_of(roll: Roll, backend: str, *before: str) -> Iterator[subprocess
 
 
 async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
-    """Its keeper's, its warden's and its program's."""
+    """The pids of a supervisor's fork server, shim and program."""
     assert supervisor.stdout is not None
     with anyio.fail_after(DEADLINE_S):
         await anyio.wait_readable(supervisor.stdout)
@@ -222,62 +231,65 @@ async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
 
 
 def end_our_own() -> None:
-    """Whoever has fallen to us, until nobody does."""
-    while left := set(shim.children(os.getpid())) - FAMILY:
+    """Kill and reap the processes that this one has inherited, until none is left."""
+    while left := set(shim.children(os.getpid())) - OLDER_CHILDREN:
         shim.send(left, signal.SIGKILL)
         for pid in left:
-            collect(pid)
+            reap(pid)
 
 
 def kill_at_once(*pids: int) -> None:
-    """None of them sees another one's end: they are stopped before the first is killed."""
+    """Kill processes that cannot see each other's end: all are stopped before the first is killed."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         shim.send(pids, number)
 
 
-async def test_the_supervisor_with_its_warden(roll: Roll, anyio_backend: str) -> None:
-    """kill -9 of both at the same moment: everybody is gone, and the keeper goes when it has seen to that."""
+async def test_the_supervisor_with_its_shim(roll: HeldPipe, anyio_backend: str) -> None:
+    """kill -9 of supervisor and shim at the same moment: no process is left, and the fork server exits after that."""
     with supervisor_of(roll, anyio_backend) as supervisor:
-        keeping, one, _ = await pids_of(supervisor)
+        fork_server_pid, one, _ = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
         with held(shim.descendants(one)) as fds:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await gone(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
-        collect(keeping)
+        await wait_for_exit(
+            supervisor.pid, fork_server_pid
+        )  # in this order: we inherit the fork server from the supervisor
+        reap(fork_server_pid)
 
 
-async def test_everybody_who_would_notice(roll: Roll, anyio_backend: str) -> None:
-    """kill -9 of supervisor, keeper and warden at the same moment: the kernel alone ends what they had, if it may."""
+async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) -> None:
+    """kill -9 of supervisor, fork server and shim at the same moment: the kernel alone ends their programs, if
+    allowed."""
     with supervisor_of(roll, anyio_backend) as supervisor:
-        keeping, one, main = await pids_of(supervisor)
+        fork_server_pid, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
         inits, everybody = inits_of(one), shim.descendants(one)
-        kill_at_once(supervisor.pid, keeping, one)
-        await gone(supervisor.pid)
-        for pid in (keeping, one, main):  # they have fallen to us; an init is dead when we have reaped its own
-            await gone(pid)
-            collect(pid)
+        kill_at_once(supervisor.pid, fork_server_pid, one)
+        await wait_for_exit(supervisor.pid)
+        for pid in (fork_server_pid, one, main):  # they have fallen to us; an init is dead when we have reaped its own
+            await wait_for_exit(pid)
+            reap(pid)
         if not ALLOWED:
-            assert [pid for pid in everybody if shim.lives(pid)]
+            assert [pid for pid in everybody if shim.is_alive(pid)]
             end_our_own()
             return
-        await gone(*inits)
+        await wait_for_exit(*inits)
         await roll.all_gone()
         for init in inits:
-            collect(init)
+            reap(init)
 
 
-def test_the_keeper_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who falls to the keeper with a lost warden is counted when it is reaped, and an init is not."""
+def test_the_fork_server_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that falls to the fork server with a lost shim is counted when it is reaped, an init is not."""
     ours = fork_server.ForkServer.__new__(fork_server.ForkServer)
     ours.shims, ours.killed = {}, 0
     for is_init in (True, False):
         monkeypatch.setattr(pid_namespace, "is_init", lambda _, is_init=is_init: is_init)
         with subprocess.Popen(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            ours.bury(*ours.tell_apart(-1, os.WNOHANG))
+            ours.record_exit(*ours.wait_any(-1, os.WNOHANG))
             child.returncode = 0
     assert ours.killed == 1
 
@@ -287,18 +299,20 @@ DENY = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0); os.exe
 """PR_CAPBSET_DROP of CAP_SYS_ADMIN: what is executed then has it no more, whoever runs it."""
 
 
-async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
-    """A supervisor without CAP_SYS_ADMIN runs its programs as it always did, and its keeper ends them all."""
+async def test_without_the_right_to(roll: HeldPipe, anyio_backend: str) -> None:
+    """A supervisor without CAP_SYS_ADMIN runs its programs without namespaces, and its fork server ends them all."""
     with supervisor_of(roll, anyio_backend, sys.executable, "-c", DENY) as supervisor:
-        keeping, one, main = await pids_of(supervisor)
+        fork_server_pid, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
         assert (inits_of(one), within(main)) == ([], main)
         with held(shim.descendants(one)) as fds:
             kill_at_once(supervisor.pid, one)
             await all_dead(fds)
         await roll.all_gone()
-        await gone(supervisor.pid, keeping)  # in this order: a keeper is its supervisor's until that is dead
-        collect(keeping)
+        await wait_for_exit(
+            supervisor.pid, fork_server_pid
+        )  # in this order: we inherit the fork server from the supervisor
+        reap(fork_server_pid)
 
 
 HALF = """
@@ -320,7 +334,7 @@ assert os.readlink("/proc/self/ns/pid_for_children") == os.readlink("/proc/self/
 
 
 def test_half_a_namespace_is_none() -> None:
-    """Where a namespace may be made and its /proc may not, children are born where they always were, with no init."""
+    """If a namespace may be made but its /proc not mounted, programs run without a namespace and without an init."""
     subprocess.run([sys.executable, "-I", "-S", "-c", HALF, PROGRAM], check=True)
 
 
@@ -330,14 +344,14 @@ def enclosed(settings: Settings, *, really: bool) -> Settings:
 
 
 async def test_it_is_off_unless_asked_for() -> None:
-    """No plan gets namespaces by itself."""
+    """A plan gets no pid namespaces unless it asks for them."""
     assert not Settings().pid_namespaces
 
 
 @pytest.mark.parametrize("really", [False, True], ids=["plain", "enclosed"])
-async def test_a_turn_and_an_abort(tmp_path: Path, roll: Roll, really: bool) -> None:
-    """An ordinary turn works, its tool is where the setting says, and the receipt of an abort is as ever."""
-    async with supervising(tmp_path, settings=enclosed(quick(), really=really)) as run:
+async def test_a_turn_and_an_abort(tmp_path: Path, roll: HeldPipe, really: bool) -> None:
+    """With pid namespaces a turn works, its tool runs inside, and an abort's receipt is as without."""
+    async with supervising(tmp_path, settings=enclosed(quick_settings(), really=really)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run(f"@run readlink /proc/self/ns/pid > {tmp_path}/ns")
         assert result.outcome == "completed"

@@ -1,4 +1,4 @@
-"""What is written to a program's input arrives in whole pieces, whoever of its senders is cancelled."""
+"""Input of a program arrives in whole pieces, even if a sender is cancelled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from supervisor.processes.pipes import Input
 pytestmark = pytest.mark.anyio
 
 BIG = b"b" * 1_000_000 + b"\n"
-"""More than a pipe takes."""
+"""More bytes than a pipe takes."""
 
 
 async def test_a_sender_that_is_cancelled_leaves_no_half_of_a_piece() -> None:
-    """What was begun comes to its end before the next piece does, and what was not begun is not sent."""
+    """A piece that was begun is completed before the next one, and a piece that was not begun is not sent."""
     ours, theirs = os.pipe()
     sent = Input(theirs)
     for data in (BIG, b"never begun\n"):  # the second one waits behind what the first one has left

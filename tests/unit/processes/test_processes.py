@@ -1,7 +1,7 @@
-"""Processes under wardens: bytes, statuses, and above all that nothing is ever left.
+"""Processes under shims: bytes, statuses, and above all that no process is ever left.
 
 *Gone* is proved by a fact: every victim holds the write end of a FIFO, and the test waits for its end of file. The
-test process is a subreaper meanwhile, so that whatever escapes a warden falls to it, and every test ends by showing
+test process is a subreaper meanwhile, so that whatever escapes a shim falls to it, and every test ends by showing
 that it has no child and no descriptor more than before.
 """
 
@@ -28,8 +28,8 @@ from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
 from supervisor.processes import descent, fork_server_client, host, shim
 from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
-from supervisor.processes.spawn_errors import refusal
-from tests.support import gone
+from supervisor.processes.spawn_errors import step_failed
+from tests.support import wait_for_exit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
 
@@ -41,7 +41,7 @@ DEADLINE_S = 30.0
 
 
 def descriptors() -> set[str]:
-    """Those that are open, without the one that the listing itself needs."""
+    """The open descriptors, without the one that the listing itself needs."""
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
 
 
@@ -51,7 +51,7 @@ FAMILY: set[int] = set()
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Whatever a test starts is gone, reaped and closed when it ends."""
+    """Check after each test that every process it started is gone and reaped, and every descriptor closed."""
     ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, family = descriptors(), set(shim.children(os.getpid()))
     FAMILY.update(family)
@@ -68,7 +68,7 @@ def nothing_left() -> Iterator[None]:
 
 
 class Roll:
-    """Who of the victims has come, and that all have gone."""
+    """Wait for the victims by a FIFO: which have started, and that all have gone."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "roll")
@@ -97,7 +97,7 @@ class Roll:
             await self._hear()
 
     async def all_gone(self) -> None:
-        """End of file: nobody who ever opened it, and nobody they forked, exists any more."""
+        """Wait for end of file: no process that holds the FIFO exists any more."""
         while await self._hear():
             pass
 
@@ -143,7 +143,7 @@ def collect(pid: int) -> None:
 
 @asynccontextmanager
 async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) -> AsyncIterator[ShimProcess]:
-    """The victims, all of them there."""
+    """Run the victims, all of them started."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
             await roll.all_here(*kinds)
@@ -152,7 +152,7 @@ async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) 
 
 # ------------------------------------------------------------------------------------------------- bytes
 async def test_input_comes_back_as_output() -> None:
-    """What is sent to cat is received, and the end of its input is its end."""
+    """Input for cat comes back as output, and the end of its input is its end."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             await process.send(b"one\n")
@@ -189,7 +189,7 @@ async def test_ten_megabytes_pass_through_whole() -> None:
 
 
 async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
-    """Send returns only when the program has made room."""
+    """Send returns only when the program has made room in the pipe."""
     code = (
         "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print('up', flush=True);"
         "signal.sigwait([signal.SIGUSR1]); print(len(sys.stdin.buffer.read()))"
@@ -216,7 +216,7 @@ async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
 
 
 async def test_two_senders_do_not_mix() -> None:
-    """What one task sends stays in one piece, however large."""
+    """A piece that one task sends stays whole, however large it is."""
     with anyio.fail_after(DEADLINE_S):
         async with (
             ShimHost() as shims,
@@ -236,7 +236,7 @@ async def test_two_senders_do_not_mix() -> None:
 
 
 async def test_sending_to_the_deaf_is_nothing() -> None:
-    """A program that has exited, and an input that we closed, drop what is sent."""
+    """A send to a program that has exited, or to an input that was closed, is dropped."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("true")) as process:
             await process.wait_exit()
@@ -245,8 +245,8 @@ async def test_sending_to_the_deaf_is_nothing() -> None:
             await process.send(b"more")
 
 
-async def test_the_warden_holds_no_pipe() -> None:
-    """A program that closes its standard output is heard to, while it lives."""
+async def test_the_shim_holds_no_pipe() -> None:
+    """A program that closes its standard output gives end of output while it lives: the shim holds no copy."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
             assert (await process.receive(), await process.receive_err()) == (b"", b"")
@@ -255,7 +255,7 @@ async def test_the_warden_holds_no_pipe() -> None:
 
 
 async def test_output_is_still_there_after_the_exit() -> None:
-    """What a program wrote before it exited can be read after its status is known."""
+    """Output that a program wrote before its exit can be read after its status is known."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
             assert (await process.wait_ended()).status == 4
@@ -263,7 +263,7 @@ async def test_output_is_still_there_after_the_exit() -> None:
 
 
 async def test_leaving_ends_a_receive_that_waits() -> None:
-    """Another task's receive sees the end when the context is left, and no error."""
+    """A receive of another task returns ``b""`` when the context is left."""
     received: list[bytes] = []
     with anyio.fail_after(DEADLINE_S):
         async with (
@@ -282,7 +282,7 @@ async def test_leaving_ends_a_receive_that_waits() -> None:
 
 
 async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
-    """Where a pipe is closed under a waiter and its number is given out again, the new one still works."""
+    """A pipe that gets the number of a pipe that was closed under a waiter still works."""
     reading, writing = os.pipe()
     old, ended = Output(reading), anyio.Event()
 
@@ -311,7 +311,7 @@ async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
     ("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill -TERM $$", -15)]
 )
 async def test_exit_status(script: str, status: int) -> None:
-    """The status is the main process's own, in Python's form, and nobody of us ended it."""
+    """The status is the main process's, in Python's form, and ``ended_by`` is ``exit``."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", script)) as process:
             assert await process.wait_exit() == status
@@ -336,7 +336,7 @@ async def test_exit_status(script: str, status: int) -> None:
     ],
 )
 async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
-    """What cannot start is a SpawnError that names the program, the value and the fix."""
+    """A program that cannot start is a SpawnError that names the program, the value and the fix."""
     with anyio.fail_after(DEADLINE_S):
         with pytest.raises(SpawnError, match=sentence) as caught:
             async with ShimHost() as shims, shims.spawn(launch(*argv, cwd=cwd)):
@@ -359,21 +359,21 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["", "A=B"])
 async def test_refusal_of_a_variable_name(name: str) -> None:
-    """An environment that no kernel takes is refused before anything starts."""
+    """An environment that no kernel accepts is refused before any process starts."""
     with pytest.raises(SpawnError, match="a variable named"):
         async with ShimHost() as shims, shims.spawn(launch("true", env={name: "x"})):
             pytest.fail("it started")
 
 
 def test_refusal_where_no_process_can_be_made() -> None:
-    """A full process table is said in words."""
-    assert "raise the limit" in str(refusal(launch("true"), "fork", errno.EAGAIN))
+    """A full process table is reported in a sentence."""
+    assert "raise the limit" in str(step_failed(launch("true"), "fork", errno.EAGAIN))
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
-    """What a broken Python leaves on standard error is in the sentence, also where it is gone before it is asked."""
-    monkeypatch.setattr(fork_server_client, "KEEPER", Path("/no/such/fork_server.py"))
+async def test_a_shim_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
+    """The error quotes what a broken Python writes to standard error, also if it has exited before the message."""
+    monkeypatch.setattr(fork_server_client, "FORK_SERVER_PROGRAM", Path("/no/such/fork_server.py"))
     if is_gone:
         send = fork_server_client.ForkServerClient._send
 
@@ -392,15 +392,15 @@ async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.Monke
 
 
 async def test_no_python_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where not even a warden can be executed nothing stays open."""
+    """If no fork server can be executed, no descriptor stays open."""
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(SpawnError, match="no warden for it"):
+    with pytest.raises(SpawnError, match="no shim for it"):
         async with ShimHost() as shims, shims.spawn(launch("true")):
             pytest.fail("it started")
 
 
 def test_windows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that cannot keep its promise is not made."""
+    """A host on a system without process supervision raises."""
     monkeypatch.setattr("supervisor.processes.host.os.name", "nt")
     with pytest.raises(RuntimeError, match="Linux"):
         ShimHost()
@@ -408,14 +408,14 @@ def test_windows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ------------------------------------------------------------------------------------------------- what a program sees
 async def test_environment_is_exact() -> None:
-    """Nothing is inherited, and odd values arrive as they are."""
+    """A program gets exactly the environment of its launch, and odd values arrive unchanged."""
     env = {"GREETING": "grüß\ndich = 1", "EMPTY": "", "BYTES": "\udcff"}
     output = await output_of(launch("/usr/bin/env", "-0", env=env))
     assert output == b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
 
 
 async def test_arguments_and_directory_are_exact(tmp_path: Path) -> None:
-    """argv arrives word by word, the working directory as given, and a relative program is found there."""
+    """argv and the working directory arrive unchanged, and a relative program is found in the working directory."""
     tmp_path = tmp_path.resolve()
     (tmp_path / "tool").write_text('#!/bin/sh\npwd -P\nprintf "<%s>" "$@"\n')
     (tmp_path / "tool").chmod(0o755)
@@ -424,13 +424,13 @@ async def test_arguments_and_directory_are_exact(tmp_path: Path) -> None:
 
 
 async def test_a_large_environment_arrives() -> None:
-    """A launch larger than any socket buffer gets through."""
+    """A launch that is larger than any socket buffer arrives."""
     env = {f"V{index}": "x" * 100_000 for index in range(10)}
     assert await output_of(launch("/bin/sh", "-c", "echo ${#V0} ${#V9}", env=env)) == b"100000 100000\n"
 
 
 async def test_no_descriptor_leaks_into_a_program() -> None:
-    """A program has its three standard streams and nothing else of ours, our other programs' pipes included."""
+    """A program has its three standard streams and no other descriptor, not even the pipes of other programs."""
     code = "import os; print([fd for fd in range(3, 300) if os.path.exists(f'/proc/self/fd/{fd}')])"
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")), shims.spawn(python(code)) as process:
@@ -438,7 +438,7 @@ async def test_no_descriptor_leaks_into_a_program() -> None:
 
 
 async def test_signals_and_session_are_a_fresh_programs() -> None:
-    """Whatever the host ignores or blocks, the program does not; and it leads a session and a group of its own."""
+    """Signals that the host ignores or blocks have their default action in the program, which leads its own session."""
     ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
@@ -457,8 +457,8 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
     assert {int(told[name].split()[-1]) for name in (b"NSpid", b"NSpgid", b"NSsid")} == {process.pid}
 
 
-async def test_a_warden_is_discreet_and_steady() -> None:
-    """Its command line does not show the program's, and short of memory the kernel prefers the program."""
+async def test_a_shim_hides_the_command_line_and_outlives_its_program() -> None:
+    """A shim's command line does not show the program's, and the out-of-memory killer prefers the program."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat", "-")) as process:
             home = Path(f"/proc/{process.shim_client.pid}")
@@ -481,7 +481,7 @@ async def test_leaving_leaves_nothing(roll: Roll) -> None:
 
 
 async def test_kill_leaves_nothing(roll: Roll) -> None:
-    """A kill ends every kind of descendant, and is answered with the report."""
+    """A kill ends every kind of descendant, and completes with the report."""
     async with running(roll, "stay", *ZOO) as process:
         process.kill()
         report = await process.wait_ended()
@@ -512,7 +512,7 @@ async def test_defiance_is_killed(roll: Roll) -> None:
 
 @pytest.mark.parametrize("kind", ZOO)
 async def test_each_kind_is_killed(kind: str, roll: Roll) -> None:
-    """No kind needs another to be found."""
+    """Each kind of descendant is found and killed without another kind."""
     async with running(roll, "stay", kind) as process:
         process.kill()
         assert (await process.wait_ended()).survivors == 0
@@ -520,25 +520,25 @@ async def test_each_kind_is_killed(kind: str, roll: Roll) -> None:
 
 
 async def test_what_was_killed_is_counted(roll: Roll) -> None:
-    """The count is of descendants, exactly, without the main process."""
+    """``killed`` counts the descendants exactly, without the main process."""
     async with running(roll, "stay", "child", "session", "daemon", "stubborn", "stopped") as process:
         process.kill()
         assert (await process.wait_ended()).killed == 5
 
 
 async def test_terminate_reaches_the_whole_tree(roll: Roll) -> None:
-    """SIGTERM and SIGCONT go to every descendant: those that heed them, even a stopped one, need no kill."""
+    """SIGTERM and SIGCONT go to every descendant: those that heed SIGTERM, even a stopped one, need no kill."""
     async with running(roll, "defy", "child", "session", "daemon", "stopped") as process:
         process.terminate()
         for kind in ("child", "session", "daemon", "stopped"):
-            await gone(roll.seen[kind])
+            await wait_for_exit(roll.seen[kind])
         process.signal(signal.SIGKILL)
         report = await process.wait_ended()
         assert (report.status, report.ended_by, report.killed, report.survivors) == (-9, "terminate", 0, 0)
 
 
 async def test_end_of_output_needs_no_descendants_leave(roll: Roll) -> None:
-    """A child that holds standard output does not keep the reader waiting once the main process has exited."""
+    """A child that holds standard output does not delay the end of output once the main process has exited."""
     async with running(roll, "exit", "child") as process:
         process.close_input()
         assert await all_output(process) == b""
@@ -547,7 +547,7 @@ async def test_end_of_output_needs_no_descendants_leave(roll: Roll) -> None:
 
 # ------------------------------------------------------------------------------------------------- leaving
 async def test_an_exception_leaves_as_it_is(roll: Roll) -> None:
-    """What the body raises is not wrapped, and nothing is left."""
+    """An exception of the body leaves unwrapped, and no process is left."""
     with pytest.raises(ZeroDivisionError):
         async with running(roll, "stay", "daemon"):
             raise ZeroDivisionError
@@ -556,7 +556,7 @@ async def test_an_exception_leaves_as_it_is(roll: Roll) -> None:
 
 
 async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
-    """A cancelled body still sees its whole tree off, and the report is there."""
+    """A cancelled body still ends its whole tree, and the report is there."""
     with anyio.CancelScope() as scope:
         async with running(roll, "stay", *ZOO) as process:
             scope.cancel()
@@ -569,7 +569,7 @@ async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
 
 
 async def test_orders_after_the_end_are_nothing() -> None:
-    """Neither a late order nor a number that is no signal raises, or does anything."""
+    """Neither a late order nor a number that is no signal raises or has an effect."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             process.signal(2**32 + signal.SIGKILL)
@@ -584,7 +584,7 @@ async def test_orders_after_the_end_are_nothing() -> None:
 
 
 async def test_a_signal_reaches_the_main_process_only(roll: Roll) -> None:
-    """A signal is the main process's; a number that is no signal is nobody's."""
+    """A signal goes to the main process only; a number that is no signal is ignored."""
     async with running(roll, "stay", "child") as process:
         process.signal(2**32 + signal.SIGKILL)
         process.signal(signal.SIGUSR1)
@@ -602,7 +602,7 @@ async def test_a_killed_tree_is_not_waited_for_politely(roll: Roll) -> None:
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 3, 6, 10, 15, 20, 30])
 async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> None:
-    """Whenever the scope is cancelled while a program starts, nothing of it stays (see also nothing_left)."""
+    """A scope that is cancelled at any moment of a start leaves no process (see also nothing_left)."""
     fork_server = os.open(roll.path, os.O_WRONLY)
     with anyio.fail_after(DEADLINE_S):
         with anyio.move_on_after(delay_ms / 1000):
@@ -613,7 +613,7 @@ async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> No
 
 
 async def test_twenty_at_once(tmp_path: Path) -> None:
-    """Twenty programs start, speak and end side by side, each with its own status."""
+    """Twenty programs start, write and end side by side, each with its own status."""
     statuses: dict[int, int | None] = {}
 
     async def one(number: int) -> None:
@@ -631,8 +631,8 @@ async def test_twenty_at_once(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- violence
-async def test_a_killed_warden_takes_its_program_along(roll: Roll) -> None:
-    """Without its warden a program dies, and the keeper ends and counts everything that it had started."""
+async def test_a_killed_shim_takes_its_program_along(roll: Roll) -> None:
+    """When its shim is killed, a program dies, and the fork server ends and counts everything that it had started."""
     async with running(roll, "defy", *ZOO) as process:
         os.kill(process.shim_client.pid, signal.SIGKILL)
         assert await process.wait_exit() is None
@@ -642,8 +642,8 @@ async def test_a_killed_warden_takes_its_program_along(roll: Roll) -> None:
         await roll.all_gone()
 
 
-async def test_a_lost_warden_costs_no_other_its_program(roll: Roll) -> None:
-    """What the keeper ends is what the lost one had; its siblings, and the next to come, notice nothing."""
+async def test_a_lost_shim_costs_no_other_its_program(roll: Roll) -> None:
+    """The fork server ends only the processes of the lost shim; running and later programs are unaffected."""
     async with ShimHost() as shims, shims.spawn(launch("cat")) as other:
         async with shims.spawn(zoo(roll, "defy", *ZOO)) as process:
             await roll.all_here(*ZOO)
@@ -656,16 +656,16 @@ async def test_a_lost_warden_costs_no_other_its_program(roll: Roll) -> None:
         assert await other.receive() == b"still here"
 
 
-async def test_a_killed_keeper_is_replaced(roll: Roll) -> None:
-    """Without the keeper what runs goes on and ends as it should, and the next program gets a new one."""
+async def test_a_killed_fork_server_is_replaced(roll: Roll) -> None:
+    """Programs go on and end as usual after the fork server was killed, and the next program gets a new fork server."""
     async with ShimHost() as shims, shims.spawn(zoo(roll, "defy", *ZOO)) as process:
         await roll.all_here(*ZOO)
-        lost = shims.keeping.pid
+        lost = shims.fork_server.pid
         os.kill(lost, signal.SIGKILL)
-        await gone(lost)
+        await wait_for_exit(lost)
         async with shims.spawn(launch("sh", "-c", "exit 3")) as other:
             assert await other.wait_exit() == 3
-        assert shims.keeping.pid != lost
+        assert shims.fork_server.pid != lost
         process.kill()
         assert (await process.wait_ended()).survivors == 0
         await roll.all_gone()
@@ -677,8 +677,8 @@ def wait_until_stopped(pid: int) -> None:
         os.sched_yield()
 
 
-async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
-    """A program that stops its warden gains nothing."""
+async def test_a_stopped_shim_still_kills(roll: Roll) -> None:
+    """A program that stops its shim is killed all the same."""
     async with running(roll, "defy", *ZOO) as process:
         os.kill(process.shim_client.pid, signal.SIGSTOP)
         wait_until_stopped(process.shim_client.pid)
@@ -687,30 +687,31 @@ async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
         await roll.all_gone()
 
 
-async def test_an_order_that_is_lost_shifts_no_look() -> None:
-    """A look whose order does not fit into the lifeline of a stopped warden fails; the next one has its own reply."""
+async def test_an_order_that_is_lost_shifts_no_reply() -> None:
+    """A request whose order does not fit into the control socket of a stopped shim fails; the next one gets its own
+    reply."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             os.kill(process.shim_client.pid, signal.SIGSTOP)
             while process.shim_client.order(b"signal 0"):
                 pass
-            assert await process.look() is None
+            assert await process.list_processes() is None
             os.kill(process.shim_client.pid, signal.SIGCONT)
-            while (seen := await process.look()) is None:
+            while (seen := await process.list_processes()) is None:
                 await anyio.lowlevel.checkpoint()
             assert [one.pid for one in seen] == [process.pid]
 
 
-async def test_a_warden_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The supervisor knows pid and birth of a warden although it has no descriptor left to look."""
-    monkeypatch.setattr(descent, "see_process", lambda pid: None)
+async def test_a_shim_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor knows pid and start time of a shim although no descriptor was left to read them."""
+    monkeypatch.setattr(descent, "read_stat", lambda pid: None)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
-            assert process.shim_client.shim == (process.shim_client.pid, shim.born(process.shim_client.pid))
+            assert process.shim_client.shim == (process.shim_client.pid, shim.birth_of(process.shim_client.pid))
 
 
 async def test_what_outlived_its_program_is_told_in_short() -> None:
-    """Of a program that leaves 120 processes and a marked server 100 are told, and no server."""
+    """Of 120 processes and a marked server that outlive a program, the report lists 100, and not the server."""
     code = f"""
         import os, subprocess
         start = lambda **env: subprocess.Popen(["sleep", "1000"], env={{**os.environ, **env}})
@@ -724,8 +725,8 @@ async def test_what_outlived_its_program_is_told_in_short() -> None:
     assert not any(one.server for one in report.outlived)
 
 
-async def test_a_warden_shrugs_off_polite_signals(roll: Roll) -> None:
-    """SIGINT, SIGTERM and SIGHUP to a warden do not end it."""
+async def test_a_shim_ignores_signals_that_can_be_ignored(roll: Roll) -> None:
+    """SIGINT, SIGTERM and SIGHUP to a shim do not end it."""
     async with running(roll, "exit", "daemon") as process:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(process.shim_client.pid, number)
@@ -737,8 +738,8 @@ async def test_a_warden_shrugs_off_polite_signals(roll: Roll) -> None:
 DEAF_WARDEN = """
 import array, os, signal, socket, sys
 _, extra, _, _ = socket.socket(fileno=int(sys.argv[1])).recvmsg(32, 64)
-lifeline = array.array("i", extra[0][2])[0]
-os.write(lifeline, b'{"event":"spawned","pid":%d}\\n' % os.getpid())
+control = array.array("i", extra[0][2])[0]
+os.write(control, b'{"event":"spawned","pid":%d}\\n' % os.getpid())
 signal.alarm(60)
 while True:
     signal.pause()
@@ -747,12 +748,13 @@ while True:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["left", "killed"])
 async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A warden that never finishes does not hold the leaver: survivors are unknown, and its keeper is reaped later.
+    """A shim that never finishes does not hold up the leaver: survivors are unknown, and the fork server is reaped
+    later.
 
     After a kill nothing of terminate_s is spent on it.
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
-    monkeypatch.setattr(fork_server_client, "KEEPER", tmp_path / "deaf.py")
+    monkeypatch.setattr(fork_server_client, "FORK_SERVER_PROGRAM", tmp_path / "deaf.py")
     monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims:
@@ -779,7 +781,7 @@ def hold_copies():
 
 async def one(host, argv):
     async with host.spawn(Launch(argv=tuple(argv), cwd="/", env={})) as process:
-        print(process.lifeline.pid, flush=True)
+        print(process.shim_client.pid, flush=True)
         if forked and not os.fork():
             hold_copies()
         await anyio.sleep_forever()
@@ -796,7 +798,7 @@ anyio.run(main, backend=backend)
 
 @contextmanager
 def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor in a process of its own; what it leaves behind falls to us, and is waited for."""
+    """Run a supervisor in a process of its own; this process inherits what it leaves, and waits for it."""
     command = [sys.executable, "-c", SUPERVISOR, backend, str(count), forked, *wanted.argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
         try:
@@ -808,12 +810,12 @@ def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") ->
 async def reap_all() -> None:
     with anyio.fail_after(DEADLINE_S):
         for pid in set(shim.children(os.getpid())) - FAMILY:
-            await gone(pid)
+            await wait_for_exit(pid)
             collect(pid)
 
 
 async def test_a_killed_supervisor_leaves_nothing(roll: Roll, anyio_backend: str) -> None:
-    """SIGKILL to the supervisor leaves nothing of any kind, wardens included, within five seconds."""
+    """SIGKILL to the supervisor leaves no process of any kind, shims included, after five seconds."""
     with supervisor_of(zoo(roll, "defy", *ZOO), anyio_backend, 1) as supervisor:
         with anyio.fail_after(DEADLINE_S):
             await roll.all_here(*ZOO)
@@ -824,7 +826,7 @@ async def test_a_killed_supervisor_leaves_nothing(roll: Roll, anyio_backend: str
 
 
 async def test_a_supervisor_killed_while_it_starts_leaves_nothing(roll: Roll, anyio_backend: str) -> None:
-    """SIGKILL to the supervisor at the first sign of the first of five trees leaves nothing of the others either."""
+    """SIGKILL to the supervisor while the first of five trees starts leaves no process of the others either."""
     with supervisor_of(zoo(roll, "defy", *ZOO), anyio_backend, 5) as supervisor:
         with anyio.fail_after(DEADLINE_S):
             await roll.somebody_here()
@@ -834,22 +836,22 @@ async def test_a_supervisor_killed_while_it_starts_leaves_nothing(roll: Roll, an
     await reap_all()
 
 
-async def test_without_warden_and_supervisor_a_program_dies(roll: Roll, anyio_backend: str) -> None:
-    """The main process dies with its warden even where nobody else is left to see to it."""
+async def test_without_shim_and_supervisor_a_program_dies(roll: Roll, anyio_backend: str) -> None:
+    """The main process dies with its shim even if supervisor and fork server are dead."""
     with supervisor_of(zoo(roll, "defy"), anyio_backend, 1) as supervisor:
         assert supervisor.stdout is not None
         with anyio.fail_after(DEADLINE_S):
             await roll.all_here()
-        its_warden = int(supervisor.stdout.readline())
+        its_shim = int(supervisor.stdout.readline())
         supervisor.send_signal(signal.SIGSTOP)
-        os.kill(its_warden, signal.SIGKILL)
+        os.kill(its_shim, signal.SIGKILL)
         with anyio.fail_after(5):
             await roll.all_gone()
     await reap_all()
 
 
-async def test_a_copied_lifeline_does_not_deceive(roll: Roll, anyio_backend: str) -> None:
-    """Where the host forked, and the child still holds the lifeline, its death is noticed all the same."""
+async def test_a_copied_control_socket_does_not_hide_the_death(roll: Roll, anyio_backend: str) -> None:
+    """The shim notices the supervisor's death although a forked child still holds a copy of the control socket."""
     with supervisor_of(zoo(roll, "defy", "daemon"), anyio_backend, 1, "forked") as supervisor:
         assert supervisor.stdout is not None
         with anyio.fail_after(DEADLINE_S):
@@ -862,19 +864,19 @@ async def test_a_copied_lifeline_does_not_deceive(roll: Roll, anyio_backend: str
     await reap_all()
 
 
-# ------------------------------------------------------------------------------------------------- the warden's own
+# ------------------------------------------------------------------------------------------------- the shim's own
 def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan for kernels without a children file finds the same."""
+    """The scan for kernels without a children file finds the same children."""
     with subprocess.Popen(["sleep", "60"]) as process:
         listed = shim.children(os.getpid())
-        monkeypatch.setattr(shim, "LISTED", False)
+        monkeypatch.setattr(shim, "HAS_CHILDREN_FILE", False)
         assert process.pid in listed
         assert sorted(shim.children(os.getpid())) == sorted(listed)
         process.kill()
 
 
-def test_the_warden_needs_little() -> None:
-    """It starts for every program, so it must not import what is slow: json, re, typing, socket, subprocess."""
+def test_the_shim_needs_little() -> None:
+    """A shim starts for every program, so it must not import slow modules: json, re, typing, socket, subprocess."""
     code = "import sys; sys.path.append(sys.argv[1]); import shim; print(*sys.modules)"
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(shim.__file__).parent)]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

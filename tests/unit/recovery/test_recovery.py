@@ -16,7 +16,7 @@ from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
-from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
 from supervisor.lifecycles.workstream import WorkstreamData
@@ -292,7 +292,7 @@ def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
     plan = plan_of(one="1", two="2", three="3")
     rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN", ended=ended)
     rows += [row_of("session", one, "Running", SessionData(id=one, agent="a")) for one in ("two", "another")]
-    rows += [msgspec.structs.replace(row_of("run", "run:two", "IN_PROGRESS", RunData()), parent_id="task:two")]
+    rows += [msgspec.structs.replace(row_of("run", "run:two", "IN_PROGRESS", TaskRunData()), parent_id="task:two")]
     assert left_over(rows) == ({"task:two", "task:three", "two", "run:two"} if ended else set())
 
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.ports import CloseInput, Heard, Named, Out, Process, Ready, Send, Signal
+from supervisor.ports import CloseInput, ConversationNamed, Out, Process, Ready, Send, Signal, SteeringAccepted
 from supervisor.runtime.agent_io import AgentIO
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +72,7 @@ async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
         wire.open(group, Program().port(), hear)
         wire.put([Ready()])
         await settle()
-        wire.put([Heard()])
+        wire.put([SteeringAccepted()])
         await settle()
         assert heard == ["Ready begins"]
         busy.set()
@@ -107,5 +107,5 @@ async def test_a_closed_wire_begins_nothing() -> None:
         wire.open(group, program.port(), hear)
         await settle()
         wire.close()
-        wire.put([Send(b"late"), Named("late")])
+        wire.put([Send(b"late"), ConversationNamed("late")])
     assert program.told == []

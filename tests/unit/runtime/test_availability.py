@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import apsw
@@ -19,10 +18,9 @@ import pytest
 
 from actors.backoff import Backoff
 from supervisor import AgentTurn, Degraded
-from supervisor.cli.live_view import JsonTeller, PlainTeller, Reporter
+from supervisor.cli.live_view import JsonView, PlainView, Reporter
 from supervisor.cli.rendering import receipt_text
-from supervisor.embedding import runtime
-from supervisor.embedding.runtime import Session
+from supervisor.embedding.runtime import Session, open_supervisor
 from supervisor.host import shutdown, supervision
 from supervisor.host.verification import Janitor
 from supervisor.journal import database
@@ -30,7 +28,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.effects import StartTimer, encoded
+from supervisor.lifecycles.effects import StartTimer, encode_effect
 from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import LifecycleEvent
@@ -45,7 +43,7 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import plan_runner as runner
 from supervisor.work.plan_runner import PlanRunner, run_plan
 from supervisor.work.workers import WorkerPool
-from tests.support import DEADLINE_S, Run, ask, path_of, quick, supervising, until
+from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +124,7 @@ async def working(tmp_path: Path) -> AsyncIterator[tuple[Run, Session, FailingJo
     """A session whose agent is in the middle of a call, when its disk begins to fail with somebody's message."""
     async with supervising(tmp_path, journal=FailingJournal) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=hangs)
-        asked = ask(group, session, "work")
+        asked = send_prompt(group, session, "work")
         async with run.sup.subscribe(0) as events:
             async for event in events:
                 if event.event == "tool_started":
@@ -153,7 +151,7 @@ async def test_a_commit_of_unknown_outcome_is_looked_up_and_nothing_is_written_t
         session = await run.sup.start_session("s", agent=answers)
         disk = disk_of(run)
         disk.broken = True
-        asked = ask(group, session, "work")
+        asked = send_prompt(group, session, "work")
         await run.sup.degraded()
         [*_, unknown] = disk.batches
         disk.broken = False
@@ -173,7 +171,7 @@ async def test_what_waits_keeps_its_order_and_wakes_nobody_early(tmp_path: Path)
         disk.broken = False
         await run.sup.recovered()
         assert run.sup.outage is None
-    assert path_of(run.events(), "s")[-1] == "Stopped"
+    assert states_of(run.events(), "s")[-1] == "Stopped"
     assert [one.entity_id for one in run.events() if one.event == "AbortRecord"] == ["s"]
     assert receipt.abort_id in {one.abort_id for one in run.events("s")}
 
@@ -339,7 +337,7 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
 
 async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     """A block that is left while the disk is down ends everything in its time, and raises what is not known."""
-    settings = quick().model_copy(update={"drain_s": 0.01})
+    settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(JournalUnavailable, match=r"the run ended before it could be written again: .* it is not known"):
         async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
             await run.sup.start_session("s", agent=answers)
@@ -369,13 +367,12 @@ async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: 
     store = MemoryStore()
     store.write([msgspec.structs.replace(entry(1), ended=True)])
     timer = StartTimer(name="backoff", delay_s=1.0, event=BackoffElapsed())
-    store.owed["1.0"] = ("1.0", "s", encoded(timer))
+    store.owed["1.0"] = ("1.0", "s", encode_effect(timer))
     disk = DeafJournal(store)
-    with patch.object(runtime, "MemoryJournal", lambda: disk):
-        async with runtime.open_supervisor(agents={}, settings=quick(), workdir=tmp_path) as sup:
-            assert set(disk.refused) == {"1.0"}
-            assert sup.journal_writer.disk.outages == 1
-            assert await disk.owed() == []
+    async with open_supervisor(journal=disk, settings=quick_settings(), workdir=tmp_path) as sup:
+        assert set(disk.refused) == {"1.0"}
+        assert sup.journal_writer.disk.outages == 1
+        assert await disk.owed() == []
 
 
 def task_left(seq: int) -> Append:
@@ -397,7 +394,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
         store.write([task_left(1)])
         return FailingJournal(store)
 
-    settings = quick().model_copy(update={"drain_s": 0.01})
+    settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(left_by or JournalUnavailable):
         async with supervising(tmp_path, journal=journal, settings=settings) as run:
             assert run.sup.inherited.work == {"task:left"}
@@ -425,7 +422,7 @@ async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(ends_with, runner.run(plan))
-                await until(run.sup, "all_tasks_created", "workstream:plan")
+                await wait_for_record(run.sup, "all_tasks_created", "workstream:plan")
                 disk_of(run).broken = True
                 group.start_soon(ends_with, runner.commands.approve("a", by="operator:me"))
                 await run.sup.degraded()
@@ -437,11 +434,11 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
     """A cancelled run of a plan returns while the disk is down; the end of its task is recorded when it is up."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
     plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="sleep 1000"),))
-    settings = quick(ladder={"request_s": 0.1})
+    settings = quick_settings(ladder={"request_s": 0.1})
     async with supervising(tmp_path, journal=FailingJournal, settings=settings, agents=agents) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan, run.sup, plan)
-            await until(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "task:a")
             disk_of(run).broken = True
             group.cancel_scope.cancel()
         assert run.sup.outage is not None
@@ -608,7 +605,7 @@ def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
 DOWN = Outage(since=0.0, why="the disk is full", attempts=3, waiting=2)
 
 
-async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> list[str]:
+async def reported(tmp_path: Path, teller: type[JsonView | PlainView]) -> list[str]:
     """What the progress says of an outage that is looked at twice, and of its end."""
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
@@ -616,7 +613,7 @@ async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> li
     reporter = Reporter(state.journal, after=0)
     reporter.start(teller(out))
     for now in (None, DOWN, DOWN, None, None):
-        reporter.look(now)
+        reporter.update(now)
     reporter.close()
     await journal.close()
     return out.getvalue().splitlines()
@@ -624,7 +621,7 @@ async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> li
 
 async def test_the_progress_tells_of_an_outage_once(tmp_path: Path) -> None:
     """One line when it begins and one when it is over, for people."""
-    began, over = await reported(tmp_path, PlainTeller)
+    began, over = await reported(tmp_path, PlainView)
     assert began == DOWN.words
     assert "2 records wait in memory" in began
     assert over == "recovered: the journal can be written again"
@@ -636,8 +633,8 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
     reporter = Reporter(state.journal, after=0)
-    reporter.start(JsonTeller(out))
-    reporter.look(DOWN)
+    reporter.start(JsonView(out))
+    reporter.update(DOWN)
     reporter.end([], ok=True)
     reporter.close()
     await journal.close()
@@ -649,6 +646,6 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
 
 async def test_the_progress_tells_programs_of_an_outage(tmp_path: Path) -> None:
     """And as JSON, with what is known of it."""
-    began, over = [json.loads(line) for line in await reported(tmp_path, JsonTeller)]
+    began, over = [json.loads(line) for line in await reported(tmp_path, JsonView)]
     assert began == {"outage": {"since": 0.0, "why": "the disk is full", "attempts": 3, "waiting": 2}}
     assert over == {"outage": None}

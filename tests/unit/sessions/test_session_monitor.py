@@ -6,12 +6,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from supervisor.policies.budgets import Amounts, Budget, Scope
-from supervisor.policies.liveness import Patience
+from supervisor.policies.budgets import Amounts, Budget, BudgetScope
+from supervisor.policies.liveness import StallProfileName
 from supervisor.sessions.session_monitor import MonitorSettings, SessionMonitor
 
 
-def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> SessionMonitor:
+def watched(notes: list[tuple[str, dict[str, Any]]], scope: BudgetScope) -> SessionMonitor:
     def note(name: str, cause: object, metadata: dict[str, Any], **how: object) -> SimpleNamespace:
         notes.append((name, metadata))
         return SimpleNamespace(seq=len(notes))
@@ -26,11 +26,13 @@ def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> SessionMon
         session_id="s", cause_seq=0, progressed=False, profile=SimpleNamespace(adapter="acp")
     )
     monitors: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
-    return SessionMonitor(tree, session, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
+    return SessionMonitor(
+        tree, session, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, StallProfileName.DEFAULT
+    )
 
 
 def test_the_next_turn_has_its_own() -> None:
-    notes, scope = list[tuple[str, dict[str, Any]]](), Scope("s", "session s", Budget())
+    notes, scope = list[tuple[str, dict[str, Any]]](), BudgetScope("s", "session s", Budget())
     watch = watched(notes, scope)
     watch.turn_opened("s:t1")
     watch.turn_began()

@@ -13,24 +13,24 @@ import pytest
 from pydantic import ValidationError
 
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.lifecycles.task_run import Run as RunState
+from supervisor.lifecycles.task_run import TaskRun as RunState
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan
 from supervisor.work.plan_runner import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.work.review import FINDINGS_MAX, read_verdict
-from tests.support import Run, data_of, nothing_left, path_of, quick, supervising, until
+from tests.support import Run, data_of, no_leaks, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
-BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 APPROVE = '{"verdict": "approve", "findings": []}'
 REJECT = '{"verdict": "reject", "findings": ["no test", "wrong name"]}'
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with nothing_left():
+    with no_leaks():
         yield
 
 
@@ -67,8 +67,8 @@ async def test_approved_work_is_closed(tmp_path: Path) -> None:
     """By a session below that of the task, in the same place; the verdict is on record."""
     result, run = await carried_out(tmp_path, plan_of(f"cat > asked; ls > there; echo fine; echo '{APPROVE}'"))
     assert result.ok
-    assert path_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
-    assert path_of(run.events(), "t/review")[-1] == "Stopped"
+    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "t/review")[-1] == "Stopped"
     (fact,) = facts(run)
     assert (fact["agent"], fact["approved"], fact["session_id"]) == ("critic", True, "t/review")
     assert "echo made > made.txt" in (tmp_path / "asked").read_text()
@@ -79,8 +79,8 @@ async def test_rejected_work_fails_for_good(tmp_path: Path) -> None:
     """As a test that fails: no other attempt, and the findings are the reason."""
     result, run = await carried_out(tmp_path, plan_of(f"echo '{REJECT}'"))
     assert result.tasks["t"].error == "rejected by review: no test; wrong name"
-    assert path_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
-    assert path_of(run.events(), "run:t")[-1] == RunState.CIRCUIT_OPEN.value
+    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
+    assert states_of(run.events(), "run:t")[-1] == RunState.CIRCUIT_OPEN.value
     assert data_of(run.row("task:t")).last_failure == "rejected by review: no test; wrong name"
     assert facts(run)[0]["findings"] == ["no test", "wrong name"]
     assert run.transitions("validation_failed", "job:t")[0].metadata["failed_rules"] == ["no test", "wrong name"]
@@ -122,7 +122,7 @@ async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -
 async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
     """It is below the session of the task: nothing of it is left, and the task is cancelled."""
     results: list[PlanResult] = []
-    settings = quick(ladder={"request_s": 0.1})
+    settings = quick_settings(ladder={"request_s": 0.1})
     plan = plan_of("sleep 1000")
     async with supervising(tmp_path, settings=settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
@@ -131,11 +131,11 @@ async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
                 results.append(await run_plan(run.sup, plan))
 
             group.start_soon(carry_out)
-            await until(run.sup, "SessionStarted", "t/review")
+            await wait_for_record(run.sup, "SessionStarted", "t/review")
             receipt = await run.sup.abort("t", AbortScope.SESSION, reason="enough")
             assert receipt.survivors == 0
     assert results[0].tasks["t"].outcome == "aborted"
-    assert path_of(run.events(), "task:t")[-1] == "CANCELLED"
+    assert states_of(run.events(), "task:t")[-1] == "CANCELLED"
 
 
 async def test_the_plan_has_a_reviewer_for_all(tmp_path: Path) -> None:

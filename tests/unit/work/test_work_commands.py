@@ -11,7 +11,7 @@ import pytest
 from supervisor.lifecycles.task import TASK
 from supervisor.lifecycles.task_run import RUN
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.plans.task_control import Answer, Verb
+from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.commands import EFFECTS, ID_MAX, Command, CommandEffect, CommandLog, CommandReused, digest_of
@@ -66,7 +66,7 @@ def command(task: str = "t", *, id: str | None = "c1", verb: Verb = Verb.APPROVE
     return Command(verb=verb, entity_id=f"task:{task}", by="operator:me", id=id, **more)
 
 
-async def given(commands: CommandLog, log: Log, asked: Command, **metadata: Any) -> Answer:
+async def given(commands: CommandLog, log: Log, asked: Command, **metadata: Any) -> CommandResult:
     return await commands.once(asked, lambda cause: log.move(asked.entity_id, cause, **metadata))
 
 
@@ -78,7 +78,7 @@ async def test_a_command_is_the_root_of_what_it_does() -> None:
     assert (fact.event, fact.actor, fact.cause_id, fact.reason) == ("Commanded", "operator:me", None, "looks good")
     assert fact.metadata == {"command": "approve", "command_id": "c1", "given": ""}
     assert (moved.cause_id, moved.actor) == (fact.seq, "operator:me")
-    assert answer == Answer(verb=Verb.APPROVE, entity_id="task:t", state="OPEN", seq=fact.seq)
+    assert answer == CommandResult(verb=Verb.APPROVE, entity_id="task:t", state="OPEN", seq=fact.seq)
 
 
 async def test_a_repetition_gets_the_first_answer() -> None:
@@ -144,7 +144,7 @@ async def test_an_id_has_a_length(command_id: str) -> None:
 async def test_two_at_once_are_one() -> None:
     """A repetition that comes while the first is under way waits for it, and has its answer."""
     log = Log()
-    commands, may, answers = CommandLog(log.note), anyio.Event(), list[Answer]()
+    commands, may, answers = CommandLog(log.note), anyio.Event(), list[CommandResult]()
 
     async def slowly(cause: Cause) -> CommandEffect:
         await may.wait()

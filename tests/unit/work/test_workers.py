@@ -22,7 +22,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work.workers import FreeWorker, WorkerPool
 from tests.simulated import VirtualLoop
-from tests.support import FrozenJournal, Run, path_of, supervising
+from tests.support import FrozenJournal, Run, states_of, supervising
 
 STREAM = "workstream:w"
 SAYS = Cause(actor="test")
@@ -91,7 +91,7 @@ def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Call
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:local") == ["initializing", "idle", "busy", "idle", "shutdown"]
+    assert states_of(run.events(), "worker:local") == ["initializing", "idle", "busy", "idle", "shutdown"]
     [registered] = run.transitions("registration_complete")
     assert registered.metadata == {"capabilities": ["*"], "max_concurrent_tasks": 2}
     assert [one.metadata["active_tasks"] for one in run.transitions("task_assigned")] == [1, 2]
@@ -129,7 +129,7 @@ def test_a_reserved_slot_that_was_never_used(virtually: Callable[[Play], Run]) -
         assert free(pool) == ["worker:w"]
         await pool.stop()
 
-    assert path_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
+    assert states_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
 
 
 def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> None:
@@ -169,8 +169,8 @@ def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:b")[-2:] == ["busy", "shutdown"]
-    assert path_of(run.events(), "worker:c") == ["initializing", "idle", "shutdown"]
+    assert states_of(run.events(), "worker:b")[-2:] == ["busy", "shutdown"]
+    assert states_of(run.events(), "worker:c") == ["initializing", "idle", "shutdown"]
 
 
 # ------------------------------------------------------------------------------------------------------------ health
@@ -255,7 +255,7 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
 
     run = virtually(play)
     path = ["initializing", "idle", "busy", "unresponsive", "idle", "busy", "idle", "shutdown"]
-    assert path_of(run.events(), "worker:w") == path
+    assert states_of(run.events(), "worker:w") == path
     assert [one.metadata["task_id"] for one in run.transitions("task_assigned")] == ["a", "c"]
 
 
@@ -288,7 +288,7 @@ def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], 
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "unresponsive", "shutdown"]
+    assert states_of(run.events(), "worker:w") == ["initializing", "idle", "unresponsive", "shutdown"]
     [given_up] = run.transitions("max_timeout_exceeded")
     assert given_up.metadata == {"silent_s": 180.0}
 
@@ -350,7 +350,7 @@ def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> 
             pool.drain("worker:w")
         await pool.stop()
 
-    assert path_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
+    assert states_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
 
 
 def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
@@ -369,7 +369,7 @@ def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
         await pool.stop()
 
     run = virtually(play)
-    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "shutdown"]
+    assert states_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "shutdown"]
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["told to drain", "drained"]
 
 
@@ -393,7 +393,7 @@ def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[...,
         await pool.stop()
 
     run = virtually(play, disk)
-    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "idle", "shutdown"]
+    assert states_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "idle", "shutdown"]
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["drained"]
 
 
@@ -412,7 +412,7 @@ def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Call
         await pool.stop()
 
     path = ["initializing", "idle", "busy", "unresponsive", "idle", "shutdown"]
-    assert path_of(virtually(play).events(), "worker:w") == path
+    assert states_of(virtually(play).events(), "worker:w") == path
 
 
 # ------------------------------------------------------------------------------------------------------------ the whole

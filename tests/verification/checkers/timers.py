@@ -20,7 +20,7 @@ from actors.machine import Step
 from actors.timers import GRACE_S, LATE_S
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
-from supervisor.lifecycles.types import Ladder, LifecycleEvent, Stage
+from supervisor.lifecycles.types import LifecycleEvent, StageBudgets, TerminationStage
 
 __all__ = ["TimerChecker"]
 
@@ -76,7 +76,12 @@ class TimerChecker:
     """
 
     def __init__(
-        self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], ladder: Ladder, grain_s: float
+        self,
+        say: Say,
+        now: Callable[[], float],
+        slept_since: Callable[[float], float],
+        ladder: StageBudgets,
+        grain_s: float,
     ) -> None:
         self._say, self._now, self._slept_since = say, now, slept_since
         self._ladder, self._grain_s = ladder, grain_s
@@ -277,15 +282,15 @@ class TimerChecker:
             self._say("punctual", record.entity_id, f"its end took {took_s:.6f} s of the {whole_s:.6f} s there were")
         request_s = ladder.request_s
         most_s = {
-            Stage.REQUEST: request_s,
-            Stage.CANCEL: ladder.total_s + GIVEN_UP_S,
-            Stage.TERMINATE: ladder.total_s + GIVEN_UP_S,
-        }.get(Stage(rung), ladder.total_s + ladder.kill_s + 2 * GIVEN_UP_S)
+            TerminationStage.REQUEST: request_s,
+            TerminationStage.CANCEL: ladder.total_s + GIVEN_UP_S,
+            TerminationStage.TERMINATE: ladder.total_s + GIVEN_UP_S,
+        }.get(TerminationStage(rung), ladder.total_s + ladder.kill_s + 2 * GIVEN_UP_S)
         least_s = {
-            Stage.CANCEL: request_s,
-            Stage.TERMINATE: request_s,
-            Stage.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
-        }.get(Stage(rung), 0.0)
+            TerminationStage.CANCEL: request_s,
+            TerminationStage.TERMINATE: request_s,
+            TerminationStage.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
+        }.get(TerminationStage(rung), 0.0)
         spare_s = 3 * self._grain_s + ROUNDING_S + self._unheard_s(end)
         if took_s > most_s + spare_s:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at most {most_s:g} s")

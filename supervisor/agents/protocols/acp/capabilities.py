@@ -1,6 +1,8 @@
-"""What an ACP agent says of itself when a conversation is begun: its version, what it can, and what can be set in it.
+"""Messages in which an ACP agent describes itself at the start: version, capabilities, and settings that can be
+changed.
 
-Read as tolerantly as :mod:`supervisor.agents.protocols.acp.messages` reads: only what we use is declared.
+Only the fields that we use are declared; all other fields are ignored
+(:mod:`supervisor.agents.protocols.acp.messages`).
 """
 
 from __future__ import annotations
@@ -69,31 +71,33 @@ class Initialized(JsonRpcMessage):
 
     @property
     def reopens(self) -> str:
-        """How a conversation is opened again; ``""``: it cannot be. ``session/resume`` does not tell it again."""
+        """Method that opens an earlier conversation again, or ``""``. ``session/resume`` does not repeat the
+        conversation."""
         if self._sessions.resume is not None:
             return "session/resume"
         return "session/load" if self._agent.load_session else ""
 
     @property
     def queues(self) -> bool:
-        """True if another prompt may be given while one is worked on: no word of the protocol, but of a bridge."""
+        """True if the agent takes another prompt during a turn: an extension of the Claude bridge
+        (``promptQueueing``)."""
         meta = self._agent.meta
         told = [meta, *meta.values()] if isinstance(meta, dict) else []
         return any(one.get("promptQueueing") is True for one in told if isinstance(one, dict))
 
     @property
     def ends_calls(self) -> bool:
-        """True if it ends one call of its own at our request: an extension of ours, ``_supervisor/tool_call/end``."""
+        """True if the agent can end one of its own calls: our extension ``_supervisor/tool_call/end``."""
         return self._extends("endCalls")
 
     @property
     def steers(self) -> bool:
-        """True if it takes words within a turn: an extension of ours, ``_supervisor/session/steer``."""
+        """True if the agent takes messages within a turn: our extension ``_supervisor/session/steer``."""
         return self._extends("steer")
 
     @property
     def takes_up(self) -> bool:
-        """True if there is a way to tell it something within a turn."""
+        """True if a message can reach the agent within a turn, by steering or by a queued prompt."""
         return self.steers or self.queues
 
     def _extends(self, what: str) -> bool:
@@ -101,7 +105,8 @@ class Initialized(JsonRpcMessage):
         return isinstance(ours, dict) and ours.get(what) is True
 
     def connects(self, transport: str) -> bool:
-        """True if it can use a server of tools over *transport*: stdio always, http and sse if it says so."""
+        """Return whether the agent can use a tool server over *transport*: stdio always, http and sse if the agent says
+        so."""
         offered = self._agent.mcp_capabilities or McpCapabilities()
         return {"http": bool(offered.http), "sse": bool(offered.sse)}.get(transport, True)
 
@@ -115,7 +120,7 @@ class Initialized(JsonRpcMessage):
 
     @property
     def info(self) -> str:
-        """Its name and version, as far as it gives them."""
+        """Name and version of the agent, as far as given."""
         return f"{self.agent_info.name} {self.agent_info.version or ''}".strip() if self.agent_info else ""
 
 
@@ -133,14 +138,14 @@ class Model(JsonRpcMessage):
 
 
 class Models(JsonRpcMessage):
-    """The models to choose from. A draft of the protocol that agents had before ``configOptions``."""
+    """Models to choose from: a draft of the protocol from before ``configOptions``, which agents still use."""
 
     current_model_id: str
     available_models: tuple[Model, ...]
 
 
 class ConfigChoice(JsonRpcMessage):
-    """A value, or a group of them."""
+    """A value, or a group of values."""
 
     value: str = ""
     options: tuple[ConfigChoice, ...] = ()
@@ -154,12 +159,12 @@ class ConfigOption(JsonRpcMessage):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that it may have; none, where that is not told."""
+        """Values that the option may have; empty if the agent does not list them."""
         return tuple(one.value for each in self.options or () for one in each.options or (each,))
 
 
 class Settings(JsonRpcMessage):
-    """What can be set in a session, and how it stands: part of the answers that open one, or change it."""
+    """Settings of a session and their current values: part of the responses that open a session or change a setting."""
 
     modes: Modes | None = None
     models: Models | None = None

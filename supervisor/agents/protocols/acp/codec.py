@@ -1,11 +1,26 @@
-"""The adapter for agents that speak the Agent Client Protocol, version 1, over their standard streams.
+"""Codec for agents that use the Agent Client Protocol, version 1, on standard input and output.
 
-We are the client: we ask for a session and give it prompts; the agent tells what it does, and asks us to run commands,
-to read and write files, to permit things, and to start sub-agents. Each request of the agent is answered once. The
-first thing that breaks the protocol ends the conversation: it is named, and from then on nothing is read or answered.
+Theory of operation
+-------------------
+We are the client. We open a session and send prompts; the agent reports what it does (``session/update``) and sends us
+requests: run a command, read or write a file, grant a permission, start a child session. Every request of the agent
+gets one response. The first message that breaks the protocol ends the conversation
+(:mod:`supervisor.agents.protocols.conversation`).
 
-A cancel has the last word: whatever the agent answers then, and says of calls that were open, the turn was cancelled
-and they did not complete. Agents answer a cancel with ``end_turn``, and call what it has cut off completed.
+One turn may hold several prompts: an agent that queues prompts takes a steering message as another prompt, and the turn
+ends when the last prompt is answered. Example::
+
+    -> session/prompt 1            turn begins, one prompt is open
+    -> session/prompt 2            steer(): two prompts are open
+    <- result of 1 (end_turn)      Heard: the agent takes up the second prompt
+    <- result of 2 (end_turn)      TurnEnded("end_turn")
+
+Two rules keep the results honest, because agents report more success than there is:
+
+* After a cancel the turn is cancelled and its open calls failed, whatever the agent reports afterwards. Agents answer a
+  cancel with ``end_turn`` and report calls that they cut off as completed.
+* A turn that ends well without any text, call or token is a failure: agents end a turn like this when the connection to
+  their model was cut off.
 """
 
 from __future__ import annotations
@@ -16,32 +31,32 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw
 
-import supervisor.agents.protocols.acp.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
-from supervisor.agents.protocols.acp.errors import problem_of, said_problem
-from supervisor.agents.protocols.acp.handshake import Opening, Request, Script
+from supervisor.agents.protocols.acp import messages
+from supervisor.agents.protocols.acp.calls import ToolCallTable
+from supervisor.agents.protocols.acp.errors import problem_of, problem_of_text
+from supervisor.agents.protocols.acp.handshake import Handshake, HandshakeRequest, HandshakeSteps
 from supervisor.agents.protocols.acp.messages import Message, RpcError, RpcId
-from supervisor.agents.protocols.acp.permissions import Permissions, cancelled
-from supervisor.agents.protocols.acp.terminals import METHODS, Terminals
-from supervisor.agents.protocols.acp.updates import Meter, told_of, trouble_of
+from supervisor.agents.protocols.acp.permissions import AcpPermissionRequests, cancelled
+from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
+from supervisor.agents.protocols.acp.updates import AcpUsageMeter, arguments_and_result_of, model_trouble_of
 from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
-from supervisor.agents.protocols.json_rpc import Asked
+from supervisor.agents.protocols.json_rpc import OutgoingRequests
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    CallKept,
+    AgentOptions,
+    CallNotEnded,
     ChildAsked,
     CloseInput,
     Compaction,
     FileAsked,
-    Heard,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     ToolOpened,
     TurnEnded,
-    Wishes,
 )
 from supervisor.ports.input_limits import WORDS_CHARS_MAX
 
@@ -58,61 +73,61 @@ _TOOL_ENDS: Final = {"completed": "completed", "failed": "failed", "cancelled": 
 _COMPACTION_ENDS: Final = {"completed": False, "failed": True, "cancelled": True}
 _PLAN_MARKS: Final = {"completed": "x", "in_progress": ">"}
 _AGENTS: Final = ("Task", "Agent")
-"""What the Claude bridge calls its tool for sub-agents."""
+"""Names of the sub-agent tool of the Claude bridge."""
 _QUEUED_MAX: Final = 16
-"""Prompts that may wait in the agent while it works on one."""
+"""Prompts that may wait in the agent while it works on another."""
 
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 _CUT_OFF: Final = "the agent says that it is done, but no answer of its model was whole: it counts no token"
 _SILENT: Final = "the agent says that it is done, but it has said and done nothing: its model may not have answered"
 
 _OnAnswer = Callable[[Raw | RpcError], list[Out]]
 
 
-class _FileWanted(NamedTuple):
+class _FileRequest(NamedTuple):
     rpc_id: RpcId
     lines: tuple[int, int | None] | None
-    """The first line, from 0, and how many; ``None``: it is to be written."""
+    """First line, from 0, and number of lines to read; ``None`` for a write."""
 
 
 class AcpCodec(Conversation):
-    """One conversation: one agent process, one session, one prompt at a time, and those that the agent queues.
+    """Conversation with one agent process: one session, and one prompt at a time besides those that the agent queues.
 
-    A turn that ends well without a word, a call or a token is not believed: agents end one so whose model was cut off.
-    Where *silent*, it may be: a script need not say anything.
+    With *silent* a turn without text, calls and tokens is a success: a script need not report anything.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way: ACP has no way to say it then.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn, when ACP has no way to send a prompt.
     """
 
     def __init__(
-        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: Wishes = _NO_WISHES, silent: bool = False
+        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: AgentOptions = _NO_WISHES, silent: bool = False
     ) -> None:
         super().__init__(line_bytes_max)
         self._wishes = wishes
-        self._opening = Opening("/", None, wishes)
-        self._asked = Asked(wire.JSON_RPC)
+        self._opening = Handshake("/", None, wishes)
+        self._asked = OutgoingRequests(messages.JSON_RPC)
         self._session: str | None = None
         self._prompts = 0
-        """Prompts that are not answered yet: one, and those that the agent has queued behind it."""
+        """Unanswered prompts: the current prompt and those that the agent has queued behind it."""
         self._ended: TurnEnded | None = None
-        """How a prompt of this turn has failed, while others are not answered yet."""
+        """Failure of an earlier prompt of this turn while later prompts are unanswered."""
         self._silent = silent
         self._heard = self._modelless = False
-        """The agent has told of something in this turn; and it has needed no model for it, or may say nothing."""
+        """``_heard``: the agent has reported text, a call or a compaction in this turn. ``_modelless``: the turn needs
+        no model (a command of the agent), or the agent may be silent."""
         self._cancelling = False
         self._mode = self._plan = self._last_said = ""
-        self._calls = ToolCalls()
-        self._meter = Meter()
+        self._calls = ToolCallTable()
+        self._meter = AcpUsageMeter()
         self._compacting: dict[str, None] = {}
-        self._terminals = Terminals(self._calls)
-        self._permissions = Permissions(self._calls)
+        self._terminals = AcpTerminals(self._calls)
+        self._permissions = AcpPermissionRequests(self._calls)
         self._children: dict[str, RpcId] = {}
-        self._files: dict[str, _FileWanted] = {}
+        self._files: dict[str, _FileRequest] = {}
         self._named = 0
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
-        self._opening = Opening(cwd, resume_id, self._wishes)
+        self._opening = Handshake(cwd, resume_id, self._wishes)
         script = self._opening.script()
         return self._open(script, next(script))
 
@@ -130,8 +145,9 @@ class AcpCodec(Conversation):
         return [self._give(text)]
 
     def steer(self, text: str) -> list[Out] | None:
-        """Say *text* within the turn, where the agent has a way of its own to take it, or queues it as a prompt (then
-        the turn lasts until that is answered too). ``None``: it has neither, or there is no turn that could take it."""
+        """Send *text* within the turn by the agent's steering extension, or as a queued prompt; a queued prompt extends
+        the turn until the prompt is answered too. Return ``None`` if the agent has neither way, or no turn could take
+        the text."""
         takes = not self._cancelling and 0 < self._prompts <= _QUEUED_MAX
         if self._over or not takes or not self._opening.agent.takes_up:
             return None
@@ -141,28 +157,29 @@ class AcpCodec(Conversation):
         return [self._ask("_supervisor/session/steer", params, self._steered)]
 
     def _steered(self, answer: Raw | RpcError) -> list[Out]:
-        """The answer says that the agent has taken it up; that it has not is noticed by whoever waits for that."""
-        return [Heard()] if isinstance(answer, Raw) else []
+        """Report that the agent took the message. On an error nothing is reported: the caller's time-out handles it."""
+        return [SteeringAccepted()] if isinstance(answer, Raw) else []
 
     def end_call(self, call_id: str) -> list[Out] | None:
-        """``None``: ACP itself has no way to end a call of the agent's own. (A command that we run, we end.)"""
+        """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
+        ourselves.)"""
         if self._over or not self._calls.is_open(call_id) or not self._opening.agent.ends_calls:
             return None
         params = {"sessionId": self._session, "toolCallId": call_id}
         return [self._ask("_supervisor/tool_call/end", params, lambda answer: self._end_answered(call_id, answer))]
 
     def _end_answered(self, call_id: str, answer: Raw | RpcError) -> list[Out]:
-        """The call's own end is told by an update; here only that there will be none."""
+        """Report a refusal. After a success the agent reports the end of the call by an update."""
         if isinstance(answer, Raw) or not self._calls.is_open(call_id):
             return []
-        return [CallKept(call_id, f"{answer.text} (code {answer.code})")]
+        return [CallNotEnded(call_id, f"{answer.text} (code {answer.code})")]
 
     def interrupt(self) -> list[Out]:
         if self._over or not self._prompts:
             return []
         self._cancelling = True
         unanswered = [one for request_id in self._permissions for one in self._permissions.answer(request_id, None)]
-        return [wire.notification("session/cancel", {"sessionId": self._session}), *unanswered]
+        return [messages.notification("session/cancel", {"sessionId": self._session}), *unanswered]
 
     def close(self) -> list[Out]:
         if self._over or self._session is None or not self._opening.agent.closable:
@@ -171,7 +188,7 @@ class AcpCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we are told
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer once; a request that a cancel has answered already is left alone.
+        """Answer a permission request once; a request that a cancel has answered is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -190,13 +207,13 @@ class AcpCodec(Conversation):
         if self._over or wanted is None:
             return []
         if why:
-            return [wire.error(wanted.rpc_id, wire.INVALID_PARAMS, why)]
-        return [wire.result(wanted.rpc_id, {} if wanted.lines is None else {"content": _part(text, *wanted.lines)})]
+            return [messages.error(wanted.rpc_id, messages.INVALID_PARAMS, why)]
+        return [messages.result(wanted.rpc_id, {} if wanted.lines is None else {"content": _part(text, *wanted.lines)})]
 
     def child_ended(self, request_id: str, outcome: str, text: str) -> list[Out]:
         if self._over or request_id not in self._children:
             return []
-        return [wire.result(self._children.pop(request_id), {"outcome": outcome, "text": text})]
+        return [messages.result(self._children.pop(request_id), {"outcome": outcome, "text": text})]
 
     # ------------------------------------------------------------------------------------------ messages
     @property
@@ -207,8 +224,8 @@ class AcpCodec(Conversation):
     def _in_turn(self) -> bool:
         return self._prompts > 0
 
-    def _hear(self, line: str) -> list[Out]:
-        message = wire.read(line, Message, "the agent wrote a line")
+    def _on_line(self, line: str) -> list[Out]:
+        message = messages.read(line, Message, "the agent wrote a line")
         if isinstance(message.method, str):
             if message.id is UNSET:
                 return self._notified(message.method, message.params)
@@ -220,7 +237,7 @@ class AcpCodec(Conversation):
             case "session/update":
                 return self._update(params)
             case "$/cancel_request":
-                rpc_id = wire.read(params, wire.Withdrawn, method).request_id
+                rpc_id = messages.read(params, messages.RequestCancelled, method).request_id
                 return self._permissions.withdraw(rpc_id) or self._terminals.withdraw(rpc_id)
             case _:
                 return []
@@ -228,30 +245,33 @@ class AcpCodec(Conversation):
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         self._heard = True
         if method in METHODS:
-            return self._terminals.request(rpc_id, method, wire.read(params, wire.TerminalNamed, method).terminal_id)
+            return self._terminals.request(
+                rpc_id, method, messages.read(params, messages.TerminalReference, method).terminal_id
+            )
         match method:
             case "session/request_permission":
-                return self._permission_asked(rpc_id, wire.read(params, wire.PermissionRequest, method))
+                return self._permission_asked(rpc_id, messages.read(params, messages.PermissionRequest, method))
             case "terminal/create":
-                asked = wire.read(params, wire.TerminalCreate, method)
+                asked = messages.read(params, messages.TerminalCreate, method)
                 return self._terminals.create(rpc_id, self._name("terminal"), asked)
             case "fs/read_text_file":
-                wanted = wire.read(params, wire.FileRead, method)
+                wanted = messages.read(params, messages.FileRead, method)
                 return self._file(rpc_id, wanted.path, None, (max(0, (wanted.line or 1) - 1), wanted.limit))
             case "fs/write_text_file":
-                given = wire.read(params, wire.FileWrite, method)
+                given = messages.read(params, messages.FileWrite, method)
                 return self._file(rpc_id, given.path, given.content, None)
             case "_supervisor/session/run":
-                return self._child_asked(rpc_id, wire.read(params, wire.ChildRun, method))
+                return self._child_asked(rpc_id, messages.read(params, messages.ChildRun, method))
             case _:
-                return [wire.error(rpc_id, wire.METHOD_NOT_FOUND, f"method not found: {method}")]
+                return [messages.error(rpc_id, messages.METHOD_NOT_FOUND, f"method not found: {method}")]
 
     # ------------------------------------------------------------------------------------------ opening
-    def _open(self, script: Script[str], request: Request) -> list[Out]:
+    def _open(self, script: HandshakeSteps[str], request: HandshakeRequest) -> list[Out]:
         return [self._ask(request.method, request.params, lambda answer: self._opened(script, answer))]
 
-    def _opened(self, script: Script[str], answer: Raw | RpcError) -> list[Out]:
-        """One more step of the opening is answered."""
+    def _opened(self, script: HandshakeSteps[str], answer: Raw | RpcError) -> list[Out]:
+        """Continue the handshake with the response to its last request; report ``Ready`` when the handshake is
+        complete."""
         lost = self._opening.lost
         try:
             outs = self._open(script, script.send(answer))
@@ -275,33 +295,34 @@ class AcpCodec(Conversation):
         if isinstance(answer, RpcError):
             problem, status = problem_of(answer)
             return self._prompt_ended(TurnEnded("error", answer.text, problem, status))
-        said = wire.read(answer, wire.Prompted, "the answer to session/prompt")
+        said = messages.read(answer, messages.PromptResponse, "the answer to session/prompt")
         used = self._meter.at_end(said)  # it is heard after the turn's end
         self._meter.begin()
         return [*self._prompt_ended(self._meant(said)), *used]
 
-    def _meant(self, said: wire.Prompted) -> TurnEnded:
-        """What an answer to a prompt means, if nobody has cancelled it."""
+    def _meant(self, said: messages.PromptResponse) -> TurnEnded:
+        """Return the end of the turn that a response to a prompt stands for, unless the turn was cancelled."""
         if said.stop_reason not in _STOPS:
             return TurnEnded("error", f"the agent stopped for an unknown reason, {said.stop_reason!r}")
-        if trouble := said_problem(said.stop_reason, self._last_said):
+        if trouble := problem_of_text(said.stop_reason, self._last_said):
             return TurnEnded("error", self._last_said.strip(), *trouble)
         if said.stop_reason == "end_turn" and self._prompts == 1 and not self._believed(said):
             why = _CUT_OFF if said.unanswered else _SILENT
             return TurnEnded("error", why, ModelProblem.CONNECTION if said.unanswered else ModelProblem.UNKNOWN)
         return TurnEnded(_STOPS[said.stop_reason])
 
-    def _believed(self, said: wire.Prompted) -> bool:
-        """Whether a good end may be one."""
+    def _believed(self, said: messages.PromptResponse) -> bool:
+        """Return whether the turn shows any activity that makes a successful end plausible."""
         return self._modelless or (not said.unanswered and (self._heard or any(said.used or ())))
 
     def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
-        """The turn ends with the last of its prompts; the first that failed speaks for all."""
+        """Count an answered prompt. The turn ends with its last prompt, and the first failure among its prompts is its
+        result."""
         self._prompts -= 1
         if self._ended is None and ended.stop != "end_turn":
             self._ended = ended
         if self._prompts:
-            return [Heard()]
+            return [SteeringAccepted()]
         ended = TurnEnded("cancelled") if self._cancelling else self._ended or ended
         # The protocol makes it the client's duty to close what a cancel left unfinished: most agents do not.
         unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_untold()
@@ -309,46 +330,46 @@ class AcpCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ session/update
     def _update(self, params: Raw) -> list[Out]:
-        update = wire.read(params, wire.SessionUpdate, "session/update")
+        update = messages.read(params, messages.SessionUpdate, "session/update")
         if self._session not in (None, update.session_id):
             return []
-        name = wire.read(update.update, wire.UpdateName, "session/update").session_update
+        name = messages.read(update.update, messages.UpdateName, "session/update").session_update
         if update.session_id == self._opening.loading:
             if name == "usage_update":  # what it has cost by now was counted then
-                self._meter.update(wire.read(update.update, wire.UsageUpdate, name))
+                self._meter.update(messages.read(update.update, messages.UsageUpdate, name))
             return []
         if name not in _UPDATES:
             return []  # commands, titles, settings: nothing that the supervisor decides by
         kind, heard = _UPDATES[name]
-        outs = heard(self, wire.read(update.update, kind, name))
+        outs = heard(self, messages.read(update.update, kind, name))
         self._heard = self._heard or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
         return outs
 
-    def _message_chunk(self, chunk: wire.Chunk) -> list[Out]:
+    def _message_chunk(self, chunk: messages.Chunk) -> list[Out]:
         said = _text("message", chunk)
         for one in said:
             self._last_said = one.text[:WORDS_CHARS_MAX]
         return [*said]
 
-    def _thought_chunk(self, chunk: wire.Chunk) -> list[Out]:
+    def _thought_chunk(self, chunk: messages.Chunk) -> list[Out]:
         return [*_text("thought", chunk)]
 
-    def _used(self, update: wire.UsageUpdate) -> list[Out]:
+    def _used(self, update: messages.UsageUpdate) -> list[Out]:
         return [self._meter.update(update)]
 
-    def _told_of_model(self, update: wire.InfoUpdate) -> list[Out]:
-        return [*trouble_of(update)]
+    def _told_of_model(self, update: messages.InfoUpdate) -> list[Out]:
+        return [*model_trouble_of(update)]
 
-    def _tool(self, tool: wire.ToolUpdate) -> list[Out]:
+    def _tool(self, tool: messages.ToolUpdate) -> list[Out]:
         kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
         outs: list[Out] = [*self._calls.opened(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
-        asked, answered = told_of(tool)
+        asked, answered = arguments_and_result_of(tool)
         self._calls.tell(tool.tool_call_id, asked=asked, answered=answered)
         if tool.status in _TOOL_ENDS:
             outs += self._calls.closed(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
         return outs
 
-    def _compaction(self, update: wire.CompactionUpdate) -> list[Out]:
+    def _compaction(self, update: messages.CompactionUpdate) -> list[Out]:
         running = update.compaction_id in self._compacting
         if update.status == "in_progress" and not running:
             self._compacting[update.compaction_id] = None
@@ -358,28 +379,28 @@ class AcpCodec(Conversation):
             return [Compaction(False, failed=_COMPACTION_ENDS[update.status])]
         return []
 
-    def _planned(self, plan: wire.PlanUpdate) -> list[Out]:
-        """Its plan, for people, as often as it changes."""
+    def _planned(self, plan: messages.PlanUpdate) -> list[Out]:
+        """Report the agent's plan as text whenever the plan changes."""
         marked = [f"[{_PLAN_MARKS.get(one.status or '', ' ')}] {one.content}\n" for one in plan.entries]
         before, self._plan = self._plan, "".join(marked)
         return [Text("plan", self._plan)] if self._plan not in ("", before) else []
 
-    def _mode_changed(self, mode: wire.ModeUpdate) -> list[Out]:
+    def _mode_changed(self, mode: messages.ModeUpdate) -> list[Out]:
         before, self._mode = self._mode, mode.current_mode_id
         return [Text("log", f"the agent is in the mode {self._mode!r}\n")] if self._mode != before else []
 
     # ------------------------------------------------------------------------------------------ its requests
-    def _permission_asked(self, rpc_id: RpcId, asked: wire.PermissionRequest) -> list[Out]:
+    def _permission_asked(self, rpc_id: RpcId, asked: messages.PermissionRequest) -> list[Out]:
         if self._cancelling:
             return [cancelled(rpc_id)]
         return self._permissions.asked(rpc_id, self._name("permission"), asked)
 
     def _file(self, rpc_id: RpcId, path: str, text: str | None, lines: tuple[int, int | None] | None) -> list[Out]:
         request_id = self._name("file")
-        self._files[request_id] = _FileWanted(rpc_id, lines)
+        self._files[request_id] = _FileRequest(rpc_id, lines)
         return [FileAsked(request_id, path, text)]
 
-    def _child_asked(self, rpc_id: RpcId, child: wire.ChildRun) -> list[Out]:
+    def _child_asked(self, rpc_id: RpcId, child: messages.ChildRun) -> list[Out]:
         request_id = self._name("child")
         self._children[request_id] = rpc_id
         call_id = child.tool_call_id if self._calls.is_open(child.tool_call_id) else None
@@ -394,27 +415,28 @@ class AcpCodec(Conversation):
         return f"{kind}-{self._named}"
 
 
-def _text(kind: str, chunk: wire.Chunk) -> list[Text]:
+def _text(kind: str, chunk: messages.Chunk) -> list[Text]:
     return [Text(kind, chunk.content.text)] if chunk.content.type == "text" and chunk.content.text else []
 
 
 def _part(text: str, first: int, count: int | None) -> str:
-    """Those lines of *text*. Only a newline ends one, as agents count them; a form feed does not."""
+    """Return *count* lines of *text* from line *first*. Only a newline ends a line, as agents count; a form feed does
+    not."""
     if not first and count is None:
         return text
     lines = StringIO(text, newline="\n").readlines()
     return "".join(lines[first : None if count is None else first + count])
 
 
-_UPDATES: Final[Mapping[str, tuple[type[wire.JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
-    "agent_message_chunk": (wire.Chunk, AcpCodec._message_chunk),
-    "agent_thought_chunk": (wire.Chunk, AcpCodec._thought_chunk),
-    "tool_call": (wire.ToolUpdate, AcpCodec._tool),
-    "tool_call_update": (wire.ToolUpdate, AcpCodec._tool),
-    "usage_update": (wire.UsageUpdate, AcpCodec._used),
-    "session_info_update": (wire.InfoUpdate, AcpCodec._told_of_model),
-    "compaction_update": (wire.CompactionUpdate, AcpCodec._compaction),
-    "plan": (wire.PlanUpdate, AcpCodec._planned),
-    "current_mode_update": (wire.ModeUpdate, AcpCodec._mode_changed),
+_UPDATES: Final[Mapping[str, tuple[type[messages.JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
+    "agent_message_chunk": (messages.Chunk, AcpCodec._message_chunk),
+    "agent_thought_chunk": (messages.Chunk, AcpCodec._thought_chunk),
+    "tool_call": (messages.ToolUpdate, AcpCodec._tool),
+    "tool_call_update": (messages.ToolUpdate, AcpCodec._tool),
+    "usage_update": (messages.UsageUpdate, AcpCodec._used),
+    "session_info_update": (messages.InfoUpdate, AcpCodec._told_of_model),
+    "compaction_update": (messages.CompactionUpdate, AcpCodec._compaction),
+    "plan": (messages.PlanUpdate, AcpCodec._planned),
+    "current_mode_update": (messages.ModeUpdate, AcpCodec._mode_changed),
 }
-"""What an update is read as, and who hears it."""
+"""Type that each update is read as, and the method that handles it."""

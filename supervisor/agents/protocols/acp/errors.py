@@ -1,7 +1,7 @@
-"""What an error that an ACP agent answers a prompt with says of its model: the agents have no common word for it.
+"""Find the model's problem in the error that an ACP agent answers a prompt with; the protocol has no field for it.
 
-Gemini puts the HTTP status into the error's code, codex-acp and claude-agent-acp a word of their own into its data,
-others say it in a sentence only. What says nothing of a model is no trouble of the model: then there is no problem.
+Gemini puts the HTTP status into the error's code, codex-acp and claude-agent-acp put a word of their own into its data,
+other agents say it only in a sentence. An error that says nothing about a model gives no problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.agents.protocols.acp.messages import AUTHENTICATION_NEEDED, RpcE
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import ends_of, problem_of_status
 
-__all__ = ["problem_of", "said_problem"]
+__all__ = ["problem_of", "problem_of_text"]
 
 
 def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
@@ -35,7 +35,7 @@ _CLEARER: Final = _table(
     (ModelProblem.QUOTA, r"billing|usage.?limit|insufficient.?(?:quota|credit|balance|funds)|credit balance"),
 )
 """Words that say more than a status: providers answer with 400 or 429 where the context is full or the money is spent,
-and gemini tells of a stream that was cut as of a status 500, in the one word of Node's own client."""
+and gemini reports a stream that was cut off as status 500, with the word of Node's own client."""
 _WORDS: Final = _table(
     (ModelProblem.SERVER, r"\binternal_server_error\b"),  # codex's own name for it; its sentence speaks of high demand
     (ModelProblem.OVERLOADED, r"overloaded|high demand"),
@@ -48,7 +48,7 @@ _WORDS: Final = _table(
 
 
 def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
-    """What was the matter with the model, and the HTTP status it came with; ``None``: not told."""
+    """Return the model's problem and the HTTP status that came with it; ``None`` for what the error does not say."""
     words = ends_of(f"{error.message} {bytes(error.data).decode(errors='replace')}")
     status = _status(error, words)
     if error.code == AUTHENTICATION_NEEDED:
@@ -56,11 +56,11 @@ def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
     return _named(_CLEARER, words) or problem_of_status(status) or _named(_WORDS, words), status
 
 
-def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
-    """The same, of an agent that ends its turn by words instead: *said* is what it said last. ``None``: it does not.
+def problem_of_text(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
+    """Return the model's problem and the HTTP status if the agent's last text, *said*, reports one; ``None`` if not.
 
-    Vibe refuses to go on with ``Error: API error ...`` or ``Error: Rate limits exceeded ...``, qwen ends well with
-    ``[API Error: ...]``.
+    Some agents end a turn with a text instead of an error: Vibe refuses to continue with ``Error: API error ...`` or
+    ``Error: Rate limits exceeded ...``, qwen ends successfully with ``[API Error: ...]``.
     """
     if stop_reason not in _SAID or not _SAID[stop_reason].match(said):
         return None
@@ -86,7 +86,7 @@ def _data(error: RpcError) -> Any:
 
 
 def _codes(data: Any, depth: int = 0) -> Iterator[int]:
-    """What may be a status, in the data of an error."""
+    """Yield the numbers in the data of an error that may be an HTTP status."""
     if isinstance(data, dict) and depth < 4:
         for key in _STATUS_KEYS:
             if type(data.get(key)) is int:

@@ -1,7 +1,7 @@
-"""The messages of ACP version 1 that we read, and how ours are written: JSON-RPC 2.0, one compact object per line.
+"""Messages of ACP version 1 that we read, and the writer for ours: JSON-RPC 2.0, one compact object per line.
 
-Only the fields that we use are declared; whatever else a message carries is skipped, since agents add to it. A
-declared field of the wrong type is an error that names its path. Nothing here knows what was said before.
+Only the fields that we use are declared; all other fields of a message are ignored, because agents add fields. A
+declared field of the wrong type is an error that names its path. This module keeps no state.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from supervisor.agents.protocols.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     JsonRpcMessage,
+    ProtocolError,
     RpcError,
     RpcId,
-    WireError,
     Writer,
     read,
 )
@@ -31,6 +31,7 @@ __all__ = [
     "JSON_RPC",
     "METHOD_NOT_FOUND",
     "PROTOCOL_VERSION",
+    "CallReference",
     "ChildRun",
     "Chunk",
     "CompactionUpdate",
@@ -48,26 +49,25 @@ __all__ = [
     "PermissionRequest",
     "PlanEntry",
     "PlanUpdate",
-    "Prompted",
+    "PromptResponse",
+    "ProtocolError",
+    "RequestCancelled",
     "RpcError",
     "RpcId",
     "SessionUpdate",
-    "Tagged",
     "TerminalCreate",
-    "TerminalNamed",
+    "TerminalReference",
     "ToolUpdate",
+    "TurnUsage",
     "UpdateName",
     "UsageUpdate",
-    "Used",
-    "WireError",
-    "Withdrawn",
     "amount",
     "error",
     "notification",
     "read",
     "request",
     "result",
-    "used_of",
+    "turn_usage_of",
 ]
 
 PROTOCOL_VERSION: Final = 1
@@ -80,7 +80,7 @@ _Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
 _Program: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
 _Path: TypeAlias = Annotated[str, Meta(pattern=r"\A/[^\0]*\Z")]
 _Variable: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
-"""Text that the operating system will be given: no NUL, a path absolute, a variable's name without ``=``."""
+"""Texts that go to the operating system: no NUL character, an absolute path, a variable's name without ``=``."""
 
 
 class Message(JsonRpcMessage):
@@ -95,21 +95,26 @@ class Message(JsonRpcMessage):
 
 
 # ------------------------------------------------------------------------------------------------ their responses
-class Prompted(JsonRpcMessage):
-    """The end of a prompt. ``usage`` is a draft of the protocol, its shape may change: it is read as far as it goes."""
+class PromptResponse(JsonRpcMessage):
+    """Response to a prompt. ``usage`` is a draft of the protocol whose shape may change, so it is read leniently."""
 
     stop_reason: str
     usage: Any = None
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
-    def used(self) -> Used | None:
-        """What the turn has used, where it is told."""
-        return used_of(self.usage) or used_of(_inner(self.meta)) or used_of(self._quota.get("token_count"))
+    def used(self) -> TurnUsage | None:
+        """Tokens and requests of the turn, if the agent reports them."""
+        return (
+            turn_usage_of(self.usage)
+            or turn_usage_of(_inner(self.meta))
+            or turn_usage_of(self._quota.get("token_count"))
+        )
 
     @property
     def unanswered(self) -> bool:
-        """True if it says itself that no model has answered: gemini ends a turn so whose answers were all cut off."""
+        """True if the agent itself reports that no model answered: gemini ends a turn like this if every answer was cut
+        off."""
         return self._quota.get("model_usage") == [] and not any(self.used or ())
 
     @property
@@ -167,17 +172,17 @@ class ToolUpdate(JsonRpcMessage):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that it names."""
+        """Files that the call names."""
         return tuple(one.path for one in self.locations or ())
 
     @property
     def tool(self) -> str:
-        """The name that the agent has for the tool, where it tells it."""
+        """The agent's own name of the tool, if reported."""
         return self._claude("toolName")
 
     @property
     def parent(self) -> str:
-        """The call of a sub-agent that this call is made within, where it tells it."""
+        """Sub-agent's call within which this call is made, if reported."""
         return self._claude("parentToolUseId")
 
     def _claude(self, name: str) -> str:
@@ -192,7 +197,7 @@ class Cost(JsonRpcMessage):
 
 
 class UsageUpdate(JsonRpcMessage):
-    """How full the context is, and the cost of the conversation so far; ``_meta.usage`` may say what the turn used."""
+    """Size of the context, and the cost of the conversation so far; ``_meta.usage`` may hold the turn's usage."""
 
     used: _Count
     size: _Count
@@ -200,16 +205,16 @@ class UsageUpdate(JsonRpcMessage):
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
-    def turn_used(self) -> Used | None:
-        """What the turn has used so far, where it is told."""
-        return used_of(_inner(self.meta))
+    def turn_used(self) -> TurnUsage | None:
+        """Tokens and requests of the turn so far, if the agent reports them."""
+        return turn_usage_of(_inner(self.meta))
 
 
 def _inner(meta: Any) -> Any:
     return meta.get("usage") if isinstance(meta, dict) else None
 
 
-class Used(NamedTuple):
+class TurnUsage(NamedTuple):
     """Totals of one turn."""
 
     input_tokens: int = 0
@@ -218,9 +223,9 @@ class Used(NamedTuple):
     requests: int = 0
 
 
-def used_of(usage: Any) -> Used | None:
-    """What *usage* tells of. A total counts also what it does not name, as tokens in: those that a cache was read or
-    written with."""
+def turn_usage_of(usage: Any) -> TurnUsage | None:
+    """Read a usage object. A total includes input tokens that have no field of their own: those read from or written to
+    a cache."""
     if not isinstance(usage, dict):
         return None
     tokens = [
@@ -231,16 +236,16 @@ def used_of(usage: Any) -> Used | None:
     if all(one is None for one in amounts):
         return None
     into, out, total, cached, requests = (one or 0 for one in amounts)
-    return Used(max(into, total - out), out, cached, requests)
+    return TurnUsage(max(into, total - out), out, cached, requests)
 
 
 def amount(told: Any) -> int | None:
-    """*told* where it is a count that a budget can hold."""
+    """Return *told* if it is a count within the range of a budget, else ``None``."""
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
 
 
 class InfoUpdate(JsonRpcMessage):
-    """What an agent says about the conversation: nothing that we read but ``_meta``."""
+    """Information about the conversation, of which we read only ``_meta``."""
 
     meta: Any = msgspec.field(default=None, name="_meta")
 
@@ -274,14 +279,14 @@ class FileWrite(JsonRpcMessage):
     content: str
 
 
-class Withdrawn(JsonRpcMessage):
-    """``$/cancel_request``: nobody waits for the answer to that request any more."""
+class RequestCancelled(JsonRpcMessage):
+    """``$/cancel_request``: the agent no longer waits for the response to that request."""
 
     request_id: RpcId
 
 
-class Tagged(JsonRpcMessage, kw_only=True):
-    """A request that may say which tool call it serves, in ``_meta.toolCallId``."""
+class CallReference(JsonRpcMessage, kw_only=True):
+    """A request that may name the tool call it serves in ``_meta.toolCallId``."""
 
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
@@ -296,7 +301,7 @@ class EnvVariable(JsonRpcMessage):
     value: _Word
 
 
-class TerminalCreate(Tagged):
+class TerminalCreate(CallReference):
     command: _Program
     args: tuple[_Word, ...] | None = None
     env: tuple[EnvVariable, ...] | None = None
@@ -304,13 +309,13 @@ class TerminalCreate(Tagged):
     output_byte_limit: _Count | None = None
 
 
-class TerminalNamed(JsonRpcMessage):
-    """What ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release`` ask about."""
+class TerminalReference(JsonRpcMessage):
+    """Parameters of ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release``."""
 
     terminal_id: str
 
 
-class ChildRun(Tagged):
+class ChildRun(CallReference):
     name: str
     prompt: str
     agent: str | None = None

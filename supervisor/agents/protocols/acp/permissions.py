@@ -1,7 +1,7 @@
-"""What an ACP agent waits for us to permit: each request is answered once, by an option of its own or a cancel.
+"""Open permission requests of an ACP agent: each gets one response, an option that the agent offered or a cancel.
 
-A request may be the first word about a tool call: then it opens it, and where it is not granted closes it, since some
-agents say nothing more of a call that they did not make.
+A request may be the first message about a tool call. Such a request opens the call and, if it is not granted, closes it
+again, because some agents report nothing more of a call that they did not make.
 """
 
 from __future__ import annotations
@@ -9,40 +9,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import supervisor.agents.protocols.acp.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp import messages
+from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.acp.updates import detail_of
 from supervisor.ports import Out, PermissionAsked, Send
 
-__all__ = ["Permissions"]
+__all__ = ["AcpPermissionRequests"]
 
 
-class _Open(NamedTuple):
+class _OpenRequest(NamedTuple):
     rpc_id: RpcId
     options: dict[str, str]
-    """The kind of each option, by its id."""
+    """Kind of each option, by the option's id."""
     call_id: str
     opened: bool
-    """The request was the first word about its call."""
+    """True if the request was the first message about its call."""
 
 
-class Permissions:
-    """The requests of one conversation that are not answered yet, by the ids that we gave them."""
+class AcpPermissionRequests:
+    """Unanswered permission requests of one conversation, by the ids that we gave them."""
 
-    def __init__(self, calls: ToolCalls) -> None:
+    def __init__(self, calls: ToolCallTable) -> None:
         self._calls = calls
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._open))
 
-    def asked(self, rpc_id: RpcId, request_id: str, asked: wire.PermissionRequest) -> list[Out]:
+    def asked(self, rpc_id: RpcId, request_id: str, asked: messages.PermissionRequest) -> list[Out]:
         call = asked.tool_call
         title, kind = call.title or call.tool_call_id, call.kind or "other"
         opened = self._calls.asked_for(call.tool_call_id, title, kind, call.parent)
         options = {one.option_id: one.kind for one in asked.options}
-        self._open[request_id] = _Open(rpc_id, options, call.tool_call_id, bool(opened))
+        self._open[request_id] = _OpenRequest(rpc_id, options, call.tool_call_id, bool(opened))
         choices = tuple(options.items())
         return [
             *opened,
@@ -50,7 +50,7 @@ class Permissions:
         ]
 
     def answer(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer; a request that is answered already is left alone.
+        """Answer a request; a request that was answered before is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -66,19 +66,19 @@ class Permissions:
         return [cancelled(one.rpc_id) if option_id is None else _selected(one.rpc_id, option_id), *refused]
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
-        """The agent waits for that request no more: it is answered so, and whoever answers it comes too late."""
+        """Close a request that the agent has cancelled; a later answer to the request has no effect."""
         for request_id, one in self._open.items():
             if one.rpc_id == rpc_id:
                 del self._open[request_id]
                 closed = self._calls.closed(one.call_id, "failed") if one.opened else []
-                return [wire.error(rpc_id, wire.CANCELLED, "withdrawn"), *closed]
+                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn"), *closed]
         return []
 
 
 def cancelled(rpc_id: RpcId) -> Send:
-    """The answer while a turn is being cancelled."""
-    return wire.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
+    """Return the response to a permission request of a turn that is being cancelled."""
+    return messages.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
 
 
 def _selected(rpc_id: RpcId, option_id: str) -> Send:
-    return wire.result(rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})
+    return messages.result(rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})

@@ -1,7 +1,7 @@
-"""The commands that an ACP agent has us run: their output, their end, and who waits for it.
+"""Commands that an ACP agent has us run: their output, their end, and the requests that wait for their end.
 
-Each request about a command is answered once. Its output is valid UTF-8 and never longer than its limit; what does
-not fit is cut off at the front, at a character boundary. A command that was released is forgotten when it has ended.
+Each request about a command gets one response. The output that is kept is valid UTF-8 and never longer than its limit;
+excess output is cut off at the front, at a character boundary. A released command is forgotten when it has ended.
 """
 
 from __future__ import annotations
@@ -11,40 +11,41 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-import supervisor.agents.protocols.acp.messages as wire
-from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp import messages
+from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 from supervisor.ports.input_limits import TERMINALS_BYTES_MAX, TERMINALS_MAX
 
-__all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "Terminal", "Terminals"]
+__all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "AcpTerminal", "AcpTerminals"]
 
 OUTPUT_BYTES: Final = 1024 * 1024
-"""How much of a command's output is kept where the agent sets no limit."""
+"""Bytes of a command's output that are kept if the agent sets no limit."""
 
 OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""How much an agent may have us keep, whatever limit it sets."""
+"""Bytes of a command's output that are kept at most, whatever limit the agent sets."""
 
 _SHELL_LINE: Final = re.compile(r"[\s;&|<>()$`\"'*?\[\]{}~#]")
-"""What no program is called that is named alone, and a shell is needed for."""
+"""Characters that no name of a program holds and that need a shell."""
 
 WAITING_MAX: Final = 64
 """Requests that may wait for the end of one command."""
 
 
-class Terminals:
+class AcpTerminals:
     """All commands of one conversation, by the ids that we gave them."""
 
-    def __init__(self, calls: ToolCalls) -> None:
+    def __init__(self, calls: ToolCallTable) -> None:
         self._calls = calls
-        self._known: dict[str, Terminal] = {}
+        self._known: dict[str, AcpTerminal] = {}
 
-    def create(self, rpc_id: RpcId, terminal_id: str, asked: wire.TerminalCreate) -> list[Out]:
-        """A command for the call it names or evidently serves, else for a call of its own that ends with it."""
+    def create(self, rpc_id: RpcId, terminal_id: str, asked: messages.TerminalCreate) -> list[Out]:
+        """Start a command for the call that the request names or evidently serves, else for a new call that ends with
+        it."""
         if len(self._known) >= TERMINALS_MAX:
             why = f"terminal/create: there are {len(self._known)} terminals, the most there may be; release some first"
-            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
         argv = _argv(asked)
         outs: list[Out] = []
         call_id = self._calls.serve(asked.tool_call_id)
@@ -54,21 +55,21 @@ class Terminals:
             outs += self._calls.opened(call_id, " ".join(argv), "execute")
             self._calls.serve(call_id)
         self._calls.tell(call_id, asked="\0".join((*argv, asked.cwd or "")).encode(errors="replace"))
-        self._known[terminal_id] = Terminal(limit_bytes=asked.output_byte_limit, implicit=implicit, call_id=call_id)
+        self._known[terminal_id] = AcpTerminal(limit_bytes=asked.output_byte_limit, implicit=implicit, call_id=call_id)
         env = {one.name: one.value for one in asked.env or ()}
         opened = TerminalOpened(terminal_id, call_id, argv, asked.cwd, env)
-        return [*outs, wire.result(rpc_id, {"terminalId": terminal_id}), opened]
+        return [*outs, messages.result(rpc_id, {"terminalId": terminal_id}), opened]
 
     def request(self, rpc_id: RpcId, method: str, terminal_id: str) -> list[Out]:
-        """Answer one of :data:`METHODS`."""
+        """Answer a request of one of :data:`METHODS`."""
         terminal = self._known.get(terminal_id)
         if terminal is None or terminal.released:
             why = f"{method}: terminalId: there is no terminal {terminal_id!r}"
-            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
         return METHODS[method](self, rpc_id, terminal_id, terminal)
 
     def output(self, terminal_id: str, data: bytes) -> None:
-        """The command wrote *data*."""
+        """Record output of a command."""
         if terminal_id in self._known:
             self._known[terminal_id].add(data)
             excess = sum(one.kept_bytes for one in self._known.values()) - TERMINALS_BYTES_MAX
@@ -77,13 +78,14 @@ class Terminals:
             self._calls.wrote(self._known[terminal_id].call_id, data)
 
     def exited(self, terminal_id: str, status: int | None) -> list[Out]:
-        """The command ended: whoever waits for it is told, and so is its own call."""
+        """Record the end of a command: answer the requests that wait for it, and close a call that was opened for the
+        command."""
         terminal = self._known.get(terminal_id)
         if terminal is None or not terminal.running:
             return []
         terminal.exit(status)
         self._calls.wrote(terminal.call_id, f"\0{status}".encode())
-        answers: list[Out] = [wire.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
+        answers: list[Out] = [messages.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
         terminal.waiting.clear()
         if terminal.released:
             del self._known[terminal_id]
@@ -92,37 +94,37 @@ class Terminals:
         return answers
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
-        """The agent waits for the end of a command no more; the command goes on."""
+        """Answer a request whose cancellation the agent asked for; the command continues."""
         for terminal in self._known.values():
             if rpc_id in terminal.waiting:
                 terminal.waiting.remove(rpc_id)
-                return [wire.error(rpc_id, wire.CANCELLED, "withdrawn")]
+                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn")]
         return []
 
-    def _output(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
-        return [wire.result(rpc_id, terminal.output())]
+    def _output(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
+        return [messages.result(rpc_id, terminal.output())]
 
-    def _wait(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+    def _wait(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
         if not terminal.running:
-            return [wire.result(rpc_id, terminal.exit_status())]
+            return [messages.result(rpc_id, terminal.exit_status())]
         if len(terminal.waiting) >= WAITING_MAX:
             why = f"terminal/wait_for_exit: {WAITING_MAX} requests wait for {terminal_id!r} already, the most"
-            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
         terminal.waiting.append(rpc_id)
         return []
 
-    def _kill(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
-        return [*([TerminalKilled(terminal_id)] if terminal.running else []), wire.result(rpc_id, {})]
+    def _kill(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
+        return [*([TerminalKilled(terminal_id)] if terminal.running else []), messages.result(rpc_id, {})]
 
-    def _release(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+    def _release(self, rpc_id: RpcId, terminal_id: str, terminal: AcpTerminal) -> list[Out]:
         terminal.release()
         if not terminal.running:
             del self._known[terminal_id]
         return self._kill(rpc_id, terminal_id, terminal)
 
 
-class Terminal:
-    """One command that we run for the agent: its output so far, its end, and who waits for that end."""
+class AcpTerminal:
+    """Command that we run for the agent: its output so far, its end, and the requests that wait for the end."""
 
     def __init__(self, *, limit_bytes: int | None, implicit: bool, call_id: str = "") -> None:
         self.implicit = implicit
@@ -137,7 +139,7 @@ class Terminal:
         self._status: int | None = None
 
     def add(self, data: bytes, *, final: bool = False) -> None:
-        """More output. Invalid UTF-8 is replaced; half a character waits for its other half."""
+        """Add output. Invalid UTF-8 is replaced; an incomplete character waits for its remaining bytes."""
         if self.released:
             return
         self._kept += self._decoder.decode(data, final).encode()
@@ -149,28 +151,28 @@ class Terminal:
         return len(self._kept)
 
     def cut(self, count: int) -> None:
-        """Drop the first *count* bytes of what is kept, and what they leave of a character."""
+        """Drop the first *count* bytes of the kept output, and the rest of a character that the cut splits."""
         self._truncated = True
         del self._kept[: self._boundary(min(count, len(self._kept)))]
 
     def exit(self, status: int | None) -> None:
-        """The command ended."""
+        """Record the exit status; ``None`` is an unknown status."""
         self.add(b"", final=True)
         self.running = False
         self._status = status
 
     def release(self) -> None:
-        """The agent will not ask for the output again."""
+        """Drop the output: the agent will not ask for it again."""
         self.released = True
         self._kept.clear()
 
     def output(self) -> dict[str, Any]:
-        """The answer to ``terminal/output``."""
+        """Return the result of ``terminal/output``."""
         answer: dict[str, Any] = {"output": self._kept.decode(), "truncated": self._truncated}
         return answer if self.running else {**answer, "exitStatus": self.exit_status()}
 
     def exit_status(self) -> dict[str, Any]:
-        """The answer to ``terminal/wait_for_exit``."""
+        """Return the result of ``terminal/wait_for_exit``."""
         status = self._status
         if status is not None and status < 0:
             return {"exitCode": None, "signal": signal_name(-status)}
@@ -182,17 +184,17 @@ class Terminal:
         return at
 
 
-def _argv(asked: wire.TerminalCreate) -> tuple[str, ...]:
-    """The program to run. Agents also give a whole line for a shell as the command, without arguments."""
+def _argv(asked: messages.TerminalCreate) -> tuple[str, ...]:
+    """Return the argv. Agents also pass a whole shell line as the command, without arguments."""
     if not asked.args and _SHELL_LINE.search(asked.command):
         return ("/bin/sh", "-c", asked.command)
     return (asked.command, *(asked.args or ()))
 
 
-METHODS: Final[dict[str, Callable[[Terminals, RpcId, str, Terminal], list[Out]]]] = {
-    "terminal/output": Terminals._output,
-    "terminal/wait_for_exit": Terminals._wait,
-    "terminal/kill": Terminals._kill,
-    "terminal/release": Terminals._release,
+METHODS: Final[dict[str, Callable[[AcpTerminals, RpcId, str, AcpTerminal], list[Out]]]] = {
+    "terminal/output": AcpTerminals._output,
+    "terminal/wait_for_exit": AcpTerminals._wait,
+    "terminal/kill": AcpTerminals._kill,
+    "terminal/release": AcpTerminals._release,
 }
-"""The requests about a command that exists."""
+"""Requests about an existing command, by method."""

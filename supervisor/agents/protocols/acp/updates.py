@@ -1,9 +1,9 @@
-"""What an ACP agent tells of its use, of its calls, and of its model: running totals become what each adds.
+"""Read usage, tool call contents and model errors from an ACP agent's updates; running totals become differences.
 
-Cost is told as a total of the conversation, tokens as a total of the turn: in the prompt's answer, which is still a
-draft of the protocol, or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update are the context's, and
-count for nothing. A total that falls adds nothing. The protocol has no word for a model that fails and is asked again:
-one who says so does it in ``_meta.modelTrouble`` of an update. Nothing here writes messages.
+Cost is reported as a total of the conversation; tokens as a total of the turn, either in the response to a prompt
+(still a draft of the protocol) or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update describe the
+context and count for no budget. A total that falls adds nothing. The protocol has no message for a model request that
+fails and is repeated; agents that report it use ``_meta.modelTrouble`` of an update. Nothing here writes messages.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-import supervisor.agents.protocols.acp.messages as wire
+from supervisor.agents.protocols.acp import messages
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.loop_detection import EDITS
-from supervisor.ports import ModelTrouble, Usage
+from supervisor.ports import ModelErrorReported, Usage
 
-__all__ = ["COST_MAX", "Meter", "detail_of", "told_of", "trouble_of"]
+__all__ = ["COST_MAX", "AcpUsageMeter", "arguments_and_result_of", "detail_of", "model_trouble_of"]
 
 COST_MAX: Final = 1e9
-"""US dollars that are believed."""
+"""Largest cost that is believed, in US dollars."""
 
 
-class Meter:
-    """The totals of one conversation that were told last."""
+class AcpUsageMeter:
+    """Last reported totals of one conversation."""
 
     def __init__(self) -> None:
         self._cost_usd = 0.0
-        self._used = wire.Used()
+        self._used = messages.TurnUsage()
 
     def begin(self) -> None:
-        """Another turn: what it uses counts from nothing."""
-        self._used = wire.Used()
+        """Begin another turn: its token totals count from zero."""
+        self._used = messages.TurnUsage()
 
-    def update(self, update: wire.UsageUpdate) -> Usage:
-        """What a ``usage_update`` says."""
+    def update(self, update: messages.UsageUpdate) -> Usage:
+        """Return the usage that a ``usage_update`` adds."""
         said: dict[str, Any] = {"used": update.used, "size": update.size}
         added_usd = 0.0
         if update.cost is not None:
@@ -45,16 +45,16 @@ class Meter:
                 self._cost_usd += added_usd
         return self._usage(said, update.turn_used, added_usd)
 
-    def at_end(self, answer: wire.Prompted) -> list[Usage]:
-        """What the answer to a prompt adds to what was said before."""
+    def at_end(self, answer: messages.PromptResponse) -> list[Usage]:
+        """Return the usage that the response to a prompt adds to the updates before it."""
         used = self._usage({}, answer.used)
         return [used] if used.input_tokens or used.output_tokens or used.requests else []
 
-    def _usage(self, said: dict[str, Any], used: wire.Used | None, added_usd: float = 0.0) -> Usage:
+    def _usage(self, said: dict[str, Any], used: messages.TurnUsage | None, added_usd: float = 0.0) -> Usage:
         if used is None:
             return Usage(said, cost_usd=added_usd)
         before = self._used
-        self._used = wire.Used(*map(max, used, before))
+        self._used = messages.TurnUsage(*map(max, used, before))
         into, out, cached, requests = (now - then for now, then in zip(self._used, before, strict=True))
         told = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
         return Usage({**said, **told}, into, out, added_usd, cached, requests)
@@ -66,29 +66,33 @@ KINDS: Final = {
     "billing_error": ModelProblem.QUOTA,
     "server_error": ModelProblem.SERVER,
 }
-"""The kinds of errors: our words, and those of claude-agent-acp 0.49 (``errorKind``)."""
+"""Kinds of model errors: ours, and the ``errorKind`` words of claude-agent-acp 0.49."""
 
 
-def trouble_of(update: wire.InfoUpdate) -> list[ModelTrouble]:
-    """What an update says in its ``_meta`` of a model that fails."""
+def model_trouble_of(update: messages.InfoUpdate) -> list[ModelErrorReported]:
+    """Return the model error that an update reports in its ``_meta``."""
     told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
     if not isinstance(told, dict):
         return []
-    status, retry_ms, words = wire.amount(told.get("status")), wire.amount(told.get("retryMs")), told.get("message")
-    trouble = ModelTrouble(
+    status, retry_ms, words = (
+        messages.amount(told.get("status")),
+        messages.amount(told.get("retryMs")),
+        told.get("message"),
+    )
+    trouble = ModelErrorReported(
         KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
         status=status if status is not None and 400 <= status < 600 else None,
-        attempt=wire.amount(told.get("attempt")) or 0,
+        attempt=messages.amount(told.get("attempt")) or 0,
         retry_s=retry_ms / 1000 if retry_ms is not None else None,
         words=words if isinstance(words, str) else "",
     )
     return [trouble]
 
 
-def told_of(tool: wire.ToolUpdate) -> tuple[bytes, bytes]:
-    """The arguments and the result that a word about a call tells; ``b""``: nothing.
+def arguments_and_result_of(tool: messages.ToolUpdate) -> tuple[bytes, bytes]:
+    """Return the arguments and the result in an update of a call; ``b""`` for what it does not hold.
 
-    The content of an edit says what it does. A terminal's name is no result: what it writes is.
+    The content of an edit counts as its arguments. The id of a terminal is no result: the terminal's output is.
     """
     asked, content = _bytes(tool.raw_input), _bytes(tool.content)
     if b'"terminalId"' in content:
@@ -98,12 +102,12 @@ def told_of(tool: wire.ToolUpdate) -> tuple[bytes, bytes]:
     return asked, _bytes(tool.raw_output) + content
 
 
-def detail_of(tool: wire.ToolUpdate) -> str:
-    """What a human has to see of a call to judge it: its arguments, or else its content."""
+def detail_of(tool: messages.ToolUpdate) -> str:
+    """Return what a person needs to see of a call to judge it: the arguments, or else the content."""
     return (_bytes(tool.raw_input) or _bytes(tool.content)).decode(errors="replace")
 
 
 def _bytes(raw: object) -> bytes:
-    """What was told, without what stands for nothing."""
+    """Return *raw* as bytes; ``b""`` for an empty value."""
     data = bytes(raw) if isinstance(raw, Raw) else b""
     return b"" if data in (b"null", b"{}", b"[]", b'""') else data

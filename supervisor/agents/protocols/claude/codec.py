@@ -1,9 +1,17 @@
-"""The adapter for Claude Code: its stream-json on its standard streams, with control requests both ways.
+"""Codec for Claude Code: stream-json on standard input and output, with control requests in both directions.
 
-One process is one conversation, whose name we choose, one turn at a time. The program runs its tools by itself; a
-sub-agent of its own is a call of kind ``agent``, and what that does are calls within it. A result is believed only
-where nothing of it speaks of an error. The first thing that breaks the protocol ends the conversation; what we do not
-know is passed over.
+Theory of operation
+-------------------
+A process is one conversation, whose id we choose, with one turn at a time. The program runs its tools itself and
+reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in it. Messages of unknown
+types are ignored; the first message that breaks the protocol ends the conversation.
+
+A message sent within a turn (``steer``) is a user message with a uuid. The program replays it when its model reads it;
+until then the message is in ``_unheard``. A result that arrives while a message is unheard does not end the turn,
+because the program continues with that message. When a turn ends in another way, unheard messages are cancelled:
+otherwise each would begin a turn that nobody waits for.
+
+A result counts as success only if no part of it reports an error.
 """
 
 from __future__ import annotations
@@ -14,26 +22,26 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-import supervisor.agents.protocols.claude.messages as wire
-from supervisor.agents.protocols.claude.calls import Calls
-from supervisor.agents.protocols.claude.messages import Head
-from supervisor.agents.protocols.claude.permissions import Permissions
-from supervisor.agents.protocols.claude.updates import Meter, problem_of, verdict_of
+from supervisor.agents.protocols.claude import messages
+from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
+from supervisor.agents.protocols.claude.messages import MessageHead
+from supervisor.agents.protocols.claude.permissions import ClaudePermissionRequests
+from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, problem_of, verdict_of
 from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
 from supervisor.agents.protocols.json_rpc import read
 from supervisor.ports import (
-    CallKept,
+    AgentOptions,
+    CallNotEnded,
     CloseInput,
     Compaction,
-    Heard,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     TurnEnded,
-    Wishes,
 )
 
 __all__ = ["ClaudeCodec"]
@@ -42,40 +50,40 @@ _FLAGS: Final = (
     *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
     *("--replay-user-messages", "--include-partial-messages", "--permission-prompt-tool", "stdio"),
 )
-"""Messages are replayed when they are heard; parts of them are told so that an agent which speaks is not taken for a
-silent one."""
+"""Flags of every process. User messages are replayed when the model reads them; partial messages keep a talking agent
+from being taken for a silent one."""
 
 _STEM: Final = "00000000-0000-4000-8000-"
-"""Where we were given no name to make others from."""
+"""Prefix of message uuids if we were given no id to derive one from."""
 
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = AgentOptions()
 
-_OnAnswer = Callable[["wire.Answer"], list[Out]]
+_OnAnswer = Callable[[messages.ControlResult], list[Out]]
 
 
 class ClaudeCodec(Conversation):
-    """One conversation: one process, one prompt at a time; :meth:`steer` says more within its turn.
+    """Conversation with one process: one prompt at a time; :meth:`steer` sends another message within the turn.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: Wishes = _NO_WISHES) -> None:
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: AgentOptions = _NO_WISHES) -> None:
         self._wishes = wishes
         super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
         self._asked = self._sent = 0
         self._name: str | None = None
         self._stem = _STEM
-        """What the names of our messages begin with: no two processes of a conversation give the same name."""
+        """Prefix of our message uuids: no two processes of a conversation use the same uuid."""
         self._ready = self._prompted = self._cancelling = False
         self._spoke = self._compacting = False
-        self._calls = Calls()
-        self._permissions = Permissions()
-        self._meter = Meter()
+        self._calls = ClaudeToolCalls()
+        self._permissions = ClaudePermissionRequests()
+        self._meter = ClaudeUsageMeter()
         self._unheard: dict[str, None] = {}
-        """What was said within the turn, and the model has not heard yet."""
+        """Messages sent within the turn that the model has not read yet."""
         self._failed: str | None = None
-        """How the model failed, where that was its last word."""
+        """Error of the model, if the model's last message was an error."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def argv(
@@ -97,14 +105,14 @@ class ClaudeCodec(Conversation):
         self._prompted, self._cancelling, self._spoke, self._failed = True, False, False, None
         self._calls.forget()
         self._unheard.clear()
-        return [wire.user_message(self._uuid(), text)]
+        return [messages.user_message(self._uuid(), text)]
 
     def steer(self, text: str) -> list[Out] | None:
         if self._over or not self._prompted or self._cancelling:
             return None
         uuid = self._uuid()
         self._unheard[uuid] = None
-        return [wire.user_message(uuid, text)]
+        return [messages.user_message(uuid, text)]
 
     def interrupt(self) -> list[Out]:
         if self._over or not self._prompted:
@@ -125,7 +133,7 @@ class ClaudeCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we are told
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer once; a request that needs no answer any more is left alone.
+        """Answer a permission request once; a request that needs no answer any more is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -141,47 +149,47 @@ class ClaudeCodec(Conversation):
     def _in_turn(self) -> bool:
         return self._prompted
 
-    def _hear(self, line: str) -> list[Out]:
-        head = read(line, Head, "the agent wrote a line")
+    def _on_line(self, line: str) -> list[Out]:
+        head = read(line, MessageHead, "the agent wrote a line")
         name = f"system/{head.subtype}" if head.type == "system" else head.type
-        if name not in _HEARD:
+        if name not in _MESSAGES:
             return []
-        kind, heard = _HEARD[name]
+        kind, heard = _MESSAGES[name]
         return heard(self, read(line, kind, name))
 
-    def _answered(self, told: wire.ControlResponse) -> list[Out]:
+    def _answered(self, told: messages.ControlResponse) -> list[Out]:
         answer = told.response
         on_answer = self._waiting.pop(answer.request_id, None)
         return on_answer(answer) if on_answer is not None else []
 
-    def _requested(self, asked: wire.ControlRequest) -> list[Out]:
-        what = read(asked.request, wire.Asked, "control_request").subtype
+    def _requested(self, asked: messages.ControlRequest) -> list[Out]:
+        what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
         if what != "can_use_tool":
-            return [wire.control_refusal(asked.request_id, f"this client does not do {what}")]
+            return [messages.control_refusal(asked.request_id, f"this client does not do {what}")]
         return self._permission_asked(asked.request_id, asked.request)
 
     def _permission_asked(self, request_id: str, request: Raw) -> list[Out]:
-        asked = read(request, wire.PermissionRequest, "can_use_tool")
+        asked = read(request, messages.PermissionRequest, "can_use_tool")
         opened = self._calls.asked(asked) if self._prompted else []
         question = self._permissions.ask(request_id, asked)
         if self._prompted and not self._cancelling:
             return [*opened, question]
         return [*opened, question] if isinstance(question, Send) else [*opened, *self.permission(request_id, None)]
 
-    def _taken_back(self, told: wire.ControlCancelled) -> list[Out]:
+    def _taken_back(self, told: messages.ControlCancelled) -> list[Out]:
         self._permissions.taken_back(told.request_id)
         return []
 
     # ------------------------------------------------------------------------------------------ opening
-    def _initialized(self, answer: wire.Answer) -> list[Out]:
+    def _initialized(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             return self._end(f"the agent refused to begin: {answer.error or answer.subtype}")
         if self._wishes.mcp_servers:  # said to it, since a command line is for everybody to read
-            servers = {one.name: wire.mcp_server(one) for one in self._wishes.mcp_servers}
+            servers = {one.name: messages.mcp_server(one) for one in self._wishes.mcp_servers}
             return [self._ask(self._equipped, "mcp_set_servers", servers=servers)]
         return self._begin()
 
-    def _equipped(self, answer: wire.Answer) -> list[Out]:
+    def _equipped(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             return self._end(f"the agent refused its tool servers: {answer.error or answer.subtype}")
         return self._begin()
@@ -191,20 +199,21 @@ class ClaudeCodec(Conversation):
         return [Ready(self._name, "claude", steers=True)]
 
     # ------------------------------------------------------------------------------------------ the turn
-    def _said(self, told: wire.Assistant) -> list[Out]:
+    def _said(self, told: messages.Assistant) -> list[Out]:
         outs: list[Out] = []
         parent = told.parent_tool_use_id
         if parent is None:
             self._failed = told.error
-        for block in wire.blocks_of(told.message):
+        for block in messages.blocks_of(told.message):
             if block.type == "tool_use":
                 outs += self._calls.used(block, parent) if self._prompted else []
             else:
                 outs += self._spoken(block, aside=parent is not None or told.error is not None)
         return [*outs, *self._meter.answered(told.message.id, told.message.usage)]
 
-    def _spoken(self, block: wire.Block, *, aside: bool) -> list[Out]:
-        """A part of a message. What a sub-agent says, or what stands for an error, is no answer of the agent's."""
+    def _spoken(self, block: messages.Block, *, aside: bool) -> list[Out]:
+        """Report a part of a message. Text of a sub-agent, and text that stands for an error, is log text, not an
+        answer."""
         if block.type == "thinking" and block.thinking:
             return [Text("thought", block.thinking)]
         if block.type != "text" or not block.text:
@@ -214,17 +223,17 @@ class ClaudeCodec(Conversation):
         first, self._spoke = not self._spoke, True
         return [Text("message", block.text if first else f"\n{block.text}")]
 
-    def _heard(self, told: wire.User) -> list[Out]:
-        """Results of calls, or a message of ours that the model hears now."""
+    def _heard(self, told: messages.User) -> list[Out]:
+        """Handle results of calls, or the replay of one of our messages, which the model reads now."""
         if told.is_replay:
             known = told.uuid in self._unheard
             self._unheard.pop(told.uuid or "", None)
-            return [Heard()] if known else []
-        blocks = wire.blocks_of(told.message)
+            return [SteeringAccepted()] if known else []
+        blocks = messages.blocks_of(told.message)
         results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
         return [out for one in results for out in self._calls.returned(one)]
 
-    def _result(self, result: wire.Result) -> list[Out]:
+    def _result(self, result: messages.Result) -> list[Out]:
         used = self._meter.at_end(result)  # what it used is heard after its end
         if not self._prompted or (result.origin is not None and result.origin.kind != "human"):
             return [*used]
@@ -241,18 +250,18 @@ class ClaudeCodec(Conversation):
         return [*compacted, *unfinished, ended]
 
     def _unsay(self) -> list[Send]:
-        """Take back what was said and not heard: it would begin a turn of its own."""
+        """Cancel the messages that the model has not read: each would begin a turn of its own."""
         taken = [self._ask(_nothing, "cancel_async_message", message_uuid=uuid) for uuid in self._unheard]
         self._unheard.clear()
         return taken
 
     # ------------------------------------------------------------------------------------------ system
-    def _retried(self, told: wire.ApiRetry) -> list[Out]:
+    def _retried(self, told: messages.ApiRetry) -> list[Out]:
         problem = problem_of(told.error, told.error_status)
         wait_s = told.retry_delay_ms / 1000 if told.retry_delay_ms is not None else None
-        return [ModelTrouble(problem, told.error_status, told.attempt, wait_s, told.error or "")]
+        return [ModelErrorReported(problem, told.error_status, told.attempt, wait_s, told.error or "")]
 
-    def _status(self, told: wire.Status) -> list[Out]:
+    def _status(self, told: messages.Status) -> list[Out]:
         if told.status == "compacting" and not self._compacting:
             self._compacting = True
             return [Compaction(True)]
@@ -263,23 +272,23 @@ class ClaudeCodec(Conversation):
         why = f"the agent could not compact its context: {told.compact_error}\n"
         return [Compaction(False), *([] if told.compact_result == "success" else [Text("log", why)])]
 
-    def _compacted(self, _: Head) -> list[Out]:
+    def _compacted(self, _: MessageHead) -> list[Out]:
         over, self._compacting = self._compacting, False
         return [Compaction(False)] if over else []
 
-    def _task_started(self, task: wire.Task) -> list[Out]:
+    def _task_started(self, task: messages.Task) -> list[Out]:
         wanted = self._calls.task_started(task) if self._prompted else None
         return [self._stop(task.task_id, wanted)] if wanted is not None else []
 
-    def _task_ended(self, task: wire.Task) -> list[Out]:
+    def _task_ended(self, task: messages.Task) -> list[Out]:
         self._calls.task_ended(task)
         return []
 
     # ------------------------------------------------------------------------------------------ small parts
     def _stop(self, task_id: str, call_id: str) -> Send:
-        def kept(answer: wire.Answer) -> list[Out]:
+        def kept(answer: messages.ControlResult) -> list[Out]:
             failed = answer.subtype != "success" and self._calls.is_open(call_id)
-            return [CallKept(call_id, answer.error or "the agent does not say why")] if failed else []
+            return [CallNotEnded(call_id, answer.error or "the agent does not say why")] if failed else []
 
         return self._ask(kept, "stop_task", task_id=task_id)
 
@@ -287,30 +296,32 @@ class ClaudeCodec(Conversation):
         self._asked += 1
         name = f"supervisor-{self._asked}"
         self._waiting[name] = on_answer
-        return wire.control_request(name, subtype, **fields)
+        return messages.control_request(name, subtype, **fields)
 
     def _uuid(self) -> str:
         self._sent += 1
         return f"{self._stem}{self._sent:012x}"
 
 
-def _nothing(answer: wire.Answer) -> list[Out]:
+def _nothing(answer: messages.ControlResult) -> list[Out]:
     return []
 
 
-_HEARD: Final[Mapping[str, tuple[type[wire.Role], Callable[[ClaudeCodec, Any], list[Out]]]]] = MappingProxyType(
-    {
-        "control_response": (wire.ControlResponse, ClaudeCodec._answered),
-        "control_request": (wire.ControlRequest, ClaudeCodec._requested),
-        "control_cancel_request": (wire.ControlCancelled, ClaudeCodec._taken_back),
-        "assistant": (wire.Assistant, ClaudeCodec._said),
-        "user": (wire.User, ClaudeCodec._heard),
-        "result": (wire.Result, ClaudeCodec._result),
-        "system/api_retry": (wire.ApiRetry, ClaudeCodec._retried),
-        "system/status": (wire.Status, ClaudeCodec._status),
-        "system/compact_boundary": (Head, ClaudeCodec._compacted),
-        "system/task_started": (wire.Task, ClaudeCodec._task_started),
-        "system/task_notification": (wire.Task, ClaudeCodec._task_ended),
-    }
+_MESSAGES: Final[Mapping[str, tuple[type[messages.ClaudeMessage], Callable[[ClaudeCodec, Any], list[Out]]]]] = (
+    MappingProxyType(
+        {
+            "control_response": (messages.ControlResponse, ClaudeCodec._answered),
+            "control_request": (messages.ControlRequest, ClaudeCodec._requested),
+            "control_cancel_request": (messages.ControlCancelled, ClaudeCodec._taken_back),
+            "assistant": (messages.Assistant, ClaudeCodec._said),
+            "user": (messages.User, ClaudeCodec._heard),
+            "result": (messages.Result, ClaudeCodec._result),
+            "system/api_retry": (messages.ApiRetry, ClaudeCodec._retried),
+            "system/status": (messages.Status, ClaudeCodec._status),
+            "system/compact_boundary": (MessageHead, ClaudeCodec._compacted),
+            "system/task_started": (messages.Task, ClaudeCodec._task_started),
+            "system/task_notification": (messages.Task, ClaudeCodec._task_ended),
+        }
+    )
 )
 """Type that each message is read as, and the method that takes it; other kinds are ignored."""

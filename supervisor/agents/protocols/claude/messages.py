@@ -1,8 +1,8 @@
-"""The messages of Claude Code's stream-json that we read, and how ours are written: one compact object per line.
+"""Messages of Claude Code's stream-json that we read, and functions that write ours: one compact object per line.
 
-Only the fields that we use are declared; whatever else a message carries is skipped, and so is a message of a type that
-is not declared here, since the program adds to both. A declared field of the wrong type is an error that names its
-path. The shapes are those of version 2.1.197. Nothing here knows what was said before.
+Only the fields that we use are declared; all other fields, and messages of other types, are ignored, because the
+program adds both. A declared field of the wrong type is an error that names its path. The shapes are those of version
+2.1.197. This module keeps no state.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Raw
 
-from supervisor.agents.protocols.json_rpc import WireError
+from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import McpServer, Send
 
 __all__ = [
-    "Answer",
     "ApiRetry",
-    "Asked",
     "Assistant",
     "Block",
+    "ClaudeMessage",
     "ControlCancelled",
     "ControlRequest",
+    "ControlRequestHead",
     "ControlResponse",
-    "Head",
+    "ControlResult",
+    "MessageBody",
+    "MessageHead",
     "ModelUse",
     "Origin",
     "PermissionRequest",
     "Result",
-    "Role",
-    "Said",
     "Status",
     "Task",
     "Tokens",
@@ -45,53 +45,53 @@ __all__ = [
 ]
 
 _Id: TypeAlias = Annotated[str, Meta(max_length=256)]
-"""What names something; longer words need not be kept."""
+"""Type of an id; a longer text is an error."""
 _Seconds: Final = Meta(ge=0, le=1e12)
 
 
-class Role(msgspec.Struct):
-    """A message, or a part of one. Whatever else it carries is skipped."""
+class ClaudeMessage(msgspec.Struct):
+    """Base of all messages and parts of messages. Undeclared fields are ignored."""
 
 
-class Head(Role):
-    """What every message has: its type, and what it is about."""
+class MessageHead(ClaudeMessage):
+    """Type and subtype, which every message has."""
 
     type: str
     subtype: str | None = None
 
 
 # ------------------------------------------------------------------------------------------------- control
-class Answer(Role):
+class ControlResult(ClaudeMessage):
     subtype: str
     request_id: _Id
     error: str | None = None
 
 
-class ControlResponse(Role):
-    """The answer to a request of ours."""
+class ControlResponse(ClaudeMessage):
+    """Response to a request of ours."""
 
-    response: Answer
+    response: ControlResult
 
 
-class Asked(Role):
+class ControlRequestHead(ClaudeMessage):
     subtype: str
 
 
-class ControlRequest(Role):
-    """A request of the agent's; what it asks for is in ``request``."""
+class ControlRequest(ClaudeMessage):
+    """Request of the agent; ``request`` holds its content."""
 
     request_id: _Id
     request: Raw
 
 
-class ControlCancelled(Role):
-    """A request of the agent's that needs no answer any more."""
+class ControlCancelled(ClaudeMessage):
+    """Request of the agent that needs no response any more."""
 
     request_id: _Id
 
 
-class PermissionRequest(Role):
-    """``can_use_tool``. ``input`` goes back as it came where it is permitted."""
+class PermissionRequest(ClaudeMessage):
+    """``can_use_tool``. A permitted call gets its ``input`` back unchanged."""
 
     tool_name: str
     input: Raw
@@ -104,8 +104,8 @@ class PermissionRequest(Role):
 
 
 # ------------------------------------------------------------------------------------------------- conversation
-class Tokens(Role):
-    """What one request to the model used. Tokens in are those that no cache had."""
+class Tokens(ClaudeMessage):
+    """Usage of one request to the model. ``input_tokens`` excludes cached tokens."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -113,8 +113,8 @@ class Tokens(Role):
     cache_read_input_tokens: int | None = None
 
 
-class Block(Role):
-    """A part of a message: text, thinking, a tool call, or the result of one."""
+class Block(ClaudeMessage):
+    """Part of a message: text, thinking, a tool call, or the result of a call."""
 
     type: str
     text: str | None = None
@@ -127,31 +127,31 @@ class Block(Role):
     is_error: bool | None = None
 
 
-class Said(Role):
+class MessageBody(ClaudeMessage):
     content: Raw
     id: _Id | None = None
     usage: Tokens | None = None
 
 
-class Assistant(Role):
-    """Something of the model's. ``error``: it is no answer but says how the model failed."""
+class Assistant(ClaudeMessage):
+    """Message of the model. With ``error`` the message is not an answer but reports how the model failed."""
 
-    message: Said
+    message: MessageBody
     parent_tool_use_id: _Id | None = None
     error: str | None = None
 
 
-class User(Role):
-    """Something that was said to the model: results of its calls, or a message that is replayed to us."""
+class User(ClaudeMessage):
+    """Message to the model: results of its calls, or one of our messages replayed."""
 
-    message: Said
+    message: MessageBody
     parent_tool_use_id: _Id | None = None
     uuid: _Id | None = None
     is_replay: bool | None = msgspec.field(default=None, name="isReplay")
 
 
-class ModelUse(Role, rename="camel"):
-    """What one model has used since the program began."""
+class ModelUse(ClaudeMessage, rename="camel"):
+    """Usage of one model since the program started."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -159,12 +159,12 @@ class ModelUse(Role, rename="camel"):
     cache_creation_input_tokens: int = 0
 
 
-class Origin(Role):
+class Origin(ClaudeMessage):
     kind: str
 
 
-class Result(Role):
-    """The end of a turn. Of ``model_usage`` and the cost the totals since the program began are told."""
+class Result(ClaudeMessage):
+    """End of a turn. ``model_usage`` and the cost are totals since the program started."""
 
     subtype: str
     is_error: bool = False
@@ -179,8 +179,8 @@ class Result(Role):
 
 
 # ------------------------------------------------------------------------------------------------- system
-class ApiRetry(Role):
-    """A request to the model failed, and is made again."""
+class ApiRetry(ClaudeMessage):
+    """A request to the model failed and is repeated."""
 
     attempt: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
     retry_delay_ms: Annotated[float, _Seconds] | None = None
@@ -188,14 +188,14 @@ class ApiRetry(Role):
     error: str | None = None
 
 
-class Status(Role):
+class Status(ClaudeMessage):
     status: str | None = None
     compact_result: str | None = None
     compact_error: str | None = None
 
 
-class Task(Role):
-    """``task_started`` and ``task_notification``: work that has a name of its own, and the call that it is for."""
+class Task(ClaudeMessage):
+    """``task_started`` and ``task_notification``: work that has a name of its own, and the call it belongs to."""
 
     task_id: _Id
     tool_use_id: _Id | None = None
@@ -206,20 +206,20 @@ class Task(Role):
 _BLOCKS: Final = msgspec.json.Decoder(list[Block])
 
 
-def blocks_of(said: Said) -> list[Block]:
-    """The parts of what was said; plain text is one part.
+def blocks_of(said: MessageBody) -> list[Block]:
+    """Return the parts of a message; plain text is one part.
 
     Raises:
-        WireError: it is neither text nor parts.
+        ProtocolError: the content is neither text nor a list of parts.
     """
     try:
         if bytes(said.content).startswith(b'"'):
             return [Block("text", msgspec.json.decode(said.content, type=str))]
         return _BLOCKS.decode(said.content)
     except msgspec.DecodeError as wrong:
-        raise WireError(f"the content of a message: {wrong}") from None
+        raise ProtocolError(f"the content of a message: {wrong}") from None
     except RecursionError:
-        raise WireError("the content of a message: it is nested too deeply") from None
+        raise ProtocolError("the content of a message: it is nested too deeply") from None
 
 
 def control_request(request_id: str, subtype: str, **fields: Any) -> Send:
@@ -235,7 +235,7 @@ def control_refusal(request_id: str, why: str) -> Send:
 
 
 def mcp_server(server: McpServer) -> dict[str, Any]:
-    """A server of tools, as the program has it in its settings."""
+    """Return a tool server in the form of the program's settings."""
     if server.url:
         return {"type": server.transport, "url": server.url, "headers": server.headers}
     return {"type": "stdio", "command": server.command[0], "args": server.command[1:], "env": server.env}

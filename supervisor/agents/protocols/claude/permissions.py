@@ -1,18 +1,18 @@
-"""What Claude Code asks leave for, and how it is answered: each request once.
+"""Open permission requests of Claude Code, and the responses: one for each request.
 
-A request that the agent takes back needs no answer. What is permitted for good is so for its conversation only: no
-settings of the project or the user are changed. Nothing here reads messages.
+A request that the agent takes back needs no response. A permission for good holds for the conversation only: settings
+of the project or the user are not changed. Nothing here reads messages.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-import supervisor.agents.protocols.claude.messages as wire
-from supervisor.agents.protocols.claude.updates import described, kind_of
+from supervisor.agents.protocols.claude import messages
+from supervisor.agents.protocols.claude.updates import describe_call, kind_of
 from supervisor.ports import PermissionAsked, Send
 
-__all__ = ["Permissions"]
+__all__ = ["ClaudePermissionRequests"]
 
 _ALLOW: Final = ("allow", "allow_once")
 _ALWAYS: Final = ("allow_always", "allow_always")
@@ -25,23 +25,23 @@ _NOBODY: Final = "nobody is there to answer questions: decide by yourself, and s
 
 
 class _Pending(NamedTuple):
-    asked: wire.PermissionRequest
+    asked: messages.PermissionRequest
     options: tuple[tuple[str, str], ...]
 
 
-class Permissions:
-    """The requests of one conversation that wait for an answer, by the agent's own names."""
+class ClaudePermissionRequests:
+    """Unanswered permission requests of one conversation, by the agent's own ids."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Pending] = {}
 
-    def ask(self, request_id: str, asked: wire.PermissionRequest) -> Send | PermissionAsked:
-        """Keep it until it is answered. A question to a person is answered at once: there is none."""
+    def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionAsked:
+        """Register a request. A question to a person is answered at once: no person is there."""
         if asked.tool_name == _QUESTIONS:
             return _deny(request_id, _NOBODY)
         options = (_ALLOW, _ALWAYS, _DENY) if _rules(asked) else (_ALLOW, _DENY)
         self._waiting[request_id] = _Pending(asked, options)
-        about = described(asked.tool_name, asked.input)
+        about = describe_call(asked.tool_name, asked.input)
         detail = "\n".join(one for one in (about.detail, asked.decision_reason) if one)
         paths = about.paths if asked.blocked_path is None else (asked.blocked_path,)
         return PermissionAsked(
@@ -49,7 +49,8 @@ class Permissions:
         )
 
     def answer(self, request_id: str, option_id: str | None) -> list[Send]:
-        """The answer to it; nothing, where it needs none any more. ``None`` is *cancelled*, which ends the turn.
+        """Return the response to a request, or nothing if the request needs none any more. ``None`` cancels and ends
+        the turn.
 
         Raises:
             ValueError: *option_id* was not offered.
@@ -70,30 +71,30 @@ class Permissions:
         given: dict[str, Any] = {"behavior": "allow", "updatedInput": asked.input}
         if option_id == _ALWAYS[0]:
             given["updatedPermissions"] = _rules(asked)
-        return [wire.control_answer(request_id, given)]
+        return [messages.control_answer(request_id, given)]
 
     def end_call(self, call_id: str) -> list[Send]:
-        """Refuse what that call waits for: so it ends."""
+        """Refuse the requests of that call, which ends the call."""
         found = [name for name, one in self._waiting.items() if one.asked.tool_use_id == call_id]
         for name in found:
             del self._waiting[name]
         return [_deny(name, _ENDED) for name in found]
 
     def cancel_all(self) -> list[Send]:
-        """Answer all that wait."""
+        """Cancel all open requests."""
         return [one for name in list(self._waiting) for one in self.answer(name, None)]
 
     def taken_back(self, request_id: str) -> None:
-        """The agent needs no answer to it any more."""
+        """Forget a request that the agent has taken back."""
         self._waiting.pop(request_id, None)
 
 
 def _deny(request_id: str, why: str, *, interrupt: bool = False) -> Send:
-    return wire.control_answer(request_id, {"behavior": "deny", "message": why, "interrupt": interrupt})
+    return messages.control_answer(request_id, {"behavior": "deny", "message": why, "interrupt": interrupt})
 
 
-def _rules(asked: wire.PermissionRequest) -> list[dict[str, Any]]:
-    """What the agent suggests to permit for good, kept to its conversation."""
+def _rules(asked: messages.PermissionRequest) -> list[dict[str, Any]]:
+    """Return the agent's suggested permanent rules, limited to its conversation."""
     suggested = asked.permission_suggestions
     known = [one for one in suggested if isinstance(one, dict)] if isinstance(suggested, list) else []
     return [{**one, "destination": "session"} for one in known]

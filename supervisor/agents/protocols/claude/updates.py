@@ -1,8 +1,8 @@
-"""What Claude Code tells of its calls, its use and its model's failures, in the words of the house.
+"""Translate Claude Code's calls, usage and model errors into the values of this package.
 
-Of one request to the model the use is told with each part of its answer, and is what was used so far; of everything the
-totals since the program began are told at the end of each turn. What each adds is counted once: a total that falls adds
-nothing. Nothing here writes messages.
+Usage arrives twice: each part of a model's answer carries the usage of its request so far, and each turn ends with the
+totals since the program started. Each token is counted once, by differences; a total that falls adds nothing. Nothing
+here writes messages.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-import supervisor.agents.protocols.claude.messages as wire
 from supervisor.agents.protocols.acp.updates import COST_MAX
+from supervisor.agents.protocols.claude import messages
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import TurnEnded, Usage
 
-__all__ = ["AGENT", "EXECUTE", "Meter", "described", "kind_of", "problem_of", "verdict_of"]
+__all__ = ["AGENT", "EXECUTE", "ClaudeUsageMeter", "describe_call", "kind_of", "problem_of", "verdict_of"]
 
 AGENT: Final = "agent"
 EXECUTE: Final = "execute"
@@ -47,7 +47,7 @@ _KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "TodoWrite": "think",
     }
 )
-"""The tools of version 2.1.197 by the kinds of ACP; ``agent`` is a sub-agent of its own."""
+"""Tools of version 2.1.197 and their ACP kinds; ``agent`` is a sub-agent."""
 
 _PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
     {
@@ -60,38 +60,38 @@ _PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
         "server_error": ModelProblem.SERVER,
     }
 )
-"""The errors that it names; of the others their words say more."""
+"""Errors that the program names; for other errors the text says more."""
 
 _TERMINAL_PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
     {"prompt_too_long": ModelProblem.CONTEXT_LENGTH, "blocking_limit": ModelProblem.CONTEXT_LENGTH}
 )
 _STOPS: Final[Mapping[str, str]] = MappingProxyType({"max_tokens": "max_tokens", "refusal": "refusal"})
 _REQUESTS_MAX: Final = 256
-"""Requests to the model whose use may still grow."""
+"""Requests to the model whose usage may still grow."""
 
 
 def kind_of(tool: str) -> str:
-    """The kind of call that a use of *tool* is."""
+    """Return the kind of call that a use of *tool* is."""
     return _KINDS.get(tool, "other")
 
 
-class Described(NamedTuple):
-    """A call as people read it, the detail of what it does, and the files that it names."""
+class CallDescription(NamedTuple):
+    """Title of a call for people, details of the call, and the files that it names."""
 
     title: str
     detail: str
     paths: tuple[str, ...]
 
 
-def described(tool: str, given: Raw) -> Described:
-    """What a use of *tool* with these arguments is about."""
+def describe_call(tool: str, given: Raw) -> CallDescription:
+    """Describe a use of *tool* with the arguments *given*."""
     values = _object(given)
     paths = tuple(one for one in (_text(values, "file_path"), _text(values, "notebook_path")) if one)
     if (command := _text(values, "command")) and tool == "Bash":
-        return Described(command, command, ())
+        return CallDescription(command, command, ())
     about = _text(values, "description") or _text(values, "url") or _text(values, "pattern")
     title = " ".join((tool, *(paths or (about,)))).strip()
-    return Described(title, bytes(given).decode(errors="replace"), paths)
+    return CallDescription(title, bytes(given).decode(errors="replace"), paths)
 
 
 def _object(given: Raw) -> dict[str, Any]:
@@ -109,16 +109,16 @@ def _text(values: dict[str, Any], name: str) -> str:
 
 # ------------------------------------------------------------------------------------------------- ends
 def problem_of(error: str | None, status: int | None) -> ModelProblem:
-    """What was the matter with the model, by the name that the program has for it. Without a status there was no
-    answer, or none that was whole: it could not be reached, or was cut off."""
+    """Return the model's problem by the program's own name for it. Without a status there was no complete answer: the
+    model could not be reached, or the connection was cut off."""
     if error == "server_error" and status is None:
         return ModelProblem.CONNECTION
     problem = _PROBLEMS.get(error or "")
     return problem or (ModelProblem.CONNECTION if status is None else ModelProblem.UNKNOWN)
 
 
-def verdict_of(result: wire.Result, error: str | None) -> TurnEnded:
-    """The agent's word on the turn; *error* is how its model failed last, where that was its last word."""
+def verdict_of(result: messages.Result, error: str | None) -> TurnEnded:
+    """Return the end of a turn; *error* is the model's error if the model's last message was one."""
     why = result.terminal_reason
     if why is not None and why.startswith("aborted"):
         return TurnEnded("cancelled")
@@ -135,7 +135,7 @@ def verdict_of(result: wire.Result, error: str | None) -> TurnEnded:
     return TurnEnded("end_turn")
 
 
-def _failure(result: wire.Result, error: str | None) -> TurnEnded:
+def _failure(result: messages.Result, error: str | None) -> TurnEnded:
     words = result.result or "; ".join(result.errors) or f"the agent ended the turn with {result.subtype}"
     status = result.api_error_status
     problem = problem_of(error, status) if error in _PROBLEMS else _TERMINAL_PROBLEMS.get(result.terminal_reason or "")
@@ -149,7 +149,7 @@ class _Amount(NamedTuple):
     cached: int = 0
 
     def beyond(self, before: _Amount) -> _Amount:
-        """What this adds to *before*; what is less adds nothing."""
+        """Return what this adds to *before*, at least 0 of each."""
         return _Amount(*(max(0, now - then) for now, then in zip(self, before, strict=True)))
 
     def plus(self, more: _Amount) -> _Amount:
@@ -159,16 +159,16 @@ class _Amount(NamedTuple):
 _NOTHING: Final = _Amount()
 
 
-class Meter:
-    """What one process has told of its use."""
+class ClaudeUsageMeter:
+    """Usage that one process has reported."""
 
     def __init__(self) -> None:
         self._requests: dict[str, _Amount] = {}
         self._counted = _NOTHING
         self._cost_usd = 0.0
 
-    def answered(self, request: str | None, tokens: wire.Tokens | None) -> list[Usage]:
-        """What a part of the model's answer to that *request* says."""
+    def answered(self, request: str | None, tokens: messages.Tokens | None) -> list[Usage]:
+        """Return the usage that a part of the model's answer to *request* adds."""
         if request is None or tokens is None or not (tokens.input_tokens or tokens.output_tokens):
             return []
         known, amount = request in self._requests, _of_request(tokens)
@@ -181,8 +181,8 @@ class Meter:
         self._counted = self._counted.plus(added)
         return [_usage({}, added, requests=0 if known else 1)]
 
-    def at_end(self, result: wire.Result) -> list[Usage]:
-        """What the totals at the end of a turn add to what was said before."""
+    def at_end(self, result: messages.Result) -> list[Usage]:
+        """Return the usage that the totals at the end of a turn add to the reports before."""
         told = _total(result.model_usage or {})
         added = told.beyond(self._counted)
         self._counted = self._counted.plus(added)
@@ -199,12 +199,12 @@ def _usage(said: dict[str, Any], added: _Amount, *, requests: int = 0, cost_usd:
     return Usage(said, added.into, added.out, cost_usd, cached_tokens=added.cached, requests=requests)
 
 
-def _of_request(tokens: wire.Tokens) -> _Amount:
+def _of_request(tokens: messages.Tokens) -> _Amount:
     made, read = _count(tokens.cache_creation_input_tokens), _count(tokens.cache_read_input_tokens)
     return _Amount(_count(tokens.input_tokens) + made + read, _count(tokens.output_tokens), read)
 
 
-def _total(models: dict[str, wire.ModelUse]) -> _Amount:
+def _total(models: dict[str, messages.ModelUse]) -> _Amount:
     total = _NOTHING
     for one in models.values():
         read = _count(one.cache_read_input_tokens)

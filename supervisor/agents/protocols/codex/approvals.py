@@ -1,6 +1,6 @@
-"""What codex asks leave for, and how it is answered: each request once.
+"""Open approval requests of codex, and the responses: one for each request.
 
-A request that codex takes back (its turn is over) needs no answer. Nothing here writes messages.
+A request that codex takes back, because its turn is over, needs no response. Nothing here writes messages.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import supervisor.agents.protocols.codex.messages as wire
+from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.json_rpc import RpcId
 from supervisor.ports import PermissionAsked
 
-__all__ = ["KINDS", "OPTIONS", "Approvals", "Pending"]
+__all__ = ["KINDS", "OPTIONS", "CodexApprovalRequests", "PendingApproval"]
 
 OPTIONS: Final = (("accept", "allow_once"), ("acceptForSession", "allow_always"), ("decline", "reject_once"))
-"""What may be answered, and what it means. ``cancel`` is none of them: it ends the turn."""
+"""Possible answers and their kinds. ``cancel`` is not among them: it ends the turn."""
 
 PERMISSIONS: Final = "item/permissions/requestApproval"
 KINDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -26,18 +26,19 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         PERMISSIONS: "other",
     }
 )
-"""The requests that ask for leave, and the kind of call that they are about."""
+"""Methods of approval requests, and the kind of call that each is about."""
 
 
-class Pending(NamedTuple):
-    """A request that waits for its answer."""
+class PendingApproval(NamedTuple):
+    """Request that waits for a response."""
 
     rpc_id: RpcId
     method: str
-    asked: wire.Approval
+    asked: messages.Approval
 
     def answer(self, option_id: str | None) -> dict[str, Any]:
-        """The result that says so; ``None``: cancelled, which grants nothing and ends the turn."""
+        """Return the result that grants or refuses the request; ``None`` cancels, which grants nothing and ends the
+        turn."""
         if self.method != PERMISSIONS:
             return {"decision": option_id or "cancel"}
         granted = option_id in ("accept", "acceptForSession")
@@ -47,15 +48,15 @@ class Pending(NamedTuple):
         }
 
 
-class Approvals:
-    """The requests of one conversation that wait for an answer, by the names that we gave them."""
+class CodexApprovalRequests:
+    """Unanswered approval requests of one conversation, by the ids that we gave them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Pending] = {}
+        self._waiting: dict[str, PendingApproval] = {}
         self._count = 0
 
-    def ask(self, pending: Pending) -> PermissionAsked:
-        """Keep it until it is answered."""
+    def ask(self, pending: PendingApproval) -> PermissionAsked:
+        """Register a request under the next id."""
         self._count += 1
         request_id = f"permission-{self._count}"
         self._waiting[request_id] = pending
@@ -63,8 +64,8 @@ class Approvals:
         title = asked.command or asked.reason or f"codex asks for leave ({kind})"
         return PermissionAsked(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
 
-    def take(self, request_id: str, option_id: str | None) -> Pending | None:
-        """That request, which is answered now; ``None``: it needs no answer any more.
+    def take(self, request_id: str, option_id: str | None) -> PendingApproval | None:
+        """Remove and return a request that is being answered; ``None`` if it needs no answer any more.
 
         Raises:
             ValueError: *option_id* was not offered.
@@ -74,28 +75,28 @@ class Approvals:
             raise ValueError(f"codex: permission option {option_id!r} was not offered; choose of: {', '.join(offered)}")
         return self._waiting.pop(request_id, None)
 
-    def take_all(self) -> list[Pending]:
-        """All of them, oldest first."""
+    def take_all(self) -> list[PendingApproval]:
+        """Remove and return all requests, oldest first."""
         taken = list(self._waiting.values())
         self._waiting.clear()
         return taken
 
-    def take_of(self, call_id: str) -> Pending | None:
-        """The one that is about that call."""
+    def take_of(self, call_id: str) -> PendingApproval | None:
+        """Remove and return the request about that call, if any."""
         found = next((name for name, one in self._waiting.items() if one.asked.item_id == call_id), None)
         return self._waiting.pop(found) if found is not None else None
 
     def resolved(self, rpc_id: RpcId) -> None:
-        """Codex needs no answer to it any more."""
+        """Forget a request that codex has taken back."""
         for name in [name for name, one in self._waiting.items() if one.rpc_id == rpc_id]:
             del self._waiting[name]
 
 
-def _detail(asked: wire.Approval) -> str:
-    """What a human has to see to judge."""
+def _detail(asked: messages.Approval) -> str:
+    """Return what a person needs to see to judge a request."""
     return "\n".join(one for one in (asked.command, asked.grant_root, asked.reason, _profile(asked)) if one)
 
 
-def _profile(asked: wire.Approval) -> str:
+def _profile(asked: messages.Approval) -> str:
     said = bytes(asked.permissions).decode()
     return "" if said in ("{}", "null") else said

@@ -1,8 +1,9 @@
-"""The adapter for codex: ``codex app-server``, threads and turns over its standard streams.
+"""Codec for codex: ``codex app-server``, threads and turns on standard input and output.
 
-We are the client: one thread, one turn at a time. What codex runs it runs by itself, and it leaves commands running
-when a turn is interrupted, or ends without having waited for them: so no turn is over for us before codex has ended
-what it left. The first thing that breaks the protocol ends the conversation; what we do not know is passed over.
+We are the client: one thread, one turn at a time. codex runs its commands itself, and leaves them running when a turn
+is interrupted or ends without waiting for them. A turn therefore ends for us only when codex has ended what the turn
+left running (``_settle``). The first message that breaks the protocol ends the conversation; unknown messages are
+ignored.
 """
 
 from __future__ import annotations
@@ -13,33 +14,33 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw
 
-import supervisor.agents.protocols.codex.messages as wire
-from supervisor.agents.protocols.codex.approvals import KINDS, Approvals, Pending
-from supervisor.agents.protocols.codex.calls import AGENT, Calls
-from supervisor.agents.protocols.codex.items import COMMAND, COMPACTION, MESSAGE, SAID, call_of
+from supervisor.agents.protocols.codex import messages
+from supervisor.agents.protocols.codex.approvals import KINDS, CodexApprovalRequests, PendingApproval
+from supervisor.agents.protocols.codex.calls import AGENT, CodexToolCalls
+from supervisor.agents.protocols.codex.items import AGENT_MESSAGE, COMMAND, COMPACTION, USER_MESSAGE, call_of
 from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
-from supervisor.agents.protocols.codex.usage import Meter
+from supervisor.agents.protocols.codex.usage import CodexUsageMeter
 from supervisor.agents.protocols.conversation import Conversation
 from supervisor.agents.protocols.framing import LINE_BYTES_MAX
 from supervisor.agents.protocols.json_rpc import (
     METHOD_NOT_FOUND,
-    Asked,
     JsonRpcMessage,
     OnResult,
+    OutgoingRequests,
     RpcError,
     RpcId,
     read,
 )
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
-    CallKept,
+    CallNotEnded,
     CloseInput,
     Compaction,
-    Heard,
-    ModelTrouble,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
+    SteeringAccepted,
     Text,
     TurnEnded,
 )
@@ -50,40 +51,40 @@ _HELLO: Final = {
     "clientInfo": {"name": "supervisor-runtime", "title": "supervisor-runtime", "version": "0.1.0"},
     "capabilities": {"experimentalApi": True},
 }
-"""Without the experimental part nothing of what codex leaves running could be ended."""
+"""Parameters of ``initialize``. Without ``experimentalApi`` nothing that codex leaves running could be ended."""
 
 _NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {"item/tool/requestUserInput": {"answers": {}}, "mcpServer/elicitation/request": {"action": "decline"}}
 )
-"""Requests for what nobody is there to give, and the answers that say so."""
+"""Requests for input that nobody is there to give, and the results that say so."""
 
 
 class CodexCodec(Conversation):
-    """One conversation: one process, one thread, one prompt at a time.
+    """Conversation with one process: one thread, one prompt at a time.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way; ``steer`` is for that.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn; ``steer`` sends a message within the turn.
     """
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         super().__init__(line_bytes_max)
-        self._asked = Asked(wire.JSON_RPC)
+        self._asked = OutgoingRequests(messages.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
-        """What codex calls the turn under way, once it has said so."""
+        """Id that codex gives the current turn, once reported."""
         self._prompted = self._cancelling = self._settling = False
-        self._calls = Calls()
-        self._approvals = Approvals()
-        self._meter = Meter()
+        self._calls = CodexToolCalls()
+        self._approvals = CodexApprovalRequests()
+        self._meter = CodexUsageMeter()
         self._compacting: dict[str, None] = {}
         self._spoken: dict[str, None] = {}
-        """The messages of this turn that were heard as they were written."""
+        """Messages of this turn whose text was reported piece by piece."""
         self._told = 0
-        """What it was told within the turn and has not taken up."""
+        """Messages sent within the turn that the agent has not taken up."""
         self._begun = False
-        """It has taken up the prompt."""
+        """True once the agent has taken up the prompt."""
         self._trouble = 0
         self._problem = Problem(None)
-        """How often the model failed in this turn, and how it did last."""
+        """``_trouble``: failed model requests in this turn. ``_problem``: the problem of the last one."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
@@ -127,10 +128,10 @@ class CodexCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we are told
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer once; a request that needs no answer any more is left alone.
+        """Answer an approval request once; a request that needs no answer any more is ignored.
 
         Raises:
-            ValueError: *option_id* is none of those that were offered.
+            ValueError: *option_id* was not offered.
         """
         pending = None if self._over else self._approvals.take(request_id, option_id)
         return [self._grant(pending, option_id)] if pending is not None else []
@@ -144,8 +145,8 @@ class CodexCodec(Conversation):
     def _in_turn(self) -> bool:
         return self._prompted
 
-    def _hear(self, line: str) -> list[Out]:
-        message = read(line, wire.Message, "the agent wrote a line")
+    def _on_line(self, line: str) -> list[Out]:
+        message = read(line, messages.Message, "the agent wrote a line")
         if not isinstance(message.method, str):
             return self._asked.answered(message.id, message.result, message.error)
         if message.id is not UNSET:
@@ -157,18 +158,18 @@ class CodexCodec(Conversation):
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         if method in _NOTHING_GIVEN:
-            return [wire.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
+            return [messages.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
         if method not in KINDS:
-            return [wire.JSON_RPC.error(rpc_id, METHOD_NOT_FOUND, f"method not found: {method}")]
-        pending = Pending(rpc_id, method, read(params, wire.Approval, method))
+            return [messages.JSON_RPC.error(rpc_id, METHOD_NOT_FOUND, f"method not found: {method}")]
+        pending = PendingApproval(rpc_id, method, read(params, messages.Approval, method))
         if self._cancelling or not self._prompted:
             return [self._grant(pending, None)]
         return [self._approvals.ask(pending)]
 
     # ------------------------------------------------------------------------------------------ opening
     def _initialized(self, result: Raw, cwd: str, resume_id: str | None) -> list[Out]:
-        read(result, wire.Initialized, "the answer to initialize")
-        ready = wire.JSON_RPC.notification("initialized", {})
+        read(result, messages.Initialized, "the answer to initialize")
+        ready = messages.JSON_RPC.notification("initialized", {})
         if resume_id is None:
             return [ready, self._new(cwd)]
         params = {"threadId": resume_id, "cwd": cwd, "excludeTurns": True}
@@ -178,7 +179,7 @@ class CodexCodec(Conversation):
         return self._ask("thread/start", {"cwd": cwd}, self._opened)
 
     def _opened(self, result: Raw) -> list[Out]:
-        thread = read(result, wire.ThreadOpened, "the answer to thread/start").thread
+        thread = read(result, messages.ThreadOpened, "the answer to thread/start").thread
         self._thread = thread.id
         return [Ready(thread.id, f"codex {thread.cli_version}".strip(), steers=True)]
 
@@ -188,7 +189,7 @@ class CodexCodec(Conversation):
         return ready
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
-        """The conversation is lost: the work goes on in a new one."""
+        """Report that the conversation is lost, and open a new one."""
         words = f"the conversation could not be loaded, a new one is begun: {error.text} (code {error.code})\n"
         return [Text("log", words), self._new(cwd)]
 
@@ -204,10 +205,10 @@ class CodexCodec(Conversation):
         self._trouble, self._problem = 0, Problem(None)
 
     def _turn_answered(self, result: Raw) -> list[Out]:
-        return self._turn_named(read(result, wire.TurnOpened, "the answer to turn/start").turn.id)
+        return self._turn_named(read(result, messages.TurnOpened, "the answer to turn/start").turn.id)
 
     def _turn_named(self, turn: str) -> list[Out]:
-        """Its name is known: what was to be said to it can be said."""
+        """Record the id of the turn, and send an interrupt that waited for it."""
         if self._turn is not None or not self._prompted:
             return []
         self._turn = turn
@@ -221,12 +222,12 @@ class CodexCodec(Conversation):
             return []
         return [self._ask("turn/interrupt", {"threadId": self._thread, "turnId": turn}, _nothing, _passed_over)]
 
-    def _turn_started(self, told: wire.TurnTold) -> list[Out]:
+    def _turn_started(self, told: messages.TurnNotification) -> list[Out]:
         if told.thread_id == self._thread:
             return self._turn_named(told.turn.id)
         return self._calls.agent_started(told.thread_id, told.turn.id) if self._heard else []
 
-    def _turn_completed(self, told: wire.TurnTold) -> list[Out]:
+    def _turn_completed(self, told: messages.TurnNotification) -> list[Out]:
         if told.thread_id != self._thread:
             return self._calls.agent_ended(told.turn.id, told.turn.status)
         if not self._heard or self._turn not in (None, told.turn.id):
@@ -234,26 +235,29 @@ class CodexCodec(Conversation):
         ended = self._verdict(told.turn)
         return self._settle(ended) if ended.stop == "cancelled" or self._calls else self._turn_over(ended)
 
-    def _verdict(self, turn: wire.Turn) -> TurnEnded:
+    def _verdict(self, turn: messages.Turn) -> TurnEnded:
         match turn.status:
             case "completed":
                 return TurnEnded("end_turn")
             case "interrupted":
                 return TurnEnded("cancelled")
             case "failed":
-                return self._failure(turn.error or wire.TurnError("the turn failed, and the agent does not say why"))
+                return self._failure(
+                    turn.error or messages.TurnError("the turn failed, and the agent does not say why")
+                )
             case status:
                 return TurnEnded("error", f"the agent ended the turn with an unknown status, {status!r}")
 
-    def _failure(self, error: wire.TurnError) -> TurnEnded:
-        """The last word is often vaguer than what the agent said when it tried again."""
+    def _failure(self, error: messages.TurnError) -> TurnEnded:
+        """Return the failed end of a turn. The final error is often vaguer than the one before the last retry, which
+        then counts."""
         problem = problem_of(error.codex_error_info)
         if problem.kind is ModelProblem.UNKNOWN and self._problem.kind is not None:
             problem = self._problem
         return TurnEnded("error", error.message, problem.kind, problem.status)
 
     def _settle(self, ended: TurnEnded) -> list[Out]:
-        """Codex leaves commands and sub-agents running: the turn is over when it has ended them."""
+        """End the commands and sub-agents that codex left running; the turn is over when they are ended."""
         self._settling = True
         left = [out for agent in self._calls.agents for out in self._end_agent(agent.thread, agent.turn)]
 
@@ -270,7 +274,7 @@ class CodexCodec(Conversation):
 
     @property
     def _heard(self) -> bool:
-        """Whether what is told belongs to a turn of ours."""
+        """True if notifications belong to a turn of ours."""
         return self._prompted and not self._settling
 
     # ------------------------------------------------------------------------------------------ ending one thing
@@ -282,10 +286,10 @@ class CodexCodec(Conversation):
         return [stop, self._clean(thread, _nothing, _passed_over)]
 
     def _find_terminal(self, call_id: str, thread: str) -> Send:
-        """Codex ends a command by a name of its own, which it does not always tell with the call."""
+        """End the command of a call. codex ends it by a process id, which it does not always report with the call."""
 
         def found(result: Raw) -> list[Out]:
-            terminals = read(result, wire.Terminals, "the answer to thread/backgroundTerminals/list").data
+            terminals = read(result, messages.BackgroundTerminals, "the answer to thread/backgroundTerminals/list").data
             name = next((one.process_id for one in terminals if one.item_id == call_id), None)
             return self._kept(call_id, "it runs no command for it") if name is None else [terminate(name)]
 
@@ -294,7 +298,9 @@ class CodexCodec(Conversation):
             return self._ask("thread/backgroundTerminals/terminate", params, terminated, refused)
 
         def terminated(result: Raw) -> list[Out]:
-            done = read(result, wire.Terminated, "the answer to thread/backgroundTerminals/terminate").terminated
+            done = read(
+                result, messages.TerminateResult, "the answer to thread/backgroundTerminals/terminate"
+            ).terminated
             return [] if done else self._kept(call_id, "its command had ended")
 
         def refused(error: RpcError) -> list[Out]:
@@ -303,44 +309,47 @@ class CodexCodec(Conversation):
         return self._ask("thread/backgroundTerminals/list", {"threadId": thread}, found, refused)
 
     def _kept(self, call_id: str, why: str) -> list[Out]:
-        return [CallKept(call_id, why)] if self._calls.running(call_id) is not None else []
+        return [CallNotEnded(call_id, why)] if self._calls.running(call_id) is not None else []
 
     # ------------------------------------------------------------------------------------------ items
-    def _item_started(self, told: wire.ItemTold) -> list[Out]:
+    def _item_started(self, told: messages.ItemNotification) -> list[Out]:
         item = self._item(told, "item/started")
         if item is None or not self._heard:
             return []
         if item.type == COMPACTION and item.id not in self._compacting:
             self._compacting[item.id] = None
             return [Compaction(True)]
-        if item.type == SAID:
+        if item.type == USER_MESSAGE:
             return self._taken_up()
         return self._calls.started(told, item)
 
     def _taken_up(self) -> list[Out]:
-        """The first words of a turn are its prompt; each further ones are what it was told within it."""
+        """Report a message taken up within the turn; the first user message of a turn is the prompt."""
         first, self._begun = not self._begun, True
         if first or not self._told:
             return []
         self._told -= 1
-        return [Heard()]
+        return [SteeringAccepted()]
 
-    def _item_completed(self, told: wire.ItemTold) -> list[Out]:
+    def _item_completed(self, told: messages.ItemNotification) -> list[Out]:
         item = self._item(told, "item/completed")
         if item is None or not self._prompted:
             return []
         if item.type == COMPACTION:
             return self._compacted(item.id)
-        if item.type == MESSAGE:
+        if item.type == AGENT_MESSAGE:
             return self._said(told.thread_id, item.id, "" if item.id in self._spoken else item.text)
         late = self._settling and self._calls.running(item.id) is None
         return [] if late else self._calls.completed(told, item)
 
-    def _item(self, told: wire.ItemTold, where: str) -> wire.Item | None:
-        """The item, if it is of a type that we know: what others look like, nobody says."""
-        named = read(told.item, wire.ItemNamed, where)
-        known = named.type in (COMPACTION, MESSAGE, SAID) or call_of(wire.Item(named.id, named.type)) is not None
-        return read(told.item, wire.Item, f"{where}: {named.type}") if known else None
+    def _item(self, told: messages.ItemNotification, where: str) -> messages.Item | None:
+        """Return the item if its type is known; the shape of other types is undocumented."""
+        named = read(told.item, messages.ItemHead, where)
+        known = (
+            named.type in (COMPACTION, AGENT_MESSAGE, USER_MESSAGE)
+            or call_of(messages.Item(named.id, named.type)) is not None
+        )
+        return read(told.item, messages.Item, f"{where}: {named.type}") if known else None
 
     def _compacted(self, item_id: str) -> list[Out]:
         if item_id not in self._compacting:
@@ -349,11 +358,11 @@ class CodexCodec(Conversation):
         return [Compaction(False)]
 
     # ------------------------------------------------------------------------------------------ words
-    def _message_delta(self, told: wire.Delta) -> list[Out]:
+    def _message_delta(self, told: messages.Delta) -> list[Out]:
         return self._said(told.thread_id, told.item_id, told.delta)
 
     def _said(self, thread: str, item_id: str, text: str) -> list[Out]:
-        """A message begins on a line of its own."""
+        """Report text of a message; each message begins on a new line."""
         if not text or not self._prompted:
             return []
         if thread != self._thread:
@@ -362,18 +371,19 @@ class CodexCodec(Conversation):
         self._spoken[item_id] = None
         return [Text("message", f"\n{text}" if first and another else text)]
 
-    def _thought_delta(self, told: wire.Delta) -> list[Out]:
+    def _thought_delta(self, told: messages.Delta) -> list[Out]:
         return [Text("thought", told.delta)] if told.delta and told.thread_id == self._thread else []
 
-    def _warning(self, told: wire.Warned) -> list[Out]:
+    def _warning(self, told: messages.WarningNotification) -> list[Out]:
         return [Text("log", f"{told.message}\n")]
 
     # ------------------------------------------------------------------------------------------ its model
-    def _used(self, told: wire.TokensUsed) -> list[Out]:
+    def _used(self, told: messages.TokenUsageUpdated) -> list[Out]:
         return [*self._meter.told(told, in_turn=self._prompted)]
 
-    def _troubled(self, told: wire.Trouble) -> list[Out]:
-        """A try that failed, and is made again; what is not made again ends the turn, which says so."""
+    def _troubled(self, told: messages.ErrorNotification) -> list[Out]:
+        """Report a model request that failed and is repeated. A failure that is not repeated ends the turn, which
+        reports it."""
         problem = problem_of(told.error.codex_error_info)
         if not (told.will_retry and self._prompted):
             return []
@@ -382,9 +392,9 @@ class CodexCodec(Conversation):
             self._problem = problem
         words = told.error.additional_details or told.error.message
         kind = problem.kind or ModelProblem.UNKNOWN
-        return [ModelTrouble(kind, problem.status, attempt=self._trouble, words=words)]
+        return [ModelErrorReported(kind, problem.status, attempt=self._trouble, words=words)]
 
-    def _resolved(self, told: wire.Resolved) -> list[Out]:
+    def _resolved(self, told: messages.RequestResolved) -> list[Out]:
         self._approvals.resolved(told.request_id)
         return []
 
@@ -398,8 +408,8 @@ class CodexCodec(Conversation):
     ) -> Send:
         return self._asked.ask(method, params, on_result, on_error or self._not_ready)
 
-    def _grant(self, pending: Pending, option_id: str | None) -> Send:
-        return wire.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
+    def _grant(self, pending: PendingApproval, option_id: str | None) -> Send:
+        return messages.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
 
 
 def _words(text: str) -> list[dict[str, str]]:
@@ -411,7 +421,7 @@ def _nothing(result: Raw) -> list[Out]:
 
 
 def _passed_over(error: RpcError) -> list[Out]:
-    """There was nothing to end any more."""
+    """Ignore an error: there was nothing left to end."""
     return []
 
 
@@ -422,17 +432,17 @@ def _not_steered(error: RpcError) -> list[Out]:
 _NOTIFICATIONS: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[CodexCodec, Any], list[Out]]]]] = (
     MappingProxyType(
         {
-            "turn/started": (wire.TurnTold, CodexCodec._turn_started),
-            "turn/completed": (wire.TurnTold, CodexCodec._turn_completed),
-            "item/started": (wire.ItemTold, CodexCodec._item_started),
-            "item/completed": (wire.ItemTold, CodexCodec._item_completed),
-            "item/agentMessage/delta": (wire.Delta, CodexCodec._message_delta),
-            "item/reasoning/textDelta": (wire.Delta, CodexCodec._thought_delta),
-            "item/reasoning/summaryTextDelta": (wire.Delta, CodexCodec._thought_delta),
-            "thread/tokenUsage/updated": (wire.TokensUsed, CodexCodec._used),
-            "serverRequest/resolved": (wire.Resolved, CodexCodec._resolved),
-            "error": (wire.Trouble, CodexCodec._troubled),
-            "warning": (wire.Warned, CodexCodec._warning),
+            "turn/started": (messages.TurnNotification, CodexCodec._turn_started),
+            "turn/completed": (messages.TurnNotification, CodexCodec._turn_completed),
+            "item/started": (messages.ItemNotification, CodexCodec._item_started),
+            "item/completed": (messages.ItemNotification, CodexCodec._item_completed),
+            "item/agentMessage/delta": (messages.Delta, CodexCodec._message_delta),
+            "item/reasoning/textDelta": (messages.Delta, CodexCodec._thought_delta),
+            "item/reasoning/summaryTextDelta": (messages.Delta, CodexCodec._thought_delta),
+            "thread/tokenUsage/updated": (messages.TokenUsageUpdated, CodexCodec._used),
+            "serverRequest/resolved": (messages.RequestResolved, CodexCodec._resolved),
+            "error": (messages.ErrorNotification, CodexCodec._troubled),
+            "warning": (messages.WarningNotification, CodexCodec._warning),
         }
     )
 )

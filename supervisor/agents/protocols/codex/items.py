@@ -1,6 +1,6 @@
-"""The items of a codex turn that are tool calls: what each is called, of which kind it is, and how it ended.
+"""Describe the items of a codex turn that are tool calls: title, kind and outcome, as this package names them.
 
-Names and kinds are those that the rest of the house has for calls. Nothing here remembers anything.
+This module keeps no state.
 """
 
 from __future__ import annotations
@@ -11,50 +11,59 @@ import msgspec
 
 from supervisor.agents.protocols.codex.messages import Item
 
-__all__ = ["COMMAND", "COMPACTION", "MESSAGE", "SAID", "Call", "call_of", "outcome_of", "told_of"]
+__all__ = [
+    "AGENT_MESSAGE",
+    "COMMAND",
+    "COMPACTION",
+    "USER_MESSAGE",
+    "CallDescription",
+    "arguments_and_result_of",
+    "call_of",
+    "outcome_of",
+]
 
 COMMAND: Final = "commandExecution"
 COMPACTION: Final = "contextCompaction"
-SAID: Final = "userMessage"
-"""What the agent is told: it begins an item of these when it takes that up."""
-MESSAGE: Final = "agentMessage"
+USER_MESSAGE: Final = "userMessage"
+"""Item that begins when the agent takes up a prompt or a message."""
+AGENT_MESSAGE: Final = "agentMessage"
 
 _ENDS: Final = {"completed": "completed", "failed": "failed", "declined": "failed", "interrupted": "failed"}
 
 
-class Call(NamedTuple):
-    """What a tool call is, for whoever looks at it."""
+class CallDescription(NamedTuple):
+    """Title and kind of a tool call."""
 
     title: str
     kind: str
 
 
-def call_of(item: Item) -> Call | None:
-    """The tool call that *item* is; ``None``: it is none, but a message, a thought, a plan."""
+def call_of(item: Item) -> CallDescription | None:
+    """Return the tool call that *item* is; ``None`` for a message, a thought or a plan."""
     match item.type:
         case "commandExecution":
-            return Call(item.command, "execute")
+            return CallDescription(item.command, "execute")
         case "fileChange":
-            return Call("edit " + ", ".join(one.path for one in item.changes), "edit")
+            return CallDescription("edit " + ", ".join(one.path for one in item.changes), "edit")
         case "mcpToolCall":
-            return Call(f"{item.server}.{item.tool}", "other")
+            return CallDescription(f"{item.server}.{item.tool}", "other")
         case "dynamicToolCall":
-            return Call(item.tool or item.type, "other")
+            return CallDescription(item.tool or item.type, "other")
         case "webSearch":
-            return Call(f"search the web: {item.query}", "fetch")
+            return CallDescription(f"search the web: {item.query}", "fetch")
         case "collabAgentToolCall":
-            return Call(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
+            return CallDescription(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
         case _:
             return None
 
 
 def outcome_of(item: Item) -> str:
-    """How a call ended that is over. A search has no status: it is over, so it was made."""
+    """Return the outcome of an ended call. A web search has no status: it ended, so it was made."""
     return "completed" if item.status is None else _ENDS.get(item.status, "failed")
 
 
-def told_of(item: Item) -> tuple[bytes, bytes]:
-    """Its arguments, and what came of it; ``b""``: not told."""
+def arguments_and_result_of(item: Item) -> tuple[bytes, bytes]:
+    """Return the arguments and the result of a call; ``b""`` for what the item does not hold."""
     if item.type == COMMAND:
         asked = f"{item.command}\0{item.cwd}"
         over = item.exit_code is not None or item.aggregated_output is not None

@@ -1,7 +1,7 @@
-"""The messages of ``codex app-server`` that we read: JSON-RPC without the ``jsonrpc`` member, threads, turns, items.
+"""Messages of ``codex app-server`` that we read: JSON-RPC without the ``jsonrpc`` member; threads, turns, items.
 
-Only the fields that we use are declared, as the schema that the program itself prints has them (``codex app-server
-generate-json-schema``, 0.169.0). Nothing here knows what was said before.
+Only the fields that we use are declared, as in the schema that the program prints (``codex app-server
+generate-json-schema``, 0.169.0). This module keeps no state.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from supervisor.policies.budgets import COUNT_MAX
 __all__ = [
     "JSON_RPC",
     "Approval",
+    "BackgroundTerminal",
+    "BackgroundTerminals",
     "Delta",
+    "ErrorNotification",
     "FileChange",
     "Initialized",
     "Item",
-    "ItemNamed",
-    "ItemTold",
+    "ItemHead",
+    "ItemNotification",
     "Message",
-    "Resolved",
-    "Terminal",
-    "Terminals",
-    "Terminated",
+    "RequestResolved",
+    "TerminateResult",
     "Thread",
     "ThreadOpened",
+    "TokenUsageUpdated",
     "Tokens",
-    "TokensUsed",
-    "Trouble",
     "Turn",
     "TurnError",
+    "TurnNotification",
     "TurnOpened",
-    "TurnTold",
     "Usage",
-    "Warned",
+    "WarningNotification",
 ]
 
 JSON_RPC: Final = Writer({})
@@ -66,13 +66,13 @@ class Thread(JsonRpcMessage):
 
 
 class ThreadOpened(JsonRpcMessage):
-    """The answer to ``thread/start`` and ``thread/resume``."""
+    """Result of ``thread/start`` and ``thread/resume``."""
 
     thread: Thread
 
 
 class TurnError(JsonRpcMessage):
-    """``codex_error_info`` is a word, or an object whose one key is a word."""
+    """Error of a turn. ``codex_error_info`` is a word, or an object whose one key is a word."""
 
     message: str
     codex_error_info: Any = None
@@ -80,7 +80,7 @@ class TurnError(JsonRpcMessage):
 
 
 class Turn(JsonRpcMessage):
-    """``status``: completed, interrupted, failed or inProgress."""
+    """``status`` is completed, interrupted, failed or inProgress."""
 
     id: str
     status: str
@@ -88,32 +88,32 @@ class Turn(JsonRpcMessage):
 
 
 class TurnOpened(JsonRpcMessage):
-    """The answer to ``turn/start``."""
+    """Result of ``turn/start``."""
 
     turn: Turn
 
 
-class Terminal(JsonRpcMessage):
-    """A command that the agent runs: ``item_id`` is its call."""
+class BackgroundTerminal(JsonRpcMessage):
+    """Command that the agent runs; ``item_id`` is its call."""
 
     item_id: str
     process_id: str
 
 
-class Terminals(JsonRpcMessage):
-    """The answer to ``thread/backgroundTerminals/list``."""
+class BackgroundTerminals(JsonRpcMessage):
+    """Result of ``thread/backgroundTerminals/list``."""
 
-    data: tuple[Terminal, ...]
+    data: tuple[BackgroundTerminal, ...]
 
 
-class Terminated(JsonRpcMessage):
-    """The answer to ``thread/backgroundTerminals/terminate``."""
+class TerminateResult(JsonRpcMessage):
+    """Result of ``thread/backgroundTerminals/terminate``."""
 
     terminated: bool
 
 
 # ------------------------------------------------------------------------------------------------ its notifications
-class TurnTold(JsonRpcMessage):
+class TurnNotification(JsonRpcMessage):
     """``turn/started`` and ``turn/completed``."""
 
     thread_id: str
@@ -126,7 +126,7 @@ class FileChange(JsonRpcMessage):
 
 
 class Item(JsonRpcMessage):
-    """One thing of a turn; which fields it has, its type says."""
+    """Part of a turn; the type decides which fields are set."""
 
     id: str
     type: str
@@ -146,13 +146,13 @@ class Item(JsonRpcMessage):
     receiver_thread_ids: tuple[str, ...] = ()
 
 
-class ItemNamed(JsonRpcMessage):
+class ItemHead(JsonRpcMessage):
     id: str
     type: str
 
 
-class ItemTold(JsonRpcMessage):
-    """``item/started`` and ``item/completed``: of the types that are known, the item is read."""
+class ItemNotification(JsonRpcMessage):
+    """``item/started`` and ``item/completed``; the item is read only if its type is known."""
 
     thread_id: str
     turn_id: str
@@ -160,7 +160,7 @@ class ItemTold(JsonRpcMessage):
 
 
 class Delta(JsonRpcMessage):
-    """More of a message, or of a thought."""
+    """More text of a message or of a thought."""
 
     thread_id: str
     item_id: str
@@ -176,14 +176,14 @@ class Tokens(JsonRpcMessage):
 
 
 class Usage(JsonRpcMessage):
-    """``total`` is the thread's, ``last`` its last request's."""
+    """Token counts: ``total`` of the thread, ``last`` of its last request."""
 
     total: Tokens
     last: Tokens
     model_context_window: _Count | None = None
 
 
-class TokensUsed(JsonRpcMessage):
+class TokenUsageUpdated(JsonRpcMessage):
     """``thread/tokenUsage/updated``."""
 
     thread_id: str
@@ -191,7 +191,7 @@ class TokensUsed(JsonRpcMessage):
     token_usage: Usage
 
 
-class Trouble(JsonRpcMessage):
+class ErrorNotification(JsonRpcMessage):
     """``error``: a request to the model failed."""
 
     thread_id: str
@@ -199,21 +199,21 @@ class Trouble(JsonRpcMessage):
     will_retry: bool = False
 
 
-class Warned(JsonRpcMessage):
+class WarningNotification(JsonRpcMessage):
     """``warning``."""
 
     message: str
 
 
-class Resolved(JsonRpcMessage):
-    """``serverRequest/resolved``: a request of the agent's needs no answer any more."""
+class RequestResolved(JsonRpcMessage):
+    """``serverRequest/resolved``: a request of the agent needs no response any more."""
 
     request_id: RpcId
 
 
 # ------------------------------------------------------------------------------------------------ its requests
 class Approval(JsonRpcMessage):
-    """``item/*/requestApproval``; which of the fields are there, the method says."""
+    """``item/*/requestApproval``; the method decides which fields are set."""
 
     item_id: str
     thread_id: str = ""

@@ -1,7 +1,7 @@
-"""What codex says of its model when a request fails, in the words of the house.
+"""Translate codex's error information into the kinds of model problems of this package.
 
-``codexErrorInfo`` is a word, or an object whose one key is a word and whose value may have the HTTP status. The status
-says more than the word where both are there. A word that nobody knows is ``unknown``, never an error.
+``codexErrorInfo`` is a word, or an object whose one key is a word and whose value may hold the HTTP status. The status
+takes precedence. An unknown word gives ``unknown``, never an error.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _BY_WORD: Final[Mapping[str, ModelProblem]] = MappingProxyType(
     }
 )
 _OWN: Final = frozenset({"sandboxError", "threadRollbackFailed", "tooManyDenials", "activeTurnNotSteerable"})
-"""What is codex's own trouble: its model has no part in it."""
+"""Errors of codex itself, in which its model has no part."""
 
 
 class Problem(NamedTuple):
-    """What is the matter, and the HTTP status where one is told. ``kind`` ``None``: nothing with its model."""
+    """Kind of problem, and the HTTP status if reported. ``kind`` is ``None`` if the model has no part in the error."""
 
     kind: ModelProblem | None
     status: int | None = None
 
 
 def problem_of(info: Any) -> Problem:
-    """What *info*, a ``codexErrorInfo``, says. ``other`` and what nobody knows are ``unknown``."""
+    """Return the problem in *info*, a ``codexErrorInfo``; ``other`` and unknown words are ``unknown``."""
     word, details = next(iter(info.items()), ("", None)) if isinstance(info, dict) else (info, None)
     if not isinstance(word, str) or word in _OWN:
         return Problem(None)

@@ -1,35 +1,35 @@
-"""What a codex thread tells of its use: running totals become what each adds.
+"""Usage of codex threads: running totals become differences.
 
-Each thread has a total of its own. That of a thread which was loaded again counts from what is told when it is loaded.
-A total that falls adds nothing; one that repeats is no request.
+Each thread has a total of its own. The total of a resumed thread counts from the first report after loading. A total
+that falls adds nothing; a repeated total is no request.
 """
 
 from __future__ import annotations
 
-from supervisor.agents.protocols.codex.messages import Tokens, TokensUsed
+from supervisor.agents.protocols.codex.messages import Tokens, TokenUsageUpdated
 from supervisor.ports import Usage
 
-__all__ = ["THREADS_MAX", "Meter"]
+__all__ = ["THREADS_MAX", "CodexUsageMeter"]
 
 THREADS_MAX = 1_000
-"""Threads of sub-agents whose totals are kept; the use of further ones is not counted."""
+"""Threads of sub-agents whose totals are kept; usage of further threads is not counted."""
 
 _NOTHING = Tokens()
 
 
-class Meter:
-    """The totals of one conversation's threads that were told last."""
+class CodexUsageMeter:
+    """Last reported totals of one conversation's threads."""
 
     def __init__(self) -> None:
         self._totals: dict[str, Tokens] = {}
         self._loaded: str | None = None
 
     def loaded(self, thread_id: str) -> None:
-        """That thread was there before: what it has used by now was counted then."""
+        """Mark a thread as resumed: its earlier usage was counted by an earlier process."""
         self._loaded = thread_id
 
-    def told(self, told: TokensUsed, *, in_turn: bool) -> list[Usage]:
-        """What ``thread/tokenUsage/updated`` says; nothing, where it adds nothing."""
+    def told(self, told: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
+        """Return the usage that a ``thread/tokenUsage/updated`` adds; nothing if it adds none."""
         thread, total = told.thread_id, told.token_usage.total
         before = self._totals.get(thread) or self._first(told, in_turn)
         if thread not in self._totals and len(self._totals) >= THREADS_MAX:
@@ -42,7 +42,7 @@ class Meter:
         cached = max(0, total.cached_input_tokens - before.cached_input_tokens)
         return [Usage(_said(told), into, out, cached_tokens=cached, requests=1)]
 
-    def _first(self, told: TokensUsed, in_turn: bool) -> Tokens:
+    def _first(self, told: TokenUsageUpdated, in_turn: bool) -> Tokens:
         if told.thread_id != self._loaded:
             return _NOTHING
         total, last = told.token_usage.total, told.token_usage.last
@@ -55,7 +55,7 @@ class Meter:
         )
 
 
-def _said(told: TokensUsed) -> dict[str, int]:
+def _said(told: TokenUsageUpdated) -> dict[str, int]:
     total, window = told.token_usage.total, told.token_usage.model_context_window
     said = {
         "input_tokens": total.input_tokens,

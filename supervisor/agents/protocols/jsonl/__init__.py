@@ -1,3 +1,3 @@
-"""Programs that print lines of JSON, as a mapping says what those mean."""
+"""Programs that print lines of JSON, whose meaning a mapping describes."""
 
 __all__: list[str] = []

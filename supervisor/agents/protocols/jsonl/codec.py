@@ -1,8 +1,8 @@
-"""The adapter for programs that serve one prompt and print lines of JSON, as a mapping says what those mean.
+"""Codec for programs that serve one prompt and print lines of JSON, whose meaning a mapping describes.
 
-One process, one prompt. A turn has succeeded only if a line says so that the mapping takes for the program's last word;
-an exit status says nothing. A line that is no JSON object is a note for people, unless it begins like one: then the
-program broke its protocol. The first such line ends the conversation: from then on nothing is read.
+A process serves one prompt. A turn succeeds only if a line matches a rule for a successful end; an exit status counts
+for nothing. A line that is not a JSON object is log text, unless it begins with ``{``: then the program broke its
+protocol, and the conversation ends; later input is ignored.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import msgspec
 from supervisor.agent_catalogue.line_rules import (
     ID,
     PROMPT,
-    Compacting,
-    Ending,
-    Fits,
-    Mapping,
-    Naming,
-    Requesting,
-    Saying,
-    Spending,
-    ToolBeginning,
-    ToolEnding,
-    Troubled,
+    CompactionRule,
+    EndRule,
+    LineMapping,
+    LineRule,
+    RequestRule,
+    SessionRule,
+    TextRule,
+    ToolBeginRule,
+    ToolEndRule,
+    TroubleRule,
+    UsageRule,
 )
-from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.codec_defaults import CodecDefaults
 from supervisor.agents.protocols.exit_status import exit_words
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX, Lines
+from supervisor.agents.protocols.framing import LINE_BYTES_MAX, LineBuffer
 from supervisor.agents.protocols.jsonl.paths import amount_at, bytes_at, fits, look, text_at
-from supervisor.agents.protocols.jsonl.usage import Spent
+from supervisor.agents.protocols.jsonl.usage import JsonlUsageMeter
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import problem_of
 from supervisor.ports import (
     CloseInput,
     Compaction,
+    ConversationNamed,
     Malformed,
-    ModelTrouble,
-    Named,
+    ModelErrorReported,
     Out,
     Ready,
     Send,
@@ -58,21 +58,21 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class JsonlCodec(CodecDefaults):
-    """One run of one program. ``argv`` comes first: it decides what the conversation is called."""
+    """Single run of a program. Call ``argv`` first: it decides the id of the conversation."""
 
-    def __init__(self, mapping: Mapping, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+    def __init__(self, mapping: LineMapping, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._mapping = mapping
-        self._lines = Lines(line_bytes_max)
-        self._calls = ToolCalls()
-        self._spent = Spent()
+        self._lines = LineBuffer(line_bytes_max)
+        self._calls = ToolCallTable()
+        self._spent = JsonlUsageMeter()
         self._chosen: str | None = None
-        """What the conversation is called by our choice, or by an earlier one."""
+        """Id of the conversation that we chose, now or for an earlier process."""
         self._confirmed = False
         self._interrupted = False
         self._compacting = False
         self._over = False
         self._end: TurnEnded | None = None
-        """The program's last word on the turn, so far."""
+        """End of the turn that the program has reported last."""
         self._told: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
             "session": self._session,
             "text": self._text,
@@ -149,7 +149,7 @@ class JsonlCodec(CodecDefaults):
         return list(self._rules(value))
 
     def _no_json(self, line: str, why: str) -> list[Out]:
-        """A program that was asked to stop may stop within a line."""
+        """Handle a line that is not JSON. A program that was interrupted may stop within a line."""
         if not line.lstrip().startswith("{"):
             return _note(line)
         if self._interrupted:
@@ -162,72 +162,72 @@ class JsonlCodec(CodecDefaults):
         return [Malformed(why)]
 
     def _rules(self, line: dict[str, Any]) -> Iterator[Out]:
-        """What each rule that fits says of the line, in the order of the rules; of the last words only the first."""
+        """Apply each rule that matches the line, in the order of the rules; only the first matching end rule counts."""
         ended = False
         for rule in self._mapping.rules:
-            if not _fits(line, rule) or (ended and isinstance(rule, Ending)):
+            if not _fits(line, rule) or (ended and isinstance(rule, EndRule)):
                 continue
             for item in (line,) if rule.each is None else _items(look(line, rule.each)):
                 if fits(item, rule.where):
-                    ended = ended or isinstance(rule, Ending)
+                    ended = ended or isinstance(rule, EndRule)
                     yield from self._told[rule.says](rule, item)
 
     # ------------------------------------------------------------------------------------------ what rules say
-    def _session(self, rule: Naming, item: Any) -> Iterator[Out]:
-        """The program's own name for the conversation: what it says is so, whatever we chose."""
+    def _session(self, rule: SessionRule, item: Any) -> Iterator[Out]:
+        """Report the program's own id of the conversation, which takes precedence over an id that we chose."""
         name = text_at(item, rule.id)
         if name and not self._confirmed and self._mapping.resume_arguments:
             self._confirmed = True
-            yield Named(name)
+            yield ConversationNamed(name)
 
-    def _text(self, rule: Saying, item: Any) -> Iterator[Out]:
+    def _text(self, rule: TextRule, item: Any) -> Iterator[Out]:
         kind = "message" if rule.says == "text" else rule.says
         if said := text_at(item, rule.text):
             yield Text(kind, said if kind == "message" else f"{said}\n")
 
-    def _tool_begun(self, rule: ToolBeginning, item: Any) -> Iterator[Out]:
+    def _tool_begun(self, rule: ToolBeginRule, item: Any) -> Iterator[Out]:
         call_id = text_at(item, rule.id)
         if call_id:
             kind = self._mapping.kinds.get(text_at(item, rule.kind), "other")
             yield from self._calls.opened(call_id, text_at(item, rule.title) or call_id, kind)
             self._calls.tell(call_id, asked=bytes_at(item, rule.asked))
 
-    def _tool_ended(self, rule: ToolEnding, item: Any) -> Iterator[Out]:
+    def _tool_ended(self, rule: ToolEndRule, item: Any) -> Iterator[Out]:
         call_id = text_at(item, rule.id)
         failed = bool(rule.failed) and fits(item, rule.failed)
         self._calls.tell(call_id, answered=bytes_at(item, rule.answered))
         yield from self._calls.closed(call_id, "failed" if failed else "completed")
 
-    def _requested(self, rule: Requesting, item: Any) -> Iterator[Out]:
+    def _requested(self, rule: RequestRule, item: Any) -> Iterator[Out]:
         yield Usage({}, requests=1)
 
-    def _used(self, rule: Spending, item: Any) -> Iterator[Out]:
+    def _used(self, rule: UsageRule, item: Any) -> Iterator[Out]:
         told = [amount_at(item, paths) for paths in (rule.input, rule.output, rule.cost)]
         if any(told):
             yield self._spent.usage(told[0] or 0, told[1] or 0, told[2] or 0, total=rule.counts == "total")
 
-    def _ended(self, rule: Ending, item: Any) -> Iterator[Out]:
+    def _ended(self, rule: EndRule, item: Any) -> Iterator[Out]:
         words = text_at(item, rule.words)
         status = amount_at(item, rule.status)
         error = (words or "the agent said that its turn failed") if rule.stop == "error" else ""
         self._end = TurnEnded(rule.stop, error, status=int(status) if status else None)
         yield from ()
 
-    def _troubled(self, rule: Troubled, item: Any) -> Iterator[Out]:
+    def _troubled(self, rule: TroubleRule, item: Any) -> Iterator[Out]:
         words = text_at(item, rule.words)
         status, attempt, retry_ms = (amount_at(item, paths) for paths in (rule.status, rule.attempt, rule.retry_ms))
         code = int(status) if status else None
         problem = problem_of(words, code) or ModelProblem.UNKNOWN
         retry_s = None if retry_ms is None else retry_ms / _MS
-        yield ModelTrouble(problem, code, int(attempt or 0), retry_s, words)
+        yield ModelErrorReported(problem, code, int(attempt or 0), retry_s, words)
 
-    def _compacted(self, rule: Compacting, item: Any) -> Iterator[Out]:
+    def _compacted(self, rule: CompactionRule, item: Any) -> Iterator[Out]:
         if rule.active != self._compacting:
             self._compacting = rule.active
             yield Compaction(rule.active)
 
 
-def _fits(line: dict[str, Any], rule: Fits) -> bool:
+def _fits(line: dict[str, Any], rule: LineRule) -> bool:
     return fits(line, rule.when) and not (rule.unless and fits(line, rule.unless))
 
 

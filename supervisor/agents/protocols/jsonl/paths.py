@@ -1,6 +1,4 @@
-"""Where in a line of JSON something stands, and whether it is what is looked for. Pure, and never wrong about a line:
-what is not there is ``None``, whatever stands around it.
-"""
+"""Look up values in a line of JSON by path, and match them. Pure; a missing value is ``None`` and never an error."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ import msgspec
 __all__ = ["COUNT_MAX", "amount_at", "bytes_at", "first", "fits", "look", "text_at"]
 
 COUNT_MAX: Final = 10**12
-"""The largest number that is believed, of tokens as of dollars."""
+"""Largest number that is believed, for tokens and for dollars."""
 
 
 def look(value: Any, path: str) -> Any:
-    """What stands at *path*: keys, or numbers of items, with dots between them."""
+    """Return the value at *path*: keys, or positions in lists, with dots between them."""
     for part in path.split("."):
         if isinstance(value, dict):
             value = value.get(part)
@@ -29,12 +27,12 @@ def look(value: Any, path: str) -> Any:
 
 
 def first(value: Any, paths: Iterable[str]) -> Any:
-    """What stands at the first of *paths* where anything does."""
+    """Return the first value that is present at one of *paths*."""
     return next((found for path in paths if (found := look(value, path)) is not None), None)
 
 
 def fits(value: Any, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Whether at every path stands one of the values that are wanted there."""
+    """Return whether every path of *wanted* holds one of the wanted values."""
     return all(any(_same(look(value, path), one) for one in values) for path, values in wanted.items())
 
 
@@ -47,7 +45,7 @@ def _same(found: Any, wanted: Any) -> bool:
 
 
 def _like(text: str, pattern: str) -> bool:
-    """Whether *text* is *pattern*, in which ``*`` stands for any text."""
+    """Return whether *text* matches *pattern*, in which ``*`` stands for any text."""
     head, *parts = pattern.split("*")
     if not parts:
         return text == head
@@ -64,7 +62,7 @@ def _like(text: str, pattern: str) -> bool:
 
 
 def text_at(value: Any, paths: Iterable[str]) -> str:
-    """The text at the first of *paths* where anything stands; of other values their JSON, of nothing ``""``."""
+    """Return the first value present at *paths* as text: other values as JSON, a missing value as ``""``."""
     found = first(value, paths)
     if found is None or isinstance(found, str):
         return found or ""
@@ -72,14 +70,14 @@ def text_at(value: Any, paths: Iterable[str]) -> str:
 
 
 def _pieces(found: Any) -> Iterator[str]:
-    """The texts of a list of parts: ``[{"text": ...}, ...]``."""
+    """Yield the texts of a list of parts: ``[{"text": ...}, ...]``."""
     for part in found if isinstance(found, list) else ():
         if isinstance(part, dict) and isinstance(part.get("text"), str):
             yield part["text"]
 
 
 def amount_at(value: Any, paths: Iterable[str]) -> float | None:
-    """The number at the first of *paths* where anything stands, if it is one that can be believed."""
+    """Return the first value present at *paths* if it is a number from 0 to ``COUNT_MAX``."""
     found = first(value, paths)
     if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found):
         return None
@@ -87,6 +85,6 @@ def amount_at(value: Any, paths: Iterable[str]) -> float | None:
 
 
 def bytes_at(value: Any, paths: Iterable[str]) -> bytes:
-    """What stands at the first of *paths* where anything does, for a digest; ``b""`` for what stands for nothing."""
+    """Return the first value present at *paths* as JSON, for a digest; ``b""`` for a missing or empty value."""
     found = first(value, paths)
     return msgspec.json.encode(found) if found not in (None, "", [], {}) else b""

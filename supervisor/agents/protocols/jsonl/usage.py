@@ -1,4 +1,4 @@
-"""What a program has used, as it tells it: in pieces, or as a running total, of which only what it adds is counted.
+"""Usage as a program reports it: as amounts, or as running totals, of which only the difference counts.
 
 A total that falls adds nothing.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from supervisor.ports import Usage
 
-__all__ = ["Spent"]
+__all__ = ["JsonlUsageMeter"]
 
 
-class Spent:
-    """The totals of one run that were told last: tokens in and out, and US dollars."""
+class JsonlUsageMeter:
+    """Last reported totals of one run: input tokens, output tokens and US dollars."""
 
     def __init__(self) -> None:
         self._totals = [0.0, 0.0, 0.0]
 
     def usage(self, tokens_in: float, tokens_out: float, cost_usd: float, *, total: bool) -> Usage:
-        """What the program says now, and what that adds to what it has said before."""
+        """Return the reported usage, and what it adds to the reports before."""
         told = [tokens_in, tokens_out, cost_usd]
         added = self._added(told) if total else told
         used = {"input_tokens": int(tokens_in), "output_tokens": int(tokens_out), "cost_usd": cost_usd}

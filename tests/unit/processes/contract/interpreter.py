@@ -25,7 +25,7 @@ def write(fd: int, data: bytes) -> None:
 
 
 class Life:
-    """One process: *ready* is the descriptor on which its parent waits for it."""
+    """Runs the steps of one process; *ready* is the descriptor on which the parent waits for the process."""
 
     def __init__(self, ready: int) -> None:
         self.ready = ready

@@ -1,4 +1,4 @@
-"""The two implementations of the port, each with what a case needs to know of its world."""
+"""The two implementations of the process port, with the facts about each world that a test needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.simulated import VirtualLoop
-from tests.support import gone
+from tests.support import wait_for_exit
 from tests.unit.processes.contract.scripts import script_of, simulated
 
 __all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
@@ -36,7 +36,7 @@ Case = Callable[[], Awaitable[None]]
 
 
 class Port(Protocol):
-    """A host, and the facts of its world."""
+    """A process host under test, and the facts of its world."""
 
     host: ProcessHost
 
@@ -44,18 +44,18 @@ class Port(Protocol):
         """Run *case*, and show that nothing is left after it."""
         ...
 
-    def lose_warden(self, process: Process) -> None:
-        """Its warden is killed."""
+    def lose_shim(self, process: Process) -> None:
+        """Kill the shim of *process*."""
         ...
 
     async def orphans_dead(self, process: Process) -> None:
-        """Until whatever its warden has adopted so far is dead, be it reaped or not."""
+        """Wait until every process that the shim has adopted so far is dead, reaped or not."""
         ...
 
 
 # -------------------------------------------------------------------------------------------------------- simulated
 def run_virtually(backend: str, case: Case) -> None:
-    """Run *case* in virtual time."""
+    """Run *case* in virtual time, with a virtual deadline."""
 
     async def bounded() -> None:
         with anyio.fail_after(VIRTUAL_DEADLINE_S):
@@ -68,7 +68,7 @@ def run_virtually(backend: str, case: Case) -> None:
 
 
 class SimulatedPort:
-    """Simulated processes in virtual time; a case runs with several seeds, and no faults but its own."""
+    """Simulated processes in virtual time; a case runs with several seeds and without faults."""
 
     host: SimulatedProcesses
 
@@ -87,7 +87,7 @@ class SimulatedPort:
             await case()
             assert self.host.kernel.table == {}
 
-    def lose_warden(self, process: Process) -> None:
+    def lose_shim(self, process: Process) -> None:
         assert isinstance(process, SimulatedProcess)
         process.shim.lose()
 
@@ -97,7 +97,7 @@ class SimulatedPort:
 
 
 def program_for(launch: Launch) -> Program:
-    """What a real kernel would run, or why not; its disk is the real one."""
+    """Return the program that a real kernel would run for *launch*, or raise its error; the disk is the real one."""
     if not os.path.isdir(launch.cwd):
         os.listdir(launch.cwd)
     steps = script_of(launch.argv)
@@ -109,7 +109,8 @@ def program_for(launch: Launch) -> Program:
 
 # ------------------------------------------------------------------------------------------------------------- real
 class RealPort:
-    """Real processes. This process adopts what escapes a warden meanwhile, and finds nothing."""
+    """Real processes. This process adopts every process that escapes a shim meanwhile, and checks that there was
+    none."""
 
     host: ShimHost
 
@@ -133,13 +134,13 @@ class RealPort:
             async with ShimHost() as self.host:
                 await case()
 
-    def lose_warden(self, process: Process) -> None:
+    def lose_shim(self, process: Process) -> None:
         assert isinstance(process, ShimProcess)
         os.kill(process.shim_client.pid, signal.SIGKILL)
 
     async def orphans_dead(self, process: Process) -> None:
         assert isinstance(process, ShimProcess)
-        await gone(*set(shim.children(process.shim_client.pid)) - {process.pid})
+        await wait_for_exit(*set(shim.children(process.shim_client.pid)) - {process.pid})
 
 
 def adopt(orphans: bool) -> None:

@@ -86,7 +86,7 @@ class CloseOutput(_Step, frozen=True, tag="close_output"):
 
 
 class IgnoreTerm(_Step, frozen=True, tag="ignore_term"):
-    """SIGTERM does nothing from now on; children are born like that."""
+    """Ignore SIGTERM from now on, also in children that are forked later."""
 
 
 class Fork(_Step, frozen=True, tag="fork"):
@@ -144,17 +144,17 @@ Step = (
 
 
 def argv_of(*steps: Step) -> tuple[str, ...]:
-    """The command line of a real program that does *steps*; a simulated one is given the same."""
+    """Return the command line of a program that does *steps*, real or simulated."""
     return (*PREFIX, msgspec.json.encode(steps).decode())
 
 
 def script_of(argv: tuple[str, ...]) -> tuple[Step, ...] | None:
-    """The steps of such a command line."""
+    """Return the steps of a command line that ``argv_of`` has made; ``None`` for any other command line."""
     return msgspec.json.decode(argv[-1], type=tuple[Step, ...]) if argv[: len(PREFIX)] == PREFIX else None
 
 
 def simulated(steps: tuple[Step, ...], ready: Callable[[], None] = lambda: None) -> Program:
-    """A simulated program that does *steps*."""
+    """Return a simulated program that does *steps*."""
 
     async def program(inside: OsProcess) -> int:
         return await _Life(inside, ready).do(steps)

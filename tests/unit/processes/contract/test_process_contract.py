@@ -1,4 +1,4 @@
-"""What every process host does: each case is written once, and runs on the real and on the simulated one.
+"""Conformance suite of the process port: each case is written once, and runs on the real and on the simulated host.
 
 After each case nothing is left: no process, and of the real ones no descriptor. Real processes are waited for by
 facts; simulated ones run in virtual time, with five seeds.
@@ -46,13 +46,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promi
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 UP = Say(b"up\n")
 TICK_S = 0.01
-"""How exactly a kernel tells the birth of a process."""
+"""Seconds of one clock tick, the precision in which the kernel gives start times."""
 CHILD = Fork((Ready(), Hang()))
 DEAF = Fork((IgnoreTerm(), Ready(), Hang()))
 DAEMON = (Fork((Fork((IgnoreTerm(), Ready(), Hang()), new_session=True), Exit(0))), Reap())
-"""Forked twice, in a session of its own, and deaf to SIGTERM."""
+"""A daemon: forked twice, in a session of its own, and deaf to SIGTERM."""
 LONG_S = 30.0
-"""Longer than anything here takes."""
+"""Seconds, longer than any case takes."""
 
 
 @pytest.fixture(
@@ -67,7 +67,7 @@ def port(request: pytest.FixtureRequest) -> Port:
 
 
 def contract(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A case, which the port runs in its own world."""
+    """Let the port run a case in its own world."""
 
     @functools.wraps(case)
     def test(port: Port, **parameters: Any) -> None:
@@ -88,7 +88,7 @@ async def all_output(process: Process) -> bytes:
 
 
 async def up(process: Process, words: bytes = b"up\n") -> None:
-    """Until the program has said *words*, however they are cut."""
+    """Read until the program has written *words*, in whatever pieces."""
     heard = b""
     while words not in heard:
         chunk = await process.receive()
@@ -103,7 +103,7 @@ def fate(report: ProcessReport) -> tuple[int | None, str, int, int]:
 # ------------------------------------------------------------------------------------------------------------ exits
 @contract
 async def test_an_exit_has_its_status(port: Port) -> None:
-    """Every exit status is told as it is, at once and in the report; nobody of us ended it."""
+    """Every exit status is reported unchanged, at once and in the report, and ``ended_by`` is ``exit``."""
 
     async def one(status: int) -> None:
         async with spawn(port, Exit(status)) as process:
@@ -119,7 +119,7 @@ async def test_an_exit_has_its_status(port: Port) -> None:
 
 @contract
 async def test_a_death_has_its_signal(port: Port) -> None:
-    """A program that a signal ends has that signal's status, negative; nobody of us ended it."""
+    """A program that a signal ends has the negative number of the signal as status, and ``ended_by`` is ``exit``."""
 
     async def one(number: int) -> None:
         async with spawn(port, Die(number)) as process:
@@ -132,7 +132,7 @@ async def test_a_death_has_its_signal(port: Port) -> None:
 
 @contract
 async def test_output_is_there_after_the_end(port: Port) -> None:
-    """What was written before the end can be read when all is over, and then comes the end of output."""
+    """Output that was written before the end can be read after the end, and end of output follows it."""
     async with spawn(port, Say(b"last "), Complain(b"why"), Say(b"words"), Exit(3)) as process:
         assert (await process.wait_ended()).status == 3
         assert await all_output(process) == b"last words"
@@ -144,7 +144,7 @@ async def test_output_is_there_after_the_end(port: Port) -> None:
 
 @contract
 async def test_output_may_end_before_the_program(port: Port) -> None:
-    """The end of output is not the end of a program: it lives on, and its status is its own."""
+    """A program that closes its output lives on, and its status is its own."""
     async with spawn(port, Say(b"bye"), CloseOutput(), ReadLine(), Exit(5)) as process:
         assert await all_output(process) == b"bye"
         await process.send(b"go\n")
@@ -153,7 +153,7 @@ async def test_output_may_end_before_the_program(port: Port) -> None:
 
 @contract
 async def test_a_child_that_holds_the_output_does_not_hold_the_reader(port: Port) -> None:
-    """Whoever inherited the output, a session of its own or not, it ends with the main process."""
+    """Output that a child has inherited ends with the main process, whatever session the child is in."""
     holders = [Fork((IgnoreTerm(), Ready(), Hang()), keeps_output=True, new_session=new) for new in (False, True)]
     async with spawn(port, *holders, Say(b"last words"), Exit(3)) as process:
         assert await all_output(process) == b"last words"
@@ -171,7 +171,7 @@ async def test_a_child_keeps_the_output_open(port: Port) -> None:
 
 @contract
 async def test_who_was_killed_before_does_not_count(port: Port) -> None:
-    """An orphan that something else killed, while the main process lived, is not one that we had to kill."""
+    """An orphan that somebody else killed while the main process lived does not count as killed."""
     orphan = Fork((Fork((Die(signal.SIGKILL),), new_session=True), Exit(0)))
     async with spawn(port, orphan, Reap(), UP, ReadLine(), Exit(4)) as process:
         await up(process)
@@ -182,7 +182,7 @@ async def test_who_was_killed_before_does_not_count(port: Port) -> None:
 
 @contract
 async def test_zombies_are_nothing(port: Port) -> None:
-    """Children that have ended, and were never waited for, are reaped with their parent; nobody counts as killed."""
+    """Ended children that were never waited for are reaped with their parent, and do not count as killed."""
     dead = [Fork((Exit(0),)), Fork((Die(signal.SIGTERM),))]
     async with spawn(port, *dead, UP, ReadLine(), Exit(4)) as process:
         await up(process)
@@ -192,7 +192,7 @@ async def test_zombies_are_nothing(port: Port) -> None:
 
 @contract
 async def test_an_exit_takes_all_along(port: Port) -> None:
-    """What the main process leaves behind is killed and counted, whatever it is."""
+    """Every kind of process that the main process leaves is killed and counted."""
     async with spawn(port, *DAEMON, CHILD, DEAF, UP, ReadLine(), Exit(3)) as process:
         await up(process)
         await process.send(b"go\n")
@@ -201,8 +201,8 @@ async def test_an_exit_takes_all_along(port: Port) -> None:
 
 
 @contract
-async def test_a_look_tells_what_was_born_when_and_where(port: Port) -> None:
-    """All that the main process has started is told, with birth and session; what is struck dies, and no other."""
+async def test_list_processes_gives_start_times_and_sessions(port: Port) -> None:
+    """``list_processes`` gives every descendant with start time and session; a signal reaches only the named ones."""
     before, daemon = (Fork((Ready(), Hang()), new_session=True) for _ in range(2))
     beside = Fork((Ready(), Hang()))
     steps = (before, UP, ReadLine(), daemon, beside, Say(b"more\n"), ReadLine(), Exit(3))
@@ -215,31 +215,30 @@ async def test_a_look_tells_what_was_born_when_and_where(port: Port) -> None:
         begin, end = process.written_between
         assert since <= end <= process.clock()
         assert begin <= end
-        seen = await process.look()
+        seen = await process.list_processes()
         assert seen is not None
         assert [one.born >= since for one in seen] == [False, False, True, True]
         assert [one.session == process.pid for one in seen] == [True, False, False, True]
         assert seen[0].pid == process.pid
         assert {one.parent for one in seen[1:]} == {process.pid}
         struck = seen[2]
-        process.strike([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)], signal.SIGKILL)
-        while struck.pid in [one.pid for one in await process.look() or () if one.alive]:
+        process.signal_processes([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)], signal.SIGKILL)
+        while struck.pid in [one.pid for one in await process.list_processes() or () if one.alive]:
             pass  # what was killed takes its time to die
         await process.send(b"go\n")
         assert fate(await process.wait_ended()) == (3, "exit", 2, 0)
-        assert await process.look() == ()
+        assert await process.list_processes() == ()
 
 
 @contract
 async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -> None:
-    """What was there before is none of a turn, nor a server; a signal goes to those of the turn alone, and their end is
-    waited for. What outlives the main process is told with its command line."""
+    """Processes that began before the turn, and servers, do not belong to the turn: they get no signal and no wait."""
     before, after = (Fork((Ready(), Hang())) for _ in range(2))
     steps = (before, UP, ReadLine(), after, Say(b"more\n"), ReadLine(), Exit(3))
     async with spawn(port, *steps) as process:
 
         async def of_turn(since: int, servers: Sequence[str] = ()) -> tuple[ProcessSeen, ...]:
-            return processes_of_turn(await process.look() or (), process.pid, since, servers)
+            return processes_of_turn(await process.list_processes() or (), process.pid, since, servers)
 
         await up(process)
         await anyio.sleep(2 * TICK_S)
@@ -250,7 +249,7 @@ async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -
         (found,) = await of_turn(since)
         assert found.command
         assert await of_turn(since, [word.rpartition("/")[2] for word in found.command.split(" ")[:2]]) == ()
-        process.strike([found], signal.SIGTERM)
+        process.signal_processes([found], signal.SIGTERM)
         while await of_turn(since):
             await process.wait_gone(found.pid)
         await process.wait_gone(found.pid)
@@ -264,7 +263,7 @@ async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -
 # ------------------------------------------------------------------------------------------------------------- ends
 @contract
 async def test_leaving_terminates(port: Port) -> None:
-    """Who hangs is terminated when its context is left."""
+    """A program that hangs is terminated when its context is left."""
     async with spawn(port, UP, Hang(), terminate_s=LONG_S) as process:
         await up(process)
     assert fate(await process.wait_ended()) == (-15, "terminate", 0, 0)
@@ -272,7 +271,7 @@ async def test_leaving_terminates(port: Port) -> None:
 
 @contract
 async def test_leaving_closes_the_input(port: Port) -> None:
-    """Who is deaf to SIGTERM, but ends with its input, ends when its context is left; what it wrote is gone."""
+    """A program that ignores SIGTERM but ends with its input ends when its context is left; its output is gone."""
     async with spawn(port, IgnoreTerm(), UP, Say(b"unread"), ReadAll(), Exit(6), terminate_s=LONG_S) as process:
         await up(process, b"up\n")
     report = await process.wait_ended()
@@ -282,7 +281,7 @@ async def test_leaving_closes_the_input(port: Port) -> None:
 
 @contract
 async def test_leaving_kills_who_ignores_it(port: Port) -> None:
-    """Who is deaf to SIGTERM is killed after terminate_s."""
+    """A program that ignores SIGTERM is killed after terminate_s."""
     async with spawn(port, IgnoreTerm(), UP, Hang(), terminate_s=0.05) as process:
         await up(process)
     assert fate(await process.wait_ended()) == (-9, "kill", 0, 0)
@@ -290,7 +289,7 @@ async def test_leaving_kills_who_ignores_it(port: Port) -> None:
 
 @contract
 async def test_leaving_ends_a_daemon(port: Port) -> None:
-    """A deaf daemon does not outlive the main process that heeds SIGTERM."""
+    """A daemon that ignores SIGTERM does not outlive a main process that heeds it."""
     async with spawn(port, *DAEMON, UP, Hang(), terminate_s=LONG_S) as process:
         await up(process)
     assert fate(await process.wait_ended()) == (-15, "terminate", 1, 0)
@@ -298,7 +297,7 @@ async def test_leaving_ends_a_daemon(port: Port) -> None:
 
 @contract
 async def test_a_kill_kills_all(port: Port) -> None:
-    """A kill ends the whole tree, and is answered; only descendants count as killed."""
+    """A kill ends the whole tree and completes with the report; only descendants count as killed."""
     async with spawn(port, *DAEMON, CHILD, DEAF, UP, Hang()) as process:
         await up(process)
         process.kill()
@@ -308,7 +307,7 @@ async def test_a_kill_kills_all(port: Port) -> None:
 
 @contract
 async def test_terminate_then_kill(port: Port) -> None:
-    """A kill after a terminate that did nothing is a kill, and leaving then spends nothing of terminate_s."""
+    """After a terminate without effect a kill is reported as a kill, and leaving spends nothing of terminate_s."""
     async with spawn(port, IgnoreTerm(), UP, Hang(), terminate_s=1e5) as process:
         await up(process)
         process.terminate()
@@ -318,7 +317,7 @@ async def test_terminate_then_kill(port: Port) -> None:
 
 @contract
 async def test_terminate_reaches_the_whole_tree(port: Port) -> None:
-    """SIGTERM goes to every process; one that was born deaf needs a kill, and a deaf main process ends as it wants."""
+    """SIGTERM goes to every process of the tree; a child that ignores it is killed with the end of the main process."""
     async with spawn(port, CHILD, IgnoreTerm(), CHILD, UP, Reap(), ReadLine(), Exit(4)) as process:
         await up(process)
         process.terminate()
@@ -348,7 +347,7 @@ async def test_an_order_that_comes_too_late(port: Port) -> None:
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
 async def test_a_signal_is_for_the_main_process(port: Port, number: int) -> None:
-    """A signal ends the main process only, as something outside would: nobody of us ended it."""
+    """A signal ends the main process only, and ``ended_by`` is ``exit``, as for a signal from outside."""
     async with spawn(port, CHILD, UP, Hang()) as process:
         await up(process)
         process.signal(number)
@@ -357,7 +356,7 @@ async def test_a_signal_is_for_the_main_process(port: Port, number: int) -> None
 
 @contract
 async def test_deaf_to_sigterm_is_not_deaf_to_others(port: Port) -> None:
-    """Who ignores SIGTERM does not ignore SIGINT."""
+    """A program that ignores SIGTERM still ends with SIGINT."""
     async with spawn(port, IgnoreTerm(), UP, Hang()) as process:
         await up(process)
         process.signal(signal.SIGTERM)
@@ -367,7 +366,7 @@ async def test_deaf_to_sigterm_is_not_deaf_to_others(port: Port) -> None:
 
 @contract
 async def test_some_signals_are_nothing(port: Port) -> None:
-    """A signal that says nothing to a program that does not listen for it does nothing."""
+    """A signal whose default is to be ignored does nothing."""
     async with spawn(port, UP, Hang()) as process:
         await up(process)
         for number in (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGUSR2):
@@ -376,22 +375,22 @@ async def test_some_signals_are_nothing(port: Port) -> None:
 
 
 @contract
-async def test_a_lost_warden_takes_its_program_along(port: Port) -> None:
-    """Without its warden a program dies, and everything that it had started, daemons too, is ended and counted."""
+async def test_a_lost_shim_takes_its_program_along(port: Port) -> None:
+    """When its shim is lost, a program dies, and everything that it had started is ended and counted, daemons too."""
     async with spawn(port, *DAEMON, CHILD, UP, Hang()) as process:
         await up(process)
-        port.lose_warden(process)
+        port.lose_shim(process)
         assert await process.wait_exit() is None
         report = await process.wait_ended()
         assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
-        assert report.killed >= 2  # its main process may be among those that its keeper finds dead
+        assert report.killed >= 2  # its main process may be among those that its fork server finds dead
         assert await all_output(process) == b""
 
 
 # ------------------------------------------------------------------------------------------------------------ bytes
 @contract
 async def test_what_is_sent_comes_back(port: Port) -> None:
-    """A program that echoes gives back every byte in order, and ends with its input."""
+    """A program that echoes returns every byte in order, and ends with its input."""
     data = bytes(range(256)) * 2000
     async with spawn(port, Echo(), Exit(6)) as process, anyio.create_task_group() as group:
 
@@ -406,7 +405,7 @@ async def test_what_is_sent_comes_back(port: Port) -> None:
 
 @contract
 async def test_a_closed_input_is_an_end(port: Port) -> None:
-    """A program whose input is closed before anything was sent reads nothing; what is sent then is dropped."""
+    """A program whose input is closed at once reads end of file; what is sent afterwards is dropped."""
     async with spawn(port, ReadAll()) as process:
         process.close_input()
         await process.send(b"late")
@@ -416,7 +415,7 @@ async def test_a_closed_input_is_an_end(port: Port) -> None:
 
 @contract
 async def test_two_senders_do_not_mix(port: Port) -> None:
-    """What one task sends stays in one piece, however large."""
+    """A piece that one task sends stays whole, however large it is."""
     async with spawn(port, Echo()) as process, anyio.create_task_group() as group:
 
         async def feed() -> None:
@@ -432,7 +431,7 @@ async def test_two_senders_do_not_mix(port: Port) -> None:
 
 @contract
 async def test_a_sender_waits_for_a_reader_that_never_reads(port: Port) -> None:
-    """Send does not return while there is no room, and does when the program is gone."""
+    """Send does not return while the pipe is full, and returns when the program is gone."""
     sent = anyio.Event()
     async with spawn(port, UP, Hang()) as process, anyio.create_task_group() as group:
 
@@ -451,7 +450,7 @@ async def test_a_sender_waits_for_a_reader_that_never_reads(port: Port) -> None:
 
 @contract
 async def test_closing_the_input_frees_a_sender(port: Port) -> None:
-    """A send that waits for room returns when the input is closed, and what was left is dropped."""
+    """A send that waits for room returns when the input is closed, and the rest of the piece is dropped."""
     async with spawn(port, UP, Hang()) as process, anyio.create_task_group() as group:
         group.start_soon(process.send, bytes(1_000_000))
         await up(process)
@@ -461,7 +460,7 @@ async def test_closing_the_input_frees_a_sender(port: Port) -> None:
 
 @contract
 async def test_a_flood_waits_for_its_reader(port: Port) -> None:
-    """A program that writes more than a pipe holds does not go on before it is read, and nothing is lost."""
+    """A program that writes more than a pipe holds waits for its reader, and nothing is lost."""
     async with spawn(port, Flood(1_000_000), Complain(b"done"), Exit(2)) as process:
         said: list[bytes] = []
         async with anyio.create_task_group() as group:
@@ -482,7 +481,7 @@ async def test_a_flood_waits_for_its_reader(port: Port) -> None:
 
 @contract
 async def test_a_dribble_arrives(port: Port) -> None:
-    """Bytes that come one at a time arrive as they come."""
+    """Bytes that are written one at a time arrive as they are written."""
     async with spawn(port, Dribble(b"slow but sure", every_s=0.001)) as process:
         assert await all_output(process) == b"slow but sure"
         assert await process.wait_exit() == 0
@@ -490,7 +489,7 @@ async def test_a_dribble_arrives(port: Port) -> None:
 
 @contract
 async def test_bytes_are_bytes(port: Port) -> None:
-    """Output that is no text arrives as it is."""
+    """Output that is no text arrives unchanged."""
     odd = b"\xff\xfe\x00\xc3(\r\n\x80" + bytes(range(256))
     async with spawn(port, Say(odd)) as process:
         assert await all_output(process) == odd
@@ -498,7 +497,7 @@ async def test_bytes_are_bytes(port: Port) -> None:
 
 @contract
 async def test_one_task_receives(port: Port) -> None:
-    """A second task that wants to receive meanwhile is told so."""
+    """A second task that receives at the same time gets a BusyResourceError."""
     async with spawn(port, ReadLine()) as process, anyio.create_task_group() as group:
         group.start_soon(process.receive)
         await anyio.wait_all_tasks_blocked()
@@ -509,7 +508,7 @@ async def test_one_task_receives(port: Port) -> None:
 
 @contract
 async def test_leaving_ends_a_receive(port: Port) -> None:
-    """A receive that waits sees the end when the context is left, and no error."""
+    """A receive that waits returns ``b""`` when the context is left."""
     received: list[bytes] = []
     async with anyio.create_task_group() as group:
         async with spawn(port, Hang()) as process:
@@ -541,7 +540,7 @@ async def test_leaving_ends_a_receive(port: Port) -> None:
     ],
 )
 async def test_a_refusal(port: Port, argv: tuple[str, ...], cwd: str, env: dict[str, str], sentence: str) -> None:
-    """What cannot start is a SpawnError that says why, and nothing is left of it."""
+    """A program that cannot start is a SpawnError that says why, and nothing is left of the attempt."""
     with pytest.raises(SpawnError, match=sentence):
         async with port.host.spawn(Launch(argv=argv, cwd=cwd, env=env)):
             pytest.fail("it started")
@@ -549,7 +548,7 @@ async def test_a_refusal(port: Port, argv: tuple[str, ...], cwd: str, env: dict[
 
 @contract
 async def test_cancelled_before_it_begins(port: Port) -> None:
-    """A cancellation does not keep a program from starting: it is there, and then it is terminated."""
+    """A cancellation before the start does not prevent the start: the program starts, and is then terminated."""
     with anyio.CancelScope() as scope:
         scope.cancel()
         async with spawn(port, Hang(), terminate_s=LONG_S) as process:
@@ -561,7 +560,7 @@ async def test_cancelled_before_it_begins(port: Port) -> None:
 
 @contract
 async def test_cancelled_while_it_begins(port: Port) -> None:
-    """Whenever the scope is cancelled while a program starts, nothing of it stays."""
+    """A scope that is cancelled at any moment of a start leaves no process."""
     for delay_s in (0.0, 0.001, 0.005, 0.02, 0.04):
         with anyio.move_on_after(delay_s) as scope:
             async with spawn(port, *DAEMON, DEAF, Hang(), terminate_s=0.0) as process:
@@ -582,7 +581,7 @@ async def test_a_refusal_is_told_to_the_cancelled(port: Port) -> None:
 
 @contract
 async def test_cancelled_while_it_runs(port: Port) -> None:
-    """A cancelled body sees its tree off all the same, and the report is there."""
+    """A cancelled body still ends its tree, and the report is there."""
     with anyio.CancelScope() as scope:
         async with spawn(port, *DAEMON, UP, Hang(), terminate_s=LONG_S) as process:
             await up(process)
@@ -594,7 +593,7 @@ async def test_cancelled_while_it_runs(port: Port) -> None:
 
 @contract
 async def test_an_exception_leaves_as_it_is(port: Port) -> None:
-    """What the body raises is not wrapped, and nothing is left."""
+    """An exception of the body leaves unwrapped, and no process is left."""
     with pytest.raises(ZeroDivisionError):
         async with spawn(port, DEAF, UP, Hang()) as process:
             await up(process)
@@ -604,7 +603,7 @@ async def test_an_exception_leaves_as_it_is(port: Port) -> None:
 
 @contract
 async def test_many_at_once(port: Port) -> None:
-    """Programs start, speak and end side by side, each with its own pid, words and status."""
+    """Programs start, write and end side by side, each with its own pid, output and status."""
     pids: set[int] = set()
 
     async def one(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What only simulated processes can be asked: their faults, their names, what is alive, and the supervisor's death."""
+"""Properties of simulated processes only: faults, names, the table of processes, and the supervisor's death."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DAEMON = (Fork((Fork((IgnoreTerm(), Ready(), Hang()), new_session=True), Exit(0)
 async def world(
     *strikes: str, seed: int = 0, program: Program | None = None
 ) -> AsyncIterator[tuple[SimulatedProcesses, list[ProcessEvent]]]:
-    """A host in which exactly *strikes* strike, and what it observes; every launch is a script, or *program*."""
+    """A host in which exactly *strikes* happen, and what it observes; every launch is a script, or *program*."""
     events: list[ProcessEvent] = []
     random = KeyedRandom(seed)
     program_for: Callable[[Launch], Program] = scripted if program is None else lambda launch: program
@@ -65,7 +65,7 @@ def whats(events: list[ProcessEvent]) -> list[tuple[str, str]]:
 
 # ----------------------------------------------------------------------------------------------------------- faults
 def test_each_spawn_error_in_its_words(anyio_backend: str) -> None:
-    """A launch that must not start fails in one of four ways, in the words of the real host, and leaves nothing."""
+    """Each of the four spawn errors has the text of the real host, and leaves no process."""
     words: set[str] = set()
 
     async def one(seed: int) -> None:
@@ -85,14 +85,14 @@ def test_each_spawn_error_in_its_words(anyio_backend: str) -> None:
         "cannot start 'tool': it is not an executable file; chmod +x it, or put its interpreter first in argv",
         "cannot start 'tool': its process could not be made (Resource temporarily unavailable); "
         "raise the limit, or run fewer",
-        "cannot start 'tool': no warden for it ([Errno 24] Too many open files)",
+        "cannot start 'tool': no shim for it ([Errno 24] Too many open files)",
         "cannot start 'tool': there is no such program on PATH '/simulated/bin'; install it, extend PATH in env, or "
         "name its full path in argv[0]",
     }
 
 
 def test_a_fault_is_for_one_launch(anyio_backend: str) -> None:
-    """Launches of one name are numbered; what strikes the first leaves the second alone."""
+    """Launches of one name are numbered, and a fault for the first does not affect the second."""
 
     async def case() -> None:
         async with world("process.spawn_error@it#1") as (host, events):
@@ -106,8 +106,8 @@ def test_a_fault_is_for_one_launch(anyio_backend: str) -> None:
     run_virtually(anyio_backend, case)
 
 
-def test_a_warden_is_lost(anyio_backend: str) -> None:
-    """A lost warden takes the main process along, and the keeper ends the rest."""
+def test_a_shim_is_lost(anyio_backend: str) -> None:
+    """A lost shim takes the main process along, and the fork server ends the rest."""
 
     async def case() -> None:
         async with world("process.warden_lost@it#1", seed=2) as (host, _):
@@ -119,8 +119,8 @@ def test_a_warden_is_lost(anyio_backend: str) -> None:
     run_virtually(anyio_backend, case)
 
 
-def test_a_lost_warden_and_a_kill(anyio_backend: str) -> None:
-    """Who was told to be killed, and then lost its warden, was ended by the kill, whatever was ordered after that."""
+def test_a_lost_shim_and_a_kill(anyio_backend: str) -> None:
+    """A program that was ordered to be killed before its shim was lost counts as killed, whatever was ordered later."""
 
     async def case() -> None:
         async with world() as (host, _):
@@ -135,12 +135,12 @@ def test_a_lost_warden_and_a_kill(anyio_backend: str) -> None:
     run_virtually(anyio_backend, case)
 
 
-def test_a_warden_is_lost_at_the_start(anyio_backend: str) -> None:
-    """A warden that is lost before it starts anything is a refusal, in the words of the real host."""
+def test_a_shim_is_lost_at_the_start(anyio_backend: str) -> None:
+    """A shim that is lost before it starts the program is a SpawnError with the text of the real host."""
 
     async def case() -> None:
         async with world("process.warden_lost@it#1", seed=3) as (host, events):
-            with pytest.raises(SpawnError, match="its warden ended first: it said nothing"):
+            with pytest.raises(SpawnError, match="its shim ended first: it said nothing"):
                 async with host.spawn(launch(Hang())):
                     pytest.fail("it started")
             assert (host.kernel.table, events) == ({}, [])
@@ -149,10 +149,10 @@ def test_a_warden_is_lost_at_the_start(anyio_backend: str) -> None:
 
 
 def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
-    """A warden whose supervisor dies before it starts anything starts nothing; the words are those of the real host."""
+    """A shim whose supervisor dies before the start starts nothing, and the error has the text of the real host."""
 
     async def refused(host: SimulatedProcesses) -> None:
-        with pytest.raises(SpawnError, match="its warden ended first: it said nothing"):
+        with pytest.raises(SpawnError, match="its shim ended first: it said nothing"):
             async with host.spawn(launch(Hang())):
                 pytest.fail("it started")
 
@@ -160,7 +160,7 @@ def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
         async with world() as (host, events):
             async with anyio.create_task_group() as group:
                 group.start_soon(refused, host)
-                await anyio.sleep(0.0005)  # no warden is as fast as that
+                await anyio.sleep(0.0005)  # no shim is as fast as that
                 host.crash()
             assert (host.kernel.table, events) == ({}, [])
 
@@ -169,7 +169,7 @@ def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- what is seen
 def test_everything_is_observed(anyio_backend: str) -> None:
-    """Beginning, signals, ends and burials are told, in order, with the launch's name."""
+    """Starts, signals, exits and reaping are observed in order, with the launch's name."""
 
     async def case() -> None:
         async with world() as (host, events):
@@ -194,7 +194,7 @@ def test_everything_is_observed(anyio_backend: str) -> None:
 
 
 def test_zombies_and_orphans_are_seen(anyio_backend: str) -> None:
-    """The living, the orphaned and the dead that nobody has reaped are in the table, by name."""
+    """Running processes, orphans and zombies are in the table, by name."""
 
     async def case() -> None:
         async with world() as (host, _):
@@ -209,7 +209,7 @@ def test_zombies_and_orphans_are_seen(anyio_backend: str) -> None:
 
 
 def test_a_name_falls_back_to_the_command() -> None:
-    """Without a name of its own a launch is called after its directory and argv."""
+    """A launch without a name of its own is named after its directory and argv."""
 
     async def case() -> None:
         async with world(program=say_name) as (host, _):
@@ -228,7 +228,8 @@ def test_a_name_falls_back_to_the_command() -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Where tasks take turns, times and pieces come from the seed: one seed twice is one story, two seeds are two."""
+    """Interleaving, times and pieces of output come from the seed: equal seeds give equal runs, different ones
+    differ."""
     stories: list[tuple[list[ProcessEvent], list[bytes]]] = []
 
     async def case(seed: int) -> None:
@@ -246,7 +247,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def test_output_is_cut_for_some() -> None:
-    """Some programs' words arrive whole, others' in pieces."""
+    """The output of some programs arrives whole, of others in pieces."""
     sizes: set[bool] = set()
 
     async def case(seed: int) -> None:
@@ -261,7 +262,7 @@ def test_output_is_cut_for_some() -> None:
 
 # -------------------------------------------------------------------------------------------------- a supervisor's end
 def test_a_crash_leaves_nothing(anyio_backend: str) -> None:
-    """When the supervisor dies every warden kills its tree within moments, daemons too, and no pipe is left open."""
+    """When the supervisor dies every shim kills its tree within moments, daemons too, and no pipe is left open."""
 
     async def case() -> None:
         async with world() as (host, events), anyio.create_task_group() as group:
@@ -288,7 +289,7 @@ def test_a_crash_leaves_nothing(anyio_backend: str) -> None:
 def test_what_is_not_done_in_time_is_abandoned(
     killed: bool, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A warden that is not done in time goes on alone, and what it has ends all the same.
+    """A shim that does not finish in time goes on alone, and its processes end all the same.
 
     After a kill nothing of terminate_s is spent on it.
     """
@@ -310,7 +311,7 @@ def test_what_is_not_done_in_time_is_abandoned(
 
 
 def test_an_order_after_the_death_is_late(anyio_backend: str) -> None:
-    """Who was dead when it was terminated was not ended by that, even if its warden had not noticed yet."""
+    """A process that was dead before the terminate order has ended by itself, even if its shim had not noticed yet."""
 
     async def case() -> None:
         async with world() as (host, events):
@@ -342,7 +343,8 @@ def test_an_end_takes_as_long_as_it_was_ordered(anyio_backend: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------ programs
 def test_a_handler_for_sigterm(anyio_backend: str) -> None:
-    """A program that catches the cancellation which SIGTERM is to it may go on for a while, and exit as it likes."""
+    """A program that catches the cancellation which stands for SIGTERM may go on for a while, and choose its exit
+    status."""
 
     async def polite(inside: OsProcess) -> int:
         try:
@@ -366,7 +368,7 @@ def test_a_handler_for_sigterm(anyio_backend: str) -> None:
 
 
 def test_nothing_survives_sigkill(anyio_backend: str) -> None:
-    """A program is dead when it is killed, whatever its coroutine, shielded, still wants to do."""
+    """A program is dead once it is killed, even if its coroutine is shielded and would go on."""
     after: list[str] = []
 
     async def stubborn(inside: OsProcess) -> int:
@@ -395,7 +397,8 @@ def test_nothing_survives_sigkill(anyio_backend: str) -> None:
 
 
 def test_the_dead_write_nothing(anyio_backend: str) -> None:
-    """What a killed program had no room for is never written, though a child holds the pipe open."""
+    """Output for which the pipe had no room when the program was killed is never written, though a child holds the
+    pipe."""
 
     async def child(inside: OsProcess) -> int:
         await anyio.sleep_forever()
@@ -432,7 +435,7 @@ def test_the_dead_write_nothing(anyio_backend: str) -> None:
 
 
 def test_a_child_is_waited_for_by_its_parent(anyio_backend: str) -> None:
-    """wait_child gives a child's status once; another's child, and the same one again, are nobody."""
+    """wait_child returns a child's status once; for a child of another process, or a second time, it finds no child."""
     statuses: list[int] = []
 
     async def child(inside: OsProcess) -> int:
@@ -457,7 +460,7 @@ def test_a_child_is_waited_for_by_its_parent(anyio_backend: str) -> None:
 
 
 def test_lines_are_read_whole(anyio_backend: str) -> None:
-    """read_line waits for the end of a line however it comes, read gives what is left, and the end is an end."""
+    """read_line waits for the end of a line, read returns the rest, and both report the end."""
     heard: list[bytes] = []
 
     async def reader(inside: OsProcess) -> int:
@@ -483,7 +486,8 @@ def test_lines_are_read_whole(anyio_backend: str) -> None:
 
 
 def test_a_program_knows_its_launch(anyio_backend: str) -> None:
-    """argv, environment, directory and pid are those of the launch; a child has its parent's, and a pid of its own."""
+    """A program sees the argv, environment, directory and pid of its launch; a child has its parent's, and its own
+    pid."""
     seen: list[tuple[object, ...]] = []
 
     async def curious(inside: OsProcess) -> int:

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.diagnostics.invariants.catalogue import Say
-from supervisor.diagnostics.invariants.shadow_state import RECOVERY, Book, SessionBook, TurnBook
+from supervisor.diagnostics.invariants.catalogue import ReportViolation
+from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShadow, SessionShadow, TurnShadow
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, ToolOutcome, TransitionReason
 from supervisor.policies.abort_request import CAUSES_MAX
 
-__all__ = ["EDGES", "Aborting"]
+__all__ = ["EDGES", "AbortInvariants"]
 
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """The policy edges that an abort may cross."""
@@ -27,7 +27,7 @@ _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.va
 class _Abort:
     """One abort: its target's session and that one's parent when it was asked for, and the edges it has crossed."""
 
-    def __init__(self, record: LifecycleEvent, session: SessionBook | None) -> None:
+    def __init__(self, record: LifecycleEvent, session: SessionShadow | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
         self.scope = str(record.metadata.get("scope"))
         self.target = str(record.metadata.get("target"))
@@ -37,26 +37,26 @@ class _Abort:
         self.records: dict[str, int] = {}
         self.scopes: dict[int, str] = {}
         """Of the wish, and of each edge, by its record."""
-        self.heard = False
+        self.target_told = False
         self.hits = 0
         """What it has had an effect on: sessions, and calls that have the result of an abort."""
-        self.branches: dict[tuple[str, str], SessionBook | None] = {}
+        self.branches: dict[tuple[str, str], SessionShadow | None] = {}
 
-    def branch(self, book: Book, top: SessionBook | None) -> SessionBook | None:
+    def branch(self, shadow: EntityShadow, top: SessionShadow | None) -> SessionShadow | None:
         """The child of *top* that *book* is, or is below; ``None`` if it is not below *top*. Each way is gone once."""
         if top is None:
             return None
         path: list[str] = []
-        found: SessionBook | None = None
-        pending = [book]
+        found: SessionShadow | None = None
+        pending = [shadow]
         while pending and found is None:
             one = pending.pop()
             if (top.id, one.id) in self.branches:
                 found = self.branches[top.id, one.id]
                 continue
             path.append(one.id)
-            for above in (one.left, one.parent):
-                if above is top and isinstance(one, SessionBook):
+            for above in (one.former_parent, one.parent):
+                if above is top and isinstance(one, SessionShadow):
                     found = one
                 elif above is not None:
                     pending.append(above)
@@ -64,22 +64,22 @@ class _Abort:
             self.branches[top.id, one_id] = found
         return found
 
-    def reaches(self, book: Book) -> bool:
+    def reaches(self, shadow: EntityShadow) -> bool:
         """True if the scope, or an edge that is on record, covers this session."""
-        if "sibling_to_session" in self.edges and (book is self.above or self.branch(book, self.above)):
+        if "sibling_to_session" in self.edges and (shadow is self.above or self.branch(shadow, self.above)):
             return True
         if self.scope == AbortScope.SESSION:
-            return book is self.session or self.branch(book, self.session) is not None
-        if self.scope == AbortScope.TOOL and self._was_asked_for_by_a_call(book):
+            return shadow is self.session or self.branch(shadow, self.session) is not None
+        if self.scope == AbortScope.TOOL and self._was_asked_for_by_a_call(shadow):
             return True
         if self.scope == AbortScope.SIBLING or "tool_to_sibling" in self.edges:
-            branch = self.branch(book, self.above)
+            branch = self.branch(shadow, self.above)
             return branch is not None and branch is not self.session
         return False
 
-    def _was_asked_for_by_a_call(self, book: Book) -> bool:
+    def _was_asked_for_by_a_call(self, shadow: EntityShadow) -> bool:
         """True if it is, or is below, a child session that the call started; of a session, that any call of it did."""
-        child = self.branch(book, self.session)
+        child = self.branch(shadow, self.session)
         if child is None or self.session is None:
             return False
         return child.started_by is not None and (
@@ -87,22 +87,22 @@ class _Abort:
         )
 
 
-def _enclosing(session: SessionBook, call: str) -> list[str]:
+def _enclosing(session: SessionShadow, call: str) -> list[str]:
     """That call, and those that it is made within."""
     turn_id, _, number = call.rpartition(":c")
     turn, found = session.live.get(turn_id), [call]
-    within = turn.within if isinstance(turn, TurnBook) else {}
+    within = turn.within if isinstance(turn, TurnShadow) else {}
     at = int(number) if number.isdigit() else 0
     while at := within.get(at, 0):
         found.append(f"{turn_id}:c{at}")
     return found
 
 
-class Aborting:
+class AbortInvariants:
     """Every abort on record."""
 
-    def __init__(self, books: dict[str, Book], roots: list[int], say: Say) -> None:
-        self._books, self._roots, self._say = books, roots, say
+    def __init__(self, shadows: dict[str, EntityShadow], roots: list[int], report: ReportViolation) -> None:
+        self._shadows, self._roots, self._report = shadows, roots, report
         self._aborts: dict[str, _Abort] = {}
         self._joins: set[str] = set()
         self._causes: dict[str, set[str]] = {}
@@ -111,61 +111,65 @@ class Aborting:
         """Turns that had a call aborted."""
 
     # ------------------------------------------------------------------ the wish, and its edges
-    def asked(self, record: LifecycleEvent, book: Book, _: Any) -> None:
+    def asked(self, record: LifecycleEvent, shadow: EntityShadow, _: Any) -> None:
         if record.metadata.get("policy_edge") is not None:
-            self._cross(record, book)
+            self._cross(record, shadow)
             return
         abort_id = str(record.metadata.get("id"))
         if abort_id in self._aborts or abort_id in self._joins:
-            self._say("once", book.id, f"the abort {abort_id} is asked for a second time")
-        session = book if isinstance(book, SessionBook) else book.parent
+            self._report("once", shadow.id, f"the abort {abort_id} is asked for a second time")
+        session = shadow if isinstance(shadow, SessionShadow) else shadow.parent
         abort = self._aborts[abort_id] = _Abort(record, session)
         abort.records[abort_id] = record.seq
         abort.scopes[record.seq] = abort.scope
         if abort.scope == AbortScope.TOOL:
-            self._await_results(abort_id, abort, book)
-            if isinstance(book, TurnBook):
-                self._lost_calls.add(book.id)
+            self._await_results(abort_id, abort, shadow)
+            if isinstance(shadow, TurnShadow):
+                self._lost_calls.add(shadow.id)
 
-    def _await_results(self, abort_id: str, abort: _Abort, book: Book) -> None:
+    def _await_results(self, abort_id: str, abort: _Abort, shadow: EntityShadow) -> None:
         """The calls that it names and that are open now, as far as is on record."""
-        turns = [book] if isinstance(book, TurnBook) else list(book.live.values())
+        turns = [shadow] if isinstance(shadow, TurnShadow) else list(shadow.live.values())
         for turn in turns:
-            if isinstance(turn, TurnBook):
+            if isinstance(turn, TurnShadow):
                 named = [
-                    call for call, number in turn.open.items() if abort.target in (book.id, f"{turn.id}:c{number}")
+                    call for call, number in turn.open.items() if abort.target in (shadow.id, f"{turn.id}:c{number}")
                 ]
                 turn.aborted.update({call: (*turn.aborted.get(call, ()), abort_id) for call in named})
 
-    def _cross(self, record: LifecycleEvent, book: Book) -> None:
+    def _cross(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         told, abort = record.metadata, self._aborts.get(str(record.abort_id))
         edge, before = str(told.get("policy_edge")), str(told.get("parent_record"))
         if abort is None or abort.records.get(before) != record.cause_id:
-            self._say("no_level_crossed", book.id, f"crosses {edge} after {before}, which is no record of its abort")
+            self._report(
+                "no_level_crossed", shadow.id, f"crosses {edge} after {before}, which is no record of its abort"
+            )
             return
         if edge in abort.edges:
-            self._say("no_level_crossed", book.id, f"{record.abort_id} crosses {edge} a second time")
+            self._report("no_level_crossed", shadow.id, f"{record.abort_id} crosses {edge} a second time")
         if edge not in EDGES:
-            self._say("no_level_crossed", book.id, f"crosses {edge}; policies have {', '.join(EDGES)}")
+            self._report("no_level_crossed", shadow.id, f"crosses {edge}; policies have {', '.join(EDGES)}")
         ruler = abort.session if edge == "tool_to_sibling" else abort.above
         if ruler is None or told.get("ruled_by") != ruler.id:
             ruling = ruler.id if ruler is not None else "nobody"
-            self._say("no_level_crossed", book.id, f"crosses {edge} by {told.get('ruled_by')}'s policy, not {ruling}'s")
+            self._report(
+                "no_level_crossed", shadow.id, f"crosses {edge} by {told.get('ruled_by')}'s policy, not {ruling}'s"
+            )
         abort.edges.add(edge)
         abort.records[str(told.get("id"))] = record.seq
         abort.scopes[record.seq] = str(told.get("scope"))
 
     # ------------------------------------------------------------------ its effects
-    def stopped(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def stopped(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
         """A session is told to end."""
         if record.abort_id is not None:
-            self._reached(record, book, book)
-            self._check_named(record, book)
-            self._causes.setdefault(book.id, set()).add(record.abort_id)
+            self._reached(record, shadow, shadow)
+            self._check_named(record, shadow)
+            self._causes.setdefault(shadow.id, set()).add(record.abort_id)
         else:
-            self.ended(record, book, step)
+            self.ended(record, shadow, step)
 
-    def _check_named(self, record: LifecycleEvent, book: Book) -> None:
+    def _check_named(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """Who ends for a sibling's sake says so; nobody else does."""
         abort = self._aborts.get(str(record.abort_id))
         scope = abort.scopes.get(record.cause_id) if abort is not None and record.cause_id is not None else None
@@ -173,72 +177,76 @@ class Aborting:
             return
         over = TransitionReason.SIBLING_ABORTED if scope == AbortScope.SIBLING else TransitionReason.ABORTED
         if record.transition_reason != over:
-            self._say("honest_ends", book.id, f"ends as {record.transition_reason} by a {scope} abort")
+            self._report("honest_ends", shadow.id, f"ends as {record.transition_reason} by a {scope} abort")
 
-    def ended(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def ended(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
         """By a recovery: who asked before was never answered, the supervisor died first."""
         if record.actor == RECOVERY:
             for abort in self._aborts.values():
-                abort.heard = abort.heard or abort.session is book
+                abort.target_told = abort.target_told or abort.session is shadow
 
-    def joined(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+    def joined(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
         if record.abort_id is None:
-            self._say("one_answer", book.id, "has one more cause of its end on record, which nobody asked for")
+            self._report("one_answer", shadow.id, "has one more cause of its end on record, which nobody asked for")
             return
-        self._reached(record, book, book)
-        self._check_first(record, book)
+        self._reached(record, shadow, shadow)
+        self._check_first(record, shadow)
 
-    def _check_first(self, record: LifecycleEvent, book: Book) -> None:
+    def _check_first(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """An end has each of its causes once, as many as are remembered."""
-        causes = self._causes.setdefault(book.id, set())
+        causes = self._causes.setdefault(shadow.id, set())
         if record.abort_id in causes and len(causes) <= CAUSES_MAX:
-            self._say("once", book.id, f"{record.abort_id} is a cause of its end already")
+            self._report("once", shadow.id, f"{record.abort_id} is a cause of its end already")
         causes.add(str(record.abort_id))
 
-    def turn_failed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        session, verdict = book.parent, record.metadata.get("verdict") or {}
+    def turn_failed(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
+        session, verdict = shadow.parent, record.metadata.get("verdict") or {}
         if record.abort_id is not None and session is not None:
-            self._reached(record, book, session)
-        elif book.id in self._lost_calls and session is not None:
+            self._reached(record, shadow, session)
+        elif shadow.id in self._lost_calls and session is not None:
             aborted = verdict.get("transition_reason") == TransitionReason.ABORTED
             if aborted and session.status == "Running":
-                self._say("tool_stays_tool", book.id, "was aborted with one of its calls, and nobody asked for that")
+                self._report(
+                    "tool_stays_tool", shadow.id, "was aborted with one of its calls, and nobody asked for that"
+                )
 
-    def call_completed(self, record: LifecycleEvent, book: TurnBook, step: Any) -> None:
+    def call_completed(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
         if record.abort_id is not None and record.abort_id not in self._aborts:
-            self._unknown(record, book)
-        for abort_id in book.aborted.pop(str(record.metadata.get("call_id")), ()):
+            self._unknown(record, shadow)
+        for abort_id in shadow.aborted.pop(str(record.metadata.get("call_id")), ()):
             abort = self._aborts[abort_id]
             after_s = record.monotonic_s - abort.at
             if record.metadata.get("outcome") in _ABANDONED:
                 abort.hits += 1
             elif after_s > RETURN_S:
-                self._say("one_answer", book.id, f"a call of it returns {after_s:g} s after its abort {abort_id}")
+                self._report("one_answer", shadow.id, f"a call of it returns {after_s:g} s after its abort {abort_id}")
 
-    def _reached(self, record: LifecycleEvent, book: Book, session: Book) -> None:
+    def _reached(self, record: LifecycleEvent, shadow: EntityShadow, session: EntityShadow) -> None:
         abort = self._aborts.get(str(record.abort_id))
         if abort is None:
-            self._unknown(record, book)
+            self._unknown(record, shadow)
             return
-        abort.heard = abort.heard or session is abort.session
+        abort.target_told = abort.target_told or session is abort.session
         abort.hits += 1
         if not abort.reaches(session):
-            law = (
+            invariant = (
                 "tool_stays_tool" if session is abort.session and abort.scope == AbortScope.TOOL else "no_level_crossed"
             )
             edges = f" over {', '.join(sorted(abort.edges))}" if abort.edges else ""
-            self._say(law, book.id, f"{record.abort_id}, a {abort.scope} abort of {abort.target}{edges}, reaches it")
+            self._report(
+                invariant, shadow.id, f"{record.abort_id}, a {abort.scope} abort of {abort.target}{edges}, reaches it"
+            )
         if record.from_status != record.to_status and self._roots[record.seq] != self._roots[abort.seq]:
-            self._say("honest_ends", book.id, f"ends by {record.abort_id}, and goes back to another root")
+            self._report("honest_ends", shadow.id, f"ends by {record.abort_id}, and goes back to another root")
 
-    def _unknown(self, record: LifecycleEvent, book: Book) -> None:
+    def _unknown(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
         """An abort of what is ending has no record of its own: only who joins an end may name it."""
         joins = record.cause_id is None and record.from_status == record.to_status
         joins = joins or (record.event == "AbortJoined" and record.cause_id is None)
         if joins or record.abort_id in self._joins:
             self._joins.add(str(record.abort_id))
         else:
-            self._say("one_answer", book.id, f"{record.event} names {record.abort_id}, which nobody asked for")
+            self._report("one_answer", shadow.id, f"{record.event} names {record.abort_id}, which nobody asked for")
 
     # ------------------------------------------------------------------ in the end
     def check_end(self) -> None:
@@ -250,10 +258,10 @@ class Aborting:
         hit = {abort.target for abort in self._aborts.values() if abort.hits}
         for abort_id, abort in self._aborts.items():
             session = abort.session
-            if abort.scope == AbortScope.SESSION and session is not None and not (abort.heard and session.ended):
-                how = "was never told" if not abort.heard else "has no last record"
-                self._say("one_answer", session.id, f"{abort_id} was to end it, and it {how}")
+            if abort.scope == AbortScope.SESSION and session is not None and not (abort.target_told and session.ended):
+                how = "was never told" if not abort.target_told else "has no last record"
+                self._report("one_answer", session.id, f"{abort_id} was to end it, and it {how}")
             of_a_call = session is not None and abort.target != session.id
             if abort.scope == AbortScope.TOOL and of_a_call and abort.target not in hit:
                 words = f"{abort_id} aborts {abort.target}, and no call has the result of an abort"
-                self._say("tool_stays_tool", session.id if session is not None else abort.target, words)
+                self._report("tool_stays_tool", session.id if session is not None else abort.target, words)

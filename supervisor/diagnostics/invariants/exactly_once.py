@@ -1,0 +1,108 @@
+"""What was promised once: requests are answered, messages are delivered, tasks are held by one, each a single time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.diagnostics.invariants.catalogue import ReportViolation
+from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TaskShadow
+from supervisor.lifecycles.effects import ReplyToRequest
+from supervisor.lifecycles.types import Exit, LifecycleEvent
+
+__all__ = ["ExactlyOnceInvariants"]
+
+_HELD = frozenset({"CLAIMED", "IN_PROGRESS"})
+_WORKED = frozenset({"CLAIMED", "IN_PROGRESS", "DONE"})
+"""States of a task that somebody has taken."""
+
+
+class ExactlyOnceInvariants:
+    """Requests, messages, claims."""
+
+    def __init__(self, shadows: dict[str, EntityShadow], report: ReportViolation) -> None:
+        self._shadows, self._report = shadows, report
+        self._requests: set[str] = set()
+
+    # ------------------------------------------------------------------ requests
+    def requested(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
+        request_id = str(record.metadata.get("request_id"))
+        if request_id in self._requests:
+            self._report("once", shadow.id, f"the request {request_id} takes effect a second time")
+        self._requests.add(request_id)
+        shadow.unanswered[request_id] = None
+
+    def check_replies(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
+        """The answers that a step gives. A message that had a turn of its own is answered, too; nobody asked."""
+        for effect in step.effects:
+            if type(effect) is not ReplyToRequest:
+                continue
+            known = effect.request_id in self._requests
+            if known and effect.request_id not in shadow.unanswered:
+                self._report("once", shadow.id, f"the request {effect.request_id} is answered a second time")
+            shadow.unanswered.pop(effect.request_id, None)
+
+    def _check_waiting(self, shadow: SessionShadow, what: str, waiting: int) -> None:
+        if shadow.data is not None and waiting > shadow.data.limits.waiting_max:
+            self._report("bounded", shadow.id, f"has {waiting} {what} waiting; {shadow.data.limits.waiting_max} may be")
+
+    # ------------------------------------------------------------------ messages
+    def message(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
+        message_id = str(record.metadata.get("message_id"))
+        if message_id in shadow.delivered:
+            self._report("once", shadow.id, f"the message {message_id} comes again after it was delivered")
+        if record.metadata.get("sender") == "supervisor":
+            shadow.own.add(message_id)  # what it has to say itself of its aborts comes on top
+        if message_id not in shadow.messages:
+            shadow.messages.append(message_id)
+            self._check_waiting(shadow, "messages", sum(one not in shadow.own for one in shadow.messages))
+
+    def prompt_ready(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
+        number = record.metadata.get("messages")
+        waiting = len(shadow.messages)
+        shadow.offered = waiting if number is None else min(number, waiting)
+
+    def message_heard(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
+        """Taken up within its turn, it is as if it had been in the prompt."""
+        message_id = str(record.metadata.get("message_id"))
+        if message_id in shadow.messages[shadow.offered :] and record.from_status != "Stopped":
+            shadow.messages.remove(message_id)
+            shadow.messages.insert(shadow.offered, message_id)
+            shadow.offered += 1
+
+    def session_exited(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
+        """What was in a prompt that succeeded has been delivered."""
+        success = (record.metadata.get("verdict") or {}).get("exit") == Exit.SUCCESS.value
+        if success and record.from_status in ("Running", "Interrupting"):
+            shadow.delivered.update(shadow.messages[: shadow.offered])
+            del shadow.messages[: shadow.offered]
+            shadow.offered = 0
+        if not shadow.lost and shadow.data is not None and [one.id for one in shadow.data.inbox] != shadow.messages:
+            self._report(
+                "once", shadow.id, f"keeps {len(shadow.data.inbox)} messages; {len(shadow.messages)} wait for it"
+            )
+            shadow.messages = [one.id for one in shadow.data.inbox]
+
+    # ------------------------------------------------------------------ tasks
+    def task_moved(self, record: LifecycleEvent, shadow: TaskShadow, step: Any) -> None:
+        if record.to_status not in _WORKED:
+            shadow.holder = None
+
+    def claimed(self, record: LifecycleEvent, shadow: TaskShadow, step: Any) -> None:
+        holder = str(record.metadata.get("by"))
+        if shadow.holder is not None:
+            self._report("one_holder", shadow.id, f"claimed by {holder} while {shadow.holder} holds it")
+        session = self._shadows.get(holder)
+        if not isinstance(session, SessionShadow):
+            self._report("intent_before_effect", shadow.id, f"claimed by {holder}, of whom there is no record")
+        shadow.holder = holder
+
+    # ------------------------------------------------------------------ in the end
+    def check_end(self) -> None:
+        for shadow in self._shadows.values():
+            if isinstance(shadow, SessionShadow):
+                for request_id in shadow.unanswered:
+                    self._report("nothing_lost", shadow.id, f"the request {request_id} was never answered")
+            elif isinstance(shadow, TaskShadow) and shadow.status in _HELD:
+                holder = self._shadows.get(shadow.holder or "")
+                if holder is None or holder.ended:
+                    self._report("nothing_lost", shadow.id, f"is {shadow.status}, and {shadow.holder} does not live")
