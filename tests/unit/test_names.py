@@ -57,8 +57,7 @@ KEPT: dict[str, str] = {}
 
 NOT_RENAMED = words(
     """
-    _Told AbortAsked Asked asking ClientGone Desk LadderConfig Lane Lean ModelTroubleConfig
-    Outage Place Places places Problems Ran SupervisorLeft Trouble trouble TroubleRule
+    Asked ClientGone LadderConfig Lane ModelTroubleConfig Outage Problems SupervisorLeft Trouble trouble TroubleRule
     """
 )
 """Modules and classes that still have a word of GIVEN_UP in their name."""
