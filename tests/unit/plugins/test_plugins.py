@@ -63,37 +63,37 @@ class Listener:
         self.told: dict[str, list[LifecycleEvent]] = {}
         self.threads: set[int] = set()
 
-    def _keep(self, kind: str, event: LifecycleEvent) -> None:
+    def keep(self, kind: str, event: LifecycleEvent) -> None:
         self.told.setdefault(kind, []).append(event)
         self.threads.add(threading.get_ident())
         event.metadata["spoilt"] = True
 
     @hookimpl
     def supervisor_task_event(self, event: LifecycleEvent) -> None:
-        self._keep("task", event)
+        self.keep("task", event)
 
     @hookimpl
     def supervisor_agent_event(self, event: LifecycleEvent) -> None:
-        self._keep("agent", event)
+        self.keep("agent", event)
 
     @hookimpl
     def supervisor_session_event(self, event: LifecycleEvent) -> None:
-        self._keep("session", event)
+        self.keep("session", event)
 
     @hookimpl
     def supervisor_turn_event(self, event: LifecycleEvent) -> None:
-        self._keep("turn", event)
+        self.keep("turn", event)
 
     @hookimpl
     def supervisor_abort_event(self, event: LifecycleEvent) -> None:
-        self._keep("abort", event)
+        self.keep("abort", event)
 
 
 class Broken(Listener):
     """Fails at everything that it is told, also by an exit."""
 
-    def _keep(self, kind: str, event: LifecycleEvent) -> None:
-        super()._keep(kind, event)
+    def keep(self, kind: str, event: LifecycleEvent) -> None:
+        super().keep(kind, event)
         if kind == "session":
             raise SystemExit(3)
         raise RuntimeError(f"no {kind} today")

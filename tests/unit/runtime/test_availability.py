@@ -538,7 +538,7 @@ async def on_disk(path: Path) -> AsyncIterator[SqliteJournal]:
 
 async def test_a_locked_journal_is_unavailable_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else's transaction is the disk's trouble: it is named, can be looked behind, and passes."""
-    monkeypatch.setattr(database, "_BUSY_MS", 10)
+    monkeypatch.setattr(database, "BUSY_MS", 10)
     path = tmp_path / "journal.db"
     async with on_disk(path) as journal:
         other = apsw.Connection(str(path))
