@@ -17,7 +17,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import apsw
@@ -50,42 +49,21 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
-from tests.support import stdout_of
+from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 
 
-class Told:
-    """Exit status and output of a command."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Tell = Callable[..., Told]
+Tell = Callable[..., CommandOutput]
 
 
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
+def tell() -> Iterator[Tell]:
     """Run a command line in this process."""
-
-    def run(*arguments: object) -> Told:
-        capsys.readouterr()
-        status = execute(supervisor, [str(one) for one in arguments])
-        return Told(status, *capsys.readouterr())
-
     logger = logging.getLogger("supervisor")
     before = logger.handlers, logger.level, logger.propagate
-    yield run
+    yield run_command
     logger.handlers, logger.level, logger.propagate = before
 
 
@@ -729,7 +707,7 @@ def test_nobody_there_is_said(tell: Tell, ended: Path, command: list[str]) -> No
 
 def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -> None:
     """Following events prints past, new and last records of the supervisor."""
-    told: list[Told] = []
+    told: list[CommandOutput] = []
     state_dir = tmp_path / "state"
     with _in_a_thread(state_dir) as running:
         follower = threading.Thread(

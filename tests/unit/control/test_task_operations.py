@@ -30,6 +30,7 @@ from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from tests.support import CommandOutput, run_command
 from tests.unit.control.test_control import Played
 
 
@@ -96,18 +97,7 @@ class Work:
         return CommandResult(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
 
 
-class Told:
-    """Exit status and output of a command."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.out)
-
-
-Tell = Callable[..., Told]
+Tell = Callable[..., CommandOutput]
 
 
 async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, started: threading.Event) -> None:
@@ -142,21 +132,14 @@ def tell(
     request: pytest.FixtureRequest,
     work: Work,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Tell]:
     """Run a command line against the work, whose socket is served on either backend."""
     monkeypatch.setenv("SUPERVISOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.delenv("SUPERVISOR_TASK", raising=False)
-
-    def run(*arguments: object) -> Told:
-        capsys.readouterr()
-        status = execute(supervisor, [str(one) for one in arguments])
-        return Told(status, *capsys.readouterr())
-
     with served(tmp_path / "state", work, request.param):
-        yield run
+        yield run_command
 
 
 # ------------------------------------------------------------------------------------------------ what is asked
