@@ -101,17 +101,21 @@ def _reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequ
     for scratch in scratches:
         for module in places.modules():
             scratch.restore(module)
-    return {key: _ranked([by_place[one] for one in mine], passed) for key, mine in places.of.items()}
+    width = Counter(name for names in by_place.values() for name in names)
+    return {key: _ranked([by_place[one] for one in mine], passed, width) for key, mine in places.of.items()}
 
 
-def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float]) -> list[Test]:
-    """The nearest places first, and of these the cheapest tests, one of each file by turns."""
-    ranked: dict[Test, tuple[bool, int, float]] = {}
+def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float], width: Mapping[str, int]) -> list[Test]:
+    """Order the tests: those of the nearest places first, of these one of each file by turns, the narrowest first.
+
+    *width*: the number of places that a test comes by. Durations depend on the load, so they do not count.
+    """
+    ranked: dict[Test, tuple[bool, int, int]] = {}
     for far, names in enumerate(reaching):
         turns: Counter[str] = Counter()
-        for test in sorted((Test(one, passed[one]) for one in names), key=lambda one: (one.seconds, one.name)):
+        for test in sorted((Test(one, passed[one]) for one in names), key=lambda one: (width[one.name], one.name)):
             turns[test.file] += 1
-            ranked.setdefault(test, (far > 0, turns[test.file], test.seconds))
+            ranked.setdefault(test, (far > 0, turns[test.file], width[test.name]))
     return sorted(ranked, key=lambda test: (ranked[test], test.name))
 
 

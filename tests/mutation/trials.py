@@ -15,9 +15,10 @@ from .scratch import Scratch, share
 
 __all__ = ["try_all"]
 
-BUDGET_S = 40.0
-"""Seconds for the tests that try a mutant: once for plain tests, once more for those of the simulator."""
-TESTS_MAX = 400
+PLAIN_MAX = 150
+"""Number of plain tests that try a mutant: a number, not a duration, so that verdicts do not depend on the load."""
+SIMULATED_MAX = 30
+"""Number of tests of the simulator that try a mutant that no plain test kills."""
 FIRST = 12
 """Number of tests that are run before the files of the others are collected."""
 STEADY_S = 0.3
@@ -66,7 +67,8 @@ def try_all(
 
 def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
     """Return the test that fails, or the fault of a simulation; ``""``: the mutant survives."""
-    plain, simulated = (_chosen([one for one in tests if one.is_simulated == simulated]) for simulated in (False, True))
+    plain = [one for one in tests if not one.is_simulated][:PLAIN_MAX]
+    simulated = [one for one in tests if one.is_simulated][:SIMULATED_MAX]
     for batch in (plain[:FIRST], plain[FIRST:], simulated):
         while batch:
             killer = _run(scratch, batch)
@@ -83,13 +85,3 @@ def _run(scratch: Scratch, tests: Sequence[Test]) -> str:
     files = sorted({one.file for one in tests})
     wall_s = SLACK_S + 4 * sum(one.seconds for one in tests)
     return scratch.test(files, [one.name for one in tests], wall_s, "-x").killer
-
-
-def _chosen(tests: Sequence[Test]) -> list[Test]:
-    """Return the first tests that fit into the budget, at least one."""
-    spent_s, chosen = 0.0, []
-    for one in tests:
-        if len(chosen) < TESTS_MAX and (spent_s + one.seconds <= BUDGET_S or not chosen):
-            chosen.append(one)
-            spent_s += one.seconds
-    return chosen
