@@ -237,7 +237,7 @@ async def test_no_file_of_the_state_directory_has_the_secret(tmp_path: Path, cap
 
 @pytest.mark.anyio
 async def test_the_secrets_of_mcp_servers_are_redacted(tmp_path: Path) -> None:
-    """What an agent says of a key in the environment or the headers of its MCP servers is redacted."""
+    """A key in the environment or in the headers of an MCP server of an agent is redacted."""
     servers = {
         "here": {"command": ["serve"], "env": {"MY_API_KEY": SECRET}},
         "there": {"url": "https://there", "headers": {"X-Api-Key": "another-secret"}},
