@@ -47,3 +47,13 @@ def test_the_next_turn_has_its_own() -> None:
     assert "BudgetSpent" not in [name for name, _ in notes]
     watch.record_usage(Amounts(input_tokens=11), {})
     assert "BudgetSpent" in [name for name, _ in notes]
+
+
+def test_the_end_of_a_turn_is_progress() -> None:
+    """A turn that has just ended counts as progress once, so that a parent session that waits for it is not stalled."""
+    watch = watched([], BudgetScope("s", "session s", Budget()))
+    watch.turn_opened("s:t1")
+    watch.turn_began()
+    assert [watch.take_progress(), watch.take_progress()] == [True, False]
+    watch.turn_ended()
+    assert [watch.take_progress(), watch.take_progress()] == [True, False]
