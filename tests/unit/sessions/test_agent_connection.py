@@ -1,4 +1,4 @@
-"""What every link does the same way: who waits for a turn's end waits for that of this one."""
+"""``AgentConnection``: waiting for the end of one turn."""
 
 from __future__ import annotations
 
