@@ -36,9 +36,9 @@ KERNEL = Cause(actor="kernel")
 class ActorFailures:
     """The actors of one supervisor that are no more; *prompting* has whoever waits for their answers."""
 
-    def __init__(self, registry: EntityRegistry, prompting: PendingRequests) -> None:
+    def __init__(self, registry: EntityRegistry, pending_requests: PendingRequests) -> None:
         self._registry = registry
-        self._prompting = prompting
+        self._pending_requests = pending_requests
 
     def heard(self, event: KernelEvent) -> None:
         """What the kernel has to say."""
@@ -86,7 +86,7 @@ class ActorFailures:
                     self._registry.remove_crashed(below)
             self._registry.remove(one.session_id)
             words = why if one is session else f"its parent was lost: {why}"
-            self._prompting.fail_session(one.session_id, Outcome("failed", words, ""))
+            self._pending_requests.fail_session(one.session_id, Outcome("failed", words, ""))
 
     def _part_with_children(self, lost: LiveSession, cause: Cause) -> None:
         """Those that may outlive it go to the root; of them, those that are not abandoned are told to end."""

@@ -41,15 +41,15 @@ class Shutdown:
     def __init__(
         self,
         registry: EntityRegistry,
-        prompting: PendingRequests,
+        pending_requests: PendingRequests,
         drain_s: Callable[[], float],
-        janitor: Callable[[], Context],
+        background: Callable[[], Context],
     ) -> None:
         self._registry = registry
         self._system: ActorSystem = registry.system
-        self._prompting = prompting
+        self._pending_requests = pending_requests
         self._drain_s = drain_s
-        self._janitor = janitor
+        self._background = background
         self._drains = False
         self.begun = anyio.Event()
         """Nothing new begins any more."""
@@ -99,11 +99,11 @@ class Shutdown:
         if now or self._drains:
             self.now.set()
             self.stop_all("stopped at once", actor, now=True)
-            self._janitor().start_task(self.wait_all_recorded, name="last records")
+            self._background().start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True
             give_up_retries(actor)
-            self._janitor().start_task(self._limit_drain, actor, name="drain deadline")
+            self._background().start_task(self._limit_drain, actor, name="drain deadline")
 
     async def _limit_drain(self, actor: str) -> None:
         """What is still under way at the drain deadline is stopped."""
@@ -135,7 +135,7 @@ class Shutdown:
         self.now.set()
         words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
         self.stop_all(words, "supervisor", now=True)
-        self._prompting.fail_all(Outcome("failed", words, ""))
+        self._pending_requests.fail_all(Outcome("failed", words, ""))
 
     def service_failed(self, error: ServiceFailed) -> None:
         """End every session in order, since a service crashed too often."""
@@ -144,15 +144,15 @@ class Shutdown:
         self.now.set()
         self.stop_all(str(error), "supervisor", now=False)
         with suppress(ActorStopped):  # the supervisor has ended all sessions already
-            self._janitor().start_task(self.wait_all_recorded, name="last records")
+            self._background().start_task(self.wait_all_recorded, name="last records")
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:
         """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
         self.begun.set()
         with self._system.timers.limit(self._drain_s()):
-            while self._prompting.unanswered and not self.now.is_set() and self.failure is None:
-                await any_of(self._prompting.answer_given, self.now)
+            while self._pending_requests.unanswered and not self.now.is_set() and self.failure is None:
+                await any_of(self._pending_requests.answer_given, self.now)
 
     async def all_ended(self, end_inherited: Callable[[], Awaitable[None]] | None) -> None:
         """Wait until everything has ended that was told to: at first, by *end_inherited*, what an earlier supervisor

@@ -90,8 +90,8 @@ __all__ = ["Choose", "RecoveredWork", "Session", "Supervisor", "TurnResult"]
 _log = get_logger()
 _T = TypeVar("_T")
 
-JANITOR = ":janitor"
-"""An id that no session can have."""
+BACKGROUND_ACTOR = ":janitor"
+"""Id in records of the actor that terminates sessions and runs tasks that outlive them. No session can have this id."""
 ID_MAX = 200
 """Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 HOST = Cause(actor="host")
@@ -133,13 +133,17 @@ class Supervisor:
         self.trust = Trust(self.journal_writer.clock, self._note_standing)
         self.configure(agents, settings)
         self.registry = EntityRegistry(system, self.journal_writer, IdAllocator(taken))
-        self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
-        self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
+        self._pending_requests = PendingRequests(
+            self.registry, journal.generation, lambda: self.settings.limits.waiting_max
+        )
+        self._shutdown = Shutdown(
+            self.registry, self._pending_requests, lambda: self.settings.drain_s, lambda: self._background
+        )
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
         self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
-        self.terminations = TerminationService(self.registry, JANITOR)
+        self.terminations = TerminationService(self.registry, BACKGROUND_ACTOR)
         make_connection = ConnectionFactory(
             self.registry,
             self._delegate,
@@ -153,12 +157,18 @@ class Supervisor:
         self.verification = Verification(
             self.registry, parts.processes, parts.workspace, self.cleanup, plugins.verified
         )
-        self._approvals = ApprovalQueue(self.registry, lambda: self._janitor, on_permission)
-        answered = self._prompting.complete_request
+        self._approvals = ApprovalQueue(self.registry, lambda: self._background, on_permission)
+        answered = self._pending_requests.complete_request
         self.effect_executor = EffectExecutor(
-            self.registry, JANITOR, self.terminations, make_connection, parts.workspace, answered, self._approvals
+            self.registry,
+            BACKGROUND_ACTOR,
+            self.terminations,
+            make_connection,
+            parts.workspace,
+            answered,
+            self._approvals,
         )
-        self._succession = Takeover(
+        self._takeover = Takeover(
             self.registry,
             journal,
             self.effect_executor,
@@ -168,10 +178,10 @@ class Supervisor:
             revived=lambda session, past: self.monitors.restore_monitor(
                 session, self.settings.monitor_settings, past.budget
             ),
-            inherit=self._prompting.track_recovered,
+            inherit=self._pending_requests.track_recovered,
         )
-        system.spawn(self.terminations, JANITOR, shutdown_s=END_S)
-        system.on_event = ActorFailures(self.registry, self._prompting).heard
+        system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
+        system.on_event = ActorFailures(self.registry, self._pending_requests).heard
         self.services = Services(system, self._service_failed)
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
@@ -459,20 +469,20 @@ class Supervisor:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        recovered = await self._succession.take_over(rows, self._agents, self.settings, choose)
+        recovered = await self._takeover.take_over(rows, self._agents, self.settings, choose)
         self.monitors.close_ended()
         for session_id in recovered.resumed:
             self._see_child_out(session_id)
         return recovered
 
     @property
-    def inherited(self) -> RecoveredWork:
+    def recovered_work(self) -> RecoveredWork:
         """What an earlier supervisor left of its plans."""
-        return self._succession.left
+        return self._takeover.left
 
     def _see_child_out(self, session_id: str) -> None:
         """A child session that was delegated is closed when its prompts are answered: who asked for it is gone."""
-        session, ctx = self.registry.sessions.get(session_id), self._system.context(JANITOR)
+        session, ctx = self.registry.sessions.get(session_id), self._system.context(BACKGROUND_ACTOR)
         if session is not None and session.started_by is not None and ctx is not None:
             ctx.start_task(self._close_answered, session_id, name=f"child {session_id}")
 
@@ -485,7 +495,7 @@ class Supervisor:
     async def last_outcome(self, session_id: str, *, once: bool = False) -> Outcome | None:
         """How the last prompt ends that a session has, whoever asked for it (with *once*: of those that plans ask for);
         ``None`` if it has none. Of one that was asked of an earlier supervisor, also after it has ended."""
-        return await self._prompting.last_outcome(session_id, once=once)
+        return await self._pending_requests.last_outcome(session_id, once=once)
 
     # ------------------------------------------------------------------ prompts and messages
     async def request(self, session_id: str, prompt: str) -> TurnResult:
@@ -514,7 +524,7 @@ class Supervisor:
         """
         self.registry.session(session_id)
         _check_text("prompt", prompt)
-        return await self._prompting.outcome_of(session_id, prompt, cause, once=once, limit=limit)
+        return await self._pending_requests.outcome_of(session_id, prompt, cause, once=once, limit=limit)
 
     async def send(
         self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None
@@ -535,7 +545,7 @@ class Supervisor:
         _check_text("text", text)
         _check_type("sender", sender, str)
         self._check_disk(f"a message for {session_id}")
-        return await self._prompting.send(session_id, text, sender=sender, urgent=point if urgent else None)
+        return await self._pending_requests.send(session_id, text, sender=sender, urgent=point if urgent else None)
 
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
@@ -564,7 +574,7 @@ class Supervisor:
         _check_text("because", because)
         _check_text("by", by)
         self._check_disk(f"an answer to {permission_id}")
-        return await self.see_through(
+        return await self.run_to_completion(
             lambda: self._approvals.answer(permission_id, allow=allow, always=always, because=because, by=by),
             f"answer {permission_id}",
         )
@@ -654,7 +664,7 @@ class Supervisor:
         mode: CancelMode,
     ) -> None:
         """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
-        ctx = self._janitor
+        ctx = self._background
         try:
             _check_text("prompt", prompt)
             profile = self._profile(agent, session.session_id)
@@ -675,7 +685,7 @@ class Supervisor:
             answer(outcome)
         await self.close_session(child_id, reason="its work is done", cause=Cause(outcome.seq, None, child_id))
 
-    async def see_through(self, do: Callable[[], Awaitable[_T]], name: str) -> _T:
+    async def run_to_completion(self, do: Callable[[], Awaitable[_T]], name: str) -> _T:
         """Have something done to its end, whoever is cancelled while he waits for that; what came of it.
 
         Raises:
@@ -692,7 +702,7 @@ class Supervisor:
             finally:
                 over.set()
 
-        ctx = self._system.context(JANITOR)
+        ctx = self._system.context(BACKGROUND_ACTOR)
         if ctx is not None:
             with suppress(ActorStopped):
                 ctx.start_task(carry_out, name=name)
@@ -787,7 +797,7 @@ class Supervisor:
         already stays so.
         """
         _check_type("actor", actor, str)
-        if self._system.context(JANITOR) is None:  # a command may come as its socket closes
+        if self._system.context(BACKGROUND_ACTOR) is None:  # a command may come as its socket closes
             return
         with suppress(ActorStopped):  # or as the last of its actors end
             self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
@@ -803,16 +813,16 @@ class Supervisor:
 
     def under_way(self) -> int:
         """How many requests are not answered yet."""
-        return len(self._prompting.waiting)
+        return len(self._pending_requests.waiting)
 
     @property
     def unanswered(self) -> bool:
         """Somebody waits for an answer, or a message has a turn that nobody waits for."""
-        return self._prompting.unanswered
+        return self._pending_requests.unanswered
 
     async def answer_or_stop(self) -> None:
         """Wait until somebody is answered, or everything is to stop now."""
-        await any_of(self._prompting.answer_given, self.stop_now)
+        await any_of(self._pending_requests.answer_given, self.stop_now)
 
     async def heartbeat(self, *, timeout_s: float) -> None:
         """Wait until the actor that ends sessions has handled a message: then the event loop, the kernel's dispatcher
@@ -824,14 +834,14 @@ class Supervisor:
             ActorStopped: the actor has ended.
             AskTimeout: not within *timeout_s*.
         """
-        janitor, beat = self._system.ref(JANITOR), Heartbeat()
-        if janitor is None:
-            raise ActorStopped(JANITOR)
-        janitor.tell(beat, lane=Lane.CONTROL)
+        background, beat = self._system.ref(BACKGROUND_ACTOR), Heartbeat()
+        if background is None:
+            raise ActorStopped(BACKGROUND_ACTOR)
+        background.tell(beat, lane=Lane.CONTROL)
         with self._system.timers.limit(timeout_s):
             await beat.handled.wait()
             return
-        raise AskTimeout(JANITOR, timeout_s)
+        raise AskTimeout(BACKGROUND_ACTOR, timeout_s)
 
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""
@@ -848,7 +858,7 @@ class Supervisor:
 
     async def _ended(self) -> None:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
-        await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
+        await self._shutdown.all_ended(self._takeover.end_work if self.recovered_work.work else None)
         await self.cleanup.wait_until_done()
         for session in self.registry.sessions.values():  # whose last record was lost
             session.transcript.close()
@@ -900,9 +910,9 @@ class Supervisor:
 
     # ------------------------------------------------------------------ parts
     @property
-    def _janitor(self) -> Context:
-        ctx = self._system.context(JANITOR)
-        assert ctx is not None, "the janitor outlives every session"
+    def _background(self) -> Context:
+        ctx = self._system.context(BACKGROUND_ACTOR)
+        assert ctx is not None, "the background actor outlives every session"
         return ctx
 
     def _publish(self, record: LifecycleEvent) -> None:

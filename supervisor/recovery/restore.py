@@ -157,7 +157,7 @@ class Recovery:
         admit: Admit,
         goes_on: GoesOn,
         stays: Callable[[Entity], bool],
-        turned_down: Collection[str],
+        unaccepted: Collection[str],
         ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
         self._registry, self._journal, self._effect_executor, self._endings = (
@@ -167,7 +167,7 @@ class Recovery:
             endings,
         )
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
-        self._turned_down = turned_down
+        self._unaccepted = unaccepted
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
         """The state in which each session was left."""
@@ -206,7 +206,7 @@ class Recovery:
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(live)
         self._go_on(live, again)
-        await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._turned_down)
+        await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._unaccepted)
         stopped = [session for session in live if session.is_stopping]
         for session in stopped:
             await self._ended(session)
@@ -529,7 +529,7 @@ _LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.T
 """What of it ends first: the whole. So where that is cut short nobody goes on with a part of it (``left_over``)."""
 
 
-async def end_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+async def end_work(registry: EntityRegistry, work: Sequence[Entity], unaccepted: Collection[str]) -> None:
     """End work that nobody takes up. *turned_down*: of the tasks, those whose newest run did not complete.
 
     Raises:
@@ -537,16 +537,16 @@ async def end_work(registry: EntityRegistry, work: Sequence[Entity], turned_down
     """
     for entity in _in_order(work):
         cause = CAUSE
-        for event in _end_of(entity, registry, turned_down):
+        for event in _end_of(entity, registry, unaccepted):
             cause = Cause((await registry.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
     for entity in work:
         registry.remove(entity.id)
 
 
-def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], unaccepted: Collection[str]) -> None:
     """The same without waiting: what is said once is recorded when it can be."""
     for entity in _in_order(work):
-        for event in _end_of(entity, registry, turned_down):
+        for event in _end_of(entity, registry, unaccepted):
             registry.send(entity.id, event, cause=CAUSE)
 
 
@@ -554,9 +554,9 @@ def _in_order(work: Sequence[Entity]) -> list[Entity]:
     return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
 
 
-def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[str]) -> Sequence[Event]:
+def _end_of(entity: Entity, registry: EntityRegistry, unaccepted: Collection[str]) -> Sequence[Event]:
     match entity.kind:
-        case Kind.TASK if _is_turned_down(entity, turned_down):
+        case Kind.TASK if _is_turned_down(entity, unaccepted):
             return [VerificationRejected(reason=WHY)]
         case Kind.TASK:
             return _end_of_task(Task(entity.state))
@@ -566,7 +566,7 @@ def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[st
             return end_of_worker(entity)
         case Kind.RUN:
             task = registry.entities.get(entity.parent_id or "")
-            failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, turned_down))
+            failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, unaccepted))
             return [] if failed and entity.state is run.TaskRun.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
@@ -574,8 +574,8 @@ def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[st
             return [workstream.UserCancelled(reason=WHY)]
 
 
-def _is_turned_down(task: Entity, turned_down: Collection[str]) -> bool:
-    return task.state is Task.DONE and task.id in turned_down
+def _is_turned_down(task: Entity, unaccepted: Collection[str]) -> bool:
+    return task.state is Task.DONE and task.id in unaccepted
 
 
 def end_of_worker(entity: Entity) -> list[Event]:

@@ -15,7 +15,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over, turned_down
+from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over, unaccepted
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import FinishedRuns, finished
 from supervisor.runtime.entity import Entity
@@ -92,7 +92,7 @@ class Takeover:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        heir = _TakeoverPolicy(
+        takeover_policy = _TakeoverPolicy(
             self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows)
         )
         recovery = Recovery(
@@ -100,10 +100,10 @@ class Takeover:
             self._journal,
             self._effect_executor,
             self._endings,
-            admit=partial(self._revive, heir, _launches(rows)),
-            goes_on=heir.goes_on,
-            stays=heir.stays,
-            turned_down=turned_down(rows),
+            admit=partial(self._revive, takeover_policy, _launches(rows)),
+            goes_on=takeover_policy.goes_on,
+            stays=takeover_policy.stays,
+            unaccepted=unaccepted(rows),
             ended=self._ended,
         )
         rests = at_rest(rows)
@@ -118,16 +118,16 @@ class Takeover:
         """Nobody has taken this up."""
         with suppress(JournalError):
             left = [self._registry.entity(one) for one in sorted(self.left.work)]
-            await end_work(self._registry, left, turned_down(list(self.left.rows.values())))
+            await end_work(self._registry, left, unaccepted(list(self.left.rows.values())))
         self.left.work.clear()
 
     def _revive(
-        self, heir: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
+        self, takeover_policy: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
     ) -> LiveSession:
         data = msgspec.json.decode(row.data, type=SessionData)
         above = self._registry.sessions.get(row.parent_id or "")
-        profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
-        policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
+        profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
+        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.policy.value())
         session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         session.requests, session.crashes = past.requests, past.crashes
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
