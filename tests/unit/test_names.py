@@ -28,7 +28,7 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 NOT_DONE = words(
     """
     actors benchmarks benchmarks/peers supervisor/control supervisor/embedding
-    supervisor/plugins supervisor/recovery supervisor/sessions supervisor/simulation tests/kernel tests/simulation
+    supervisor/plugins supervisor/sessions supervisor/simulation tests/kernel tests/simulation
     tests/unit/control tests/unit/plugins tests/unit/recovery tests/unit/runtime tests/unit/sessions
     tests/verification
     """
