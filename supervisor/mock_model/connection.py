@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import h11
 
-__all__ = ["BODY_BYTES_MAX", "Disconnected", "Connection", "Request"]
+__all__ = ["BODY_BYTES_MAX", "Connection", "Disconnected", "Request"]
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit of Anthropic, the largest of the providers."""

@@ -19,7 +19,7 @@ import anyio.abc
 import h11
 
 from supervisor.mock_model.answers import Answer, Fail, Spent
-from supervisor.mock_model.connection import Disconnected, Connection, Request
+from supervisor.mock_model.connection import Connection, Disconnected, Request
 from supervisor.mock_model.dialects import Dialect, Event
 from supervisor.mock_model.environment import environment
 from supervisor.mock_model.log import LoggedRequest, RequestLog

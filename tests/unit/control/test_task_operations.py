@@ -344,8 +344,8 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
         ({"do": "steer", "verb": "dance", "tasks": ["a"]}, "bad", "Invalid enum value 'dance'"),
         ({"do": "steer", "verb": "split", "tasks": ["a"]}, "bad", "split: give its subtasks too, with do: split"),
         ({"do": "steer", "verb": "cancel", "all_planned": True}, "bad", "can be approved or rejected, not cancel"),
-        ({"do": "steer", "verb": "approve", "tasks": ["a"], "all_planned": True}, "bad", "these are other tasks"),
-        ({"do": "steer", "verb": "approve", "all_planned": True, "command_id": "c"}, "bad", "these are other tasks"),
+        ({"do": "steer", "verb": "approve", "tasks": ["a"], "all_planned": True}, "bad", "these may be other tasks"),
+        ({"do": "steer", "verb": "approve", "all_planned": True, "command_id": "c"}, "bad", "these may be other tasks"),
     ],
 )
 async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind: str, words: str) -> None:
