@@ -44,7 +44,7 @@ async def test_a_ring_is_heard_by_all_and_kept() -> None:
 
 
 async def test_who_gives_up_takes_no_ring_from_others() -> None:
-    """One of two waiters is cancelled; the other one hears the ring."""
+    """If one of two waiters is cancelled, the other one is woken."""
     bell, heard = AutoResetEvent(), []
 
     async def wait() -> None:
@@ -61,7 +61,7 @@ async def test_who_gives_up_takes_no_ring_from_others() -> None:
 
 
 async def test_a_late_listener_gives_the_others_a_turn() -> None:
-    """Whoever hears a kept ring in a loop does not keep the loop from everybody else."""
+    """A task that waits for a set event in a loop does not keep other tasks from running."""
     bell, turns = AutoResetEvent(), []
     bell.set()
 

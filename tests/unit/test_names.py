@@ -27,8 +27,8 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 
 NOT_DONE = words(
     """
-    actors benchmarks benchmarks/peers
-    supervisor/sessions supervisor/simulation tests/kernel tests/simulation
+    benchmarks benchmarks/peers
+    supervisor/sessions supervisor/simulation tests/simulation
     tests/unit/runtime tests/unit/sessions
     tests/verification
     """
