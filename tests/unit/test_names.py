@@ -27,10 +27,7 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 
 NOT_DONE = words(
     """
-    benchmarks benchmarks/peers
-    supervisor/sessions supervisor/simulation tests/simulation
-    tests/unit/runtime tests/unit/sessions
-    tests/verification
+    supervisor/sessions tests/unit/runtime tests/unit/sessions
     """
 )
 """Folders with docstrings that still begin with one of OPENINGS."""
@@ -48,7 +45,7 @@ GIVEN_UP = words(
     probing problems projection promised prompting prop puppet ran rare recount refusals rehome removal
     replaying resuming revive rung said savings signals soundness standing stir strike succession surfaces
     surroundings telling told trouble turned unasked underway unknownword upkeep vocabulary ward warden wire wish within
-    workload workplace
+    workplace
     """
 )
 """Private words of earlier versions, each replaced by a standard term. Two words stand together: ``UnderWay``."""
@@ -58,8 +55,7 @@ KEPT = {"Lane": "a priority lane of a mailbox, in the public API of actors; the 
 
 NOT_RENAMED = words(
     """
-    _Told AbortAsked asking Desk Lean
-    Outage Place Places places Ran SupervisorLeft Trouble trouble TroubleRule
+    Outage SupervisorLeft Trouble trouble TroubleRule
     """
 )
 """Modules and classes that still have a word of GIVEN_UP in their name."""
