@@ -45,10 +45,9 @@ from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
-from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
     CallNotEnded,

@@ -28,8 +28,7 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 NOT_DONE = words(
     """
     actors supervisor/control supervisor/embedding supervisor/host supervisor/plugins supervisor/recovery
-    supervisor/sessions tests/kernel tests/unit/control tests/unit/plugins tests/unit/recovery tests/unit/runtime
-    tests/unit/sessions
+    tests/kernel tests/unit/control tests/unit/plugins tests/unit/recovery tests/unit/runtime
     """
 )
 """Folders with docstrings that still begin with one of OPENINGS."""
