@@ -82,6 +82,8 @@ class _AbortedCall(NamedTuple):
 
     reason: str
     abort_id: str | None
+    cause_seq: int | None
+    """Record that the call's result follows from: that of the abort."""
 
     def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
         """Return the call's result: ``aborted`` if the agent says that the call failed and nothing of it is left;
@@ -225,7 +227,9 @@ class AgentConnection(Connection):
         self._freed.set()
         open_calls = tuple(self._calls)
         for call_id in [one for one in open_calls if one in self._aborting]:
-            self._send(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
+            aborted = self._aborting[call_id]
+            cause = self.session.cause._replace(seq=aborted.cause_seq)
+            self.registry.send(turn_id, aborted.result(call_id, ToolOutcome.UNKNOWN), cause=cause)
             self._drop_call(call_id)
         stopped = tuple(one for one in self._calls if self.runs_call(one) or self._delegates(one))
         verdict = decide_verdict(
@@ -304,11 +308,12 @@ class AgentConnection(Connection):
             await self.registry.journal_writer.durable()
         because = self._causes.get(tool_id or "")
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
-        if call_id in self._aborting:
-            because, completed = None, self._aborting[call_id].result(call_id, outcome)
-        elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
+        aborted = self._aborting.get(call_id)
+        if aborted is None and intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
             # The agent was asked to stop: for that reason the call failed, or its result is unknown.
-            because, completed = None, _AbortedCall(intent.error, self._abort_id).result(call_id, outcome)
+            aborted = _AbortedCall(intent.error, self._abort_id, self.session.cause_seq)
+        if aborted is not None:
+            because, completed = aborted.cause_seq, aborted.result(call_id, outcome)
         cause = self.session.cause if because is None else self.session.cause._replace(seq=because)
         await self.registry.report(turn_id, completed, cause=cause)
 
@@ -338,9 +343,8 @@ class AgentConnection(Connection):
         """Ignore a later result of that call."""
         self._calls.pop(call_id, None)
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """Have a call that the agent runs by itself end with the result of this abort."""
-        self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
+        self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id, cause_seq))
 
     def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
         """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
