@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 
 from actors import failpoint
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.ports import JournalLost, Released, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
@@ -26,7 +26,8 @@ __all__ = ["REMOVE_S", "WorkspaceCleanup"]
 _log = get_logger()
 
 REMOVE_S = 60.0
-"""Seconds that the removal of a workspace may take: it commits all that an agent left. The next start does the rest."""
+"""Seconds that the removal of a workspace may take: the removal commits all that an agent left. What is not removed in
+that time is removed at the next start."""
 
 
 class WorkspaceCleanup:
@@ -38,7 +39,7 @@ class WorkspaceCleanup:
         self._open: dict[str, Callable[[], Awaitable[object]]] = {}
         """Removals that are queued or under way, by session; ``""``: those that an earlier supervisor left."""
         self._queued: list[str] = []
-        self._changed, self._removed = AutoResetEvent(), AutoResetEvent()
+        self._changed, self._removed = ResettableEvent(), ResettableEvent()
         self.clearing = WaitGroup()
         """Shared workspaces from which the work of a task that was given up is being taken, or is to be: no attempt
         begins there meanwhile. The end of a supervisor does not wait for that: it may take until a disk is back."""
@@ -52,13 +53,13 @@ class WorkspaceCleanup:
         """Remove the workspace of a session. What cannot be removed is left, and logged."""
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return Released()
-        released = Released(problem=f"it was not put away within {REMOVE_S:g} s")
+        released = Released(problem=f"the workspace was not removed within {REMOVE_S:g} s")
         with anyio.move_on_after(REMOVE_S, shield=True):
             try:
                 released = await outlast_shortage(partial(self._workspace.clean_up, session_id, message))
             except OSError as error:
                 released = Released(problem=str(error))
-                _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
+                _log.warning("the workspace of a session could not be removed", session=session_id, why=str(error))
         if released.branch or released.directory:
             left = {"branch": released.branch, "directory": released.directory}
             _log.info("work is left that is not merged", session=session_id, **left)

@@ -14,7 +14,7 @@ import pytest
 from field_kit import Scratch, until
 from linear import attacks, dynamic_patterns, growth, patterns
 
-from supervisor.agents.protocols.framing import LineBuffer
+from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.mock_model.answers import answers_in, spent_in
 from supervisor.mock_model.request import script_in_force
 from supervisor.policies.error_classification import classify

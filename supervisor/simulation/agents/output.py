@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.simulation.machine.kernel import OsProcess
 
 __all__ = ["Output", "dribble"]
@@ -36,8 +36,8 @@ class Output:
         self.dribbles = False
         self._inside = inside
         self._held: deque[bytes] = deque()
-        self._put = AutoResetEvent()
-        self._empty = AutoResetEvent()
+        self._put = ResettableEvent()
+        self._empty = ResettableEvent()
 
     def put(self, data: bytes) -> None:
         self._held.append(data)

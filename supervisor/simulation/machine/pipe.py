@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 
 __all__ = ["CAPACITY_BYTES", "Pipe"]
 
@@ -30,7 +30,7 @@ class Pipe:
     def __init__(self, piece: Callable[[int], int] | None = None) -> None:
         self._data = bytearray()
         self._piece = piece
-        self._changed = AutoResetEvent()
+        self._changed = ResettableEvent()
         self._reading = False
         self.has_reader = True
         self.writers = 1

@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
@@ -78,7 +78,7 @@ class SimulatedProcess:
         self.written_between = (self._emptied, self._emptied)
         """Ticks between which the output was written that was received last."""
         self._sending = False
-        self._sent = AutoResetEvent()
+        self._sent = ResettableEvent()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._unsent = b""
         self._open_input = True

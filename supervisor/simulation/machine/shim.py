@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
@@ -69,7 +69,7 @@ class SimulatedShim:
         self._listener: StatusReceiver | None = None
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
-        self._wakeup = AutoResetEvent()
+        self._wakeup = ResettableEvent()
         self._turns = 0
         self._pid = 0
         self._status: int | None = None

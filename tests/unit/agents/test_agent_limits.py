@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.agents.protocols.acp.calls import CLOSED_MAX, ToolCallTable
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.protocols.acp.terminals import WAITING_MAX
+from supervisor.agents.protocols.codec_base import CLOSED_MAX, ToolCallTable
 from supervisor.plans import AgentConfig
 from supervisor.ports import Malformed, Send, TerminalOpened
 from supervisor.ports.input_limits import OPEN_CALLS_MAX, TERMINALS_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.runtime.id_allocator import IdAllocator
+from supervisor.runtime.entity_registry import IdAllocator
 
 
 def test_a_name_that_was_used_gets_a_number() -> None:
