@@ -101,9 +101,9 @@ class CompletionPipeline:
             await self.cancel(execution, str(refusal))
             return
         if findings:
-            error, *rules = findings
-            await self._fail_checks(execution, error, rules or findings, task.Failed(reason=error))
-            await self._fail_for_now(execution, error)
+            reason, *rules = findings
+            await self._fail_checks(execution, reason, rules or findings, task.Failed(reason=reason))
+            await self._fail_for_now(execution, reason)
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
 
