@@ -142,14 +142,6 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
     return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
 
 
-def turned_down(rows: Sequence[EntityRow]) -> set[str]:
-    """The tasks whose newest run did not complete. One of them that is done is a whole that was not accepted: its
-    supervisor did not live to say so of the task."""
-    runs = sorted((row for row in rows if row.kind == Kind.RUN), key=lambda row: row.born_seq)
-    newest = {row.parent_id or "": row.state for row in runs}
-    return {task_id for task_id, state in newest.items() if state != "COMPLETED"}
-
-
 class RecordedOutcome(NamedTuple):
     """How a prompt ended, and the record that says so."""
 

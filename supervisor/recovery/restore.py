@@ -9,7 +9,8 @@ that nobody continues is stopped, and ends by the ladder like any other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -57,7 +58,6 @@ from supervisor.lifecycles.task import (
     Task,
     TaskEvent,
     Unclaimed,
-    VerificationRejected,
 )
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
@@ -88,10 +88,19 @@ from supervisor.recovery.journal_state import (
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, LiveSession, SessionPhase
+from supervisor.runtime.live_session import AgentProfile, LiveSession, NoSuchEntity, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
+__all__ = [
+    "VERIFIED",
+    "WHY",
+    "Recovered",
+    "Recovery",
+    "end_of_worker",
+    "end_work",
+    "loses_nothing",
+    "record_end_of_work",
+]
 
 WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
@@ -143,7 +152,6 @@ class Recovery:
         admit: makes the work of a session.
         goes_on: which sessions go on.
         stays: which tasks wait to be taken up.
-        turned_down: the tasks whose newest run did not complete.
         ended: waits for a session's last record.
     """
 
@@ -157,7 +165,6 @@ class Recovery:
         admit: Admit,
         goes_on: GoesOn,
         stays: Callable[[Entity], bool],
-        turned_down: Collection[str],
         ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
         self._registry, self._journal, self._effect_executor, self._endings = (
@@ -167,7 +174,6 @@ class Recovery:
             endings,
         )
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
-        self._turned_down = turned_down
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
         """The state in which each session was left."""
@@ -206,7 +212,7 @@ class Recovery:
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(live)
         self._go_on(live, again)
-        await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._turned_down)
+        await end_work(self._registry, [one for one in self._work if not self._stays(one)])
         stopped = [session for session in live if session.is_stopping]
         for session in stopped:
             await self._ended(session)
@@ -525,39 +531,40 @@ class Recovery:
         self._tell(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
-_LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.TASK)
-"""What of it ends first: the whole. So where that is cut short nobody goes on with a part of it (``left_over``)."""
-
-
-async def end_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
-    """End work that nobody takes up. *turned_down*: of the tasks, those whose newest run did not complete.
+async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
+    """End work that nobody takes up.
 
     Raises:
         JournalError: the journal failed meanwhile.
     """
-    for entity in _in_order(work):
-        cause = CAUSE
-        for event in _end_of(entity, registry, turned_down):
-            cause = Cause((await registry.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
+    record_end_of_work(registry, work)
+    await registry.journal_writer.flush()
     for entity in work:
         registry.remove(entity.id)
 
 
-def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], turned_down: Collection[str]) -> None:
-    """The same without waiting: what is said once is recorded when it can be."""
-    for entity in _in_order(work):
-        for event in _end_of(entity, registry, turned_down):
-            registry.send(entity.id, event, cause=CAUSE)
+def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
+    """Record the ends of *work*, without waiting for the journal.
+
+    Workstreams end first: if the rest is cut short, no plan goes on with a part of one (``left_over``). A task ends
+    with its job and its run, in one append; workers end last, after the jobs that they held.
+    """
+    groups: dict[str, list[Entity]] = {}
+    for entity in sorted(work, key=lambda one: _ORDER_OF_ENDS.index(one.kind)):
+        owner = entity.parent_id if entity.kind in (Kind.JOB, Kind.RUN) else entity.id
+        groups.setdefault(owner or "", []).append(entity)
+    for group in sorted(groups.values(), key=lambda one: _ORDER_OF_ENDS.index(one[0].kind)):
+        moves = [(one.id, event) for one in group for event in _end_of(one, registry)]
+        with suppress(NoSuchEntity):  # its actor was lost
+            if moves:
+                registry.apply(*moves, cause=CAUSE)
 
 
-def _in_order(work: Sequence[Entity]) -> list[Entity]:
-    return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
+_ORDER_OF_ENDS: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.RUN, Kind.TASK, Kind.WORKER)
 
 
-def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[str]) -> Sequence[Event]:
+def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
     match entity.kind:
-        case Kind.TASK if _is_turned_down(entity, turned_down):
-            return [VerificationRejected(reason=WHY)]
         case Kind.TASK:
             return _end_of_task(Task(entity.state))
         case Kind.JOB:
@@ -566,16 +573,12 @@ def _end_of(entity: Entity, registry: EntityRegistry, turned_down: Collection[st
             return end_of_worker(entity)
         case Kind.RUN:
             task = registry.entities.get(entity.parent_id or "")
-            failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, turned_down))
-            return [] if failed and entity.state is run.TaskRun.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
+            rests = entity.state is run.TaskRun.CIRCUIT_OPEN and task is not None and task.state is Task.FAILED
+            return [] if rests else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
             return [workstream.UserCancelled(reason=WHY)]
-
-
-def _is_turned_down(task: Entity, turned_down: Collection[str]) -> bool:
-    return task.state is Task.DONE and task.id in turned_down
 
 
 def end_of_worker(entity: Entity) -> list[Event]:
@@ -608,8 +611,6 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
             return [Unclaimed(reason=WHY, transition_reason=recovered), Cancelled(reason=WHY)]
         case Task.IN_PROGRESS:
             return [Orphaned(reason=WHY), RecoveryFailed(reason=WHY)]
-        case Task.ORPHANED:  # an earlier recovery was cut short
-            return [RecoveryFailed(reason=WHY)]
         case Task.DONE:  # verified; only the word on it was lost
             return [VERIFIED]
         case _:

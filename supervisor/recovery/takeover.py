@@ -15,7 +15,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over, turned_down
+from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import FinishedRuns, finished
 from supervisor.runtime.entity import Entity
@@ -103,7 +103,6 @@ class Takeover:
             admit=partial(self._revive, heir, _launches(rows)),
             goes_on=heir.goes_on,
             stays=heir.stays,
-            turned_down=turned_down(rows),
             ended=self._ended,
         )
         rests = at_rest(rows)
@@ -118,7 +117,7 @@ class Takeover:
         """Nobody has taken this up."""
         with suppress(JournalError):
             left = [self._registry.entity(one) for one in sorted(self.left.work)]
-            await end_work(self._registry, left, turned_down(list(self.left.rows.values())))
+            await end_work(self._registry, left)
         self.left.work.clear()
 
     def _revive(

@@ -22,8 +22,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
-from supervisor.recovery.journal_state import turned_down
-from supervisor.recovery.restore import tell_end_of_work
+from supervisor.recovery.restore import record_end_of_work
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import OneShotEvent
@@ -65,7 +64,7 @@ class PlanCancellation:
         approving = self._approving()
         unsettled = [execution for execution in self._unsettled() if execution not in approving]
         self.untouched = self._recovery.untouched(plan_run.executions.values())
-        tell_end_of_work(self._sup.registry, self.untouched, turned_down(list(self._sup.inherited.rows.values())))
+        record_end_of_work(self._sup.registry, self.untouched)
         jobs = [execution.job_id for execution in unsettled if execution.job is not None]
         jobs += [one.id for one in self.untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:
