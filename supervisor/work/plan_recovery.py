@@ -150,15 +150,14 @@ class PlanRecovery:
         if left is None:
             return False
         execution.session_id = left.data.claimed_by
+        run, job = self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
         if left.state in FINAL:
             execution.earlier_job = self._last_job(left.entity_id)
             execution.earlier_id, execution.result = left.entity_id, self._settled_before(left)
             execution.phase = Phase.SETTLED
             self._plan_run.unsettled -= 1
         else:
-            execution.take_up(
-                self._sup.registry.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
-            )
+            execution.take_up(self._sup.registry.entity(left.entity_id), run, job)
             execution.agent = self._plan_run.agent_of(execution, left.data.retries)
             row = None if execution.has_run else self._last.get((Kind.RUN, execution.id))
             if row is not None:
@@ -169,7 +168,7 @@ class PlanRecovery:
 
     def _alive(self, kind: Kind, left: InterruptedTask) -> Entity | None:
         """Return the newest run or job of the task, unless it is over. Earlier runs, whose circuits are open, rest for
-        good: they say nothing of the attempt that was under way."""
+        good, and leave memory: they say nothing of the attempt that was under way."""
         row = self._last.get((kind, left.entity_id))
         newest = None
         for one in self._living.get((kind, left.entity_id), []):
